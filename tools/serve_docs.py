@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.config import BROKER_CONFIGS, ConfigKey
-from tidelog.config.without_effect import WITHOUT_EFFECT
+from tidelog.config.without_effect import NOT_SERVED, WITHOUT_EFFECT
 
 TARGET: Final = Path(__file__).parent.parent / "docs" / "serve.md"
 
@@ -27,7 +27,11 @@ def render(text: str) -> str:
     above = text.partition(HEADING)[0]
     without = ", ".join(f"`{name}`" for name in sorted(WITHOUT_EFFECT))
     table = HEAD + "\n".join(map(_row, BROKER_CONFIGS))
-    return f"{above}{HEADING}\n{table}\n\nTaken with a note, without effect: {without}.\n"
+    refused = ", ".join(f"`{name}`" for name in sorted(NOT_SERVED))
+    return (
+        f"{above}{HEADING}\n{table}\n\nTaken with a note, without effect: {without}.\n\n"
+        f"Kafka's, and refused: {refused}.\n"
+    )
 
 
 def _row(key: ConfigKey) -> str:

@@ -438,7 +438,7 @@ class WriterFenced(ClusterFailure):
 
 
 class DirectoryLocked(TidelogError):
-    """Another process holds the directory's lock; the text says which."""
+    """Somebody else holds the directory's lock, in this process or in another one."""
 
 
 class ClockJump(TidelogError):

@@ -63,7 +63,7 @@ def test_several_run_in_one_process() -> None:
 
 
 def test_directory_has_one_broker(tmp_path: Path) -> None:
-    with tidelog.broker(str(tmp_path)), pytest.raises(DirectoryLocked, match="another process"):
+    with tidelog.broker(str(tmp_path)), pytest.raises(DirectoryLocked, match="this process"):
         tidelog.broker(str(tmp_path))
 
 
@@ -120,6 +120,17 @@ def test_clients_of_all_addresses_are_told_the_machines_name() -> None:
         with RawClient(running.bootstrap_servers) as client:
             (told,) = client.ask(METADATA, 9, MetadataRequest(topics=[])).brokers
     assert told.host == socket.getfqdn()
+
+
+def test_all_addresses_of_ipv6_are_not_those_of_ipv4() -> None:
+    settings = {"listeners": "PLAINTEXT://[::]:0"}
+    with tidelog.broker(settings=settings, insecure=True) as running:
+        port = running.ports["PLAINTEXT"]
+        assert running.bootstrap_servers == f"[::1]:{port}"
+        with socket.create_connection(("::1", port), timeout=PATIENCE_S):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
 TWO = "A://[::1]:0,B://127.0.0.1:0"

@@ -1,5 +1,6 @@
 """`tidelog serve` as people start it: a process, its one line, its end; and what it refuses."""
 
+import json
 import re
 import selectors
 import signal
@@ -101,12 +102,21 @@ def test_what_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     data = ["--data", str(tmp_path / "data")]
     code, message = refused(*data, "--listen", "0.0.0.0:0")
     assert (code, "--insecure" in message) == (ExitCode.USAGE, True)
+    code, message = refused(*data, "--metrics", "0.0.0.0:0")
+    assert (code, "tidelog.metrics.listen" in message) == (ExitCode.USAGE, True)
+    code, message = refused(*data, "--listen", "127.0.0.1:99999")
+    assert (code, "must be HOST:PORT" in message) == (ExitCode.USAGE, True)
+    code, message = refused(*data, "--metrics", "foo")
+    assert (code, "--metrics=foo: must be HOST:PORT" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--set", "num.partition=3")
     assert (code, "did you mean num.partitions?" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--set", "num.partitions=none")
     assert (code, "a whole number >= 1" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--config", str(tmp_path / "nothing"))
-    assert (code, "nothing" in message) == (ExitCode.USAGE, True)
+    told = f"tidelog: --config {tmp_path}/nothing: No such file or directory\n"
+    assert (code, message) == (ExitCode.ERROR, told)
+    code, message = refused("--set", f"log.dirs={tmp_path}/a,{tmp_path}/b")
+    assert (code, "a broker here has one" in message) == (ExitCode.USAGE, True)
     assert not (tmp_path / "data").exists()
 
 
@@ -116,4 +126,72 @@ def test_port_that_is_taken(tmp_path: Path) -> None:
         taken.listen()
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         code, message = refused("--data", str(tmp_path), "--listen", place)
-    assert (code, f"can't listen on {place}" in message) == (ExitCode.ERROR, True)
+        assert (code, f"can't listen on {place}" in message) == (ExitCode.ERROR, True)
+        code, message = refused("--data", str(tmp_path), "--metrics", place)
+        assert (code, f"can't listen on {place}" in message) == (ExitCode.ERROR, True)
+
+
+def test_all_that_is_wrong_in_a_file_is_told_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("# two\nnum.partitions=two\nfoo=1\nlog.retention.hours=x\nnode.id=y\n")
+    code, message = refused("--data", str(tmp_path), "--config", str(file), "--set", "node.id=z")
+    assert (code, message.count("\n")) == (ExitCode.USAGE, 1)
+    assert f"{file}:2: num.partitions=two: must be" in message
+    assert f"; {file}:3: foo: is not a broker setting" in message
+    assert f"; {file}:4: log.retention.hours=x: " in message
+    assert "; node.id=z: must be" in message
+
+
+def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
+    """The controller's listener is nobody's here, so `--listen` is the clients' place."""
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "process.roles=broker,controller\nnode.id=1\n"
+        "controller.quorum.bootstrap.servers=localhost:9093\n"
+        "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ninter.broker.listener.name=PLAINTEXT\n"
+        "advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\n"
+        "controller.listener.names=CONTROLLER\n"
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+        f"log.dirs={tmp_path}/data\n"
+    )
+    with serving("--config", str(file)) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=TIMEOUT_S)
+    assert "note: controller.listener.names: its listeners are left out" in told
+
+
+def test_a_terminal_that_closes_ends_it_cleanly(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path / "data")) as (process, _):
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_what_stdout_does_not_take_is_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command("--data", str(tmp_path)),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert done.returncode == ExitCode.ERROR
+    assert done.stderr == "tidelog: stdout: No space left on device\n"
+
+
+def test_stderr_holds_an_object_a_line(tmp_path: Path) -> None:
+    options = ["--data", str(tmp_path), "--log-format", "json", "--set", "process.roles=broker"]
+    with serving(*options, "--metrics", "127.0.0.1:0") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=TIMEOUT_S)
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert "process.roles: has no effect here" in [line["message"] for line in lines]
+    (pages,) = [line["address"] for line in lines if "address" in line]
+    assert re.fullmatch(r"127\.0\.0\.1:[1-9][0-9]*", pages)
+    code, told = refused(*options, "--set", "num.partitions=two")
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert (code, lines[-1]["level"]) == (ExitCode.USAGE, "error")
+    assert lines[-1]["message"].startswith("num.partitions=two: must be")

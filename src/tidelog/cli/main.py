@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import click
@@ -37,7 +36,7 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             standalone_mode=False,
             obj=surroundings,
         )
-        surroundings.flush()
+        surroundings.hand_over()
     except (BrokenPipeError, SystemExit):
         # Whoever reads has enough, as `head` does (click makes a SystemExit of that, of nothing
         # else). Python must not fail again at its exit.
@@ -51,7 +50,7 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
     except Exception as error:  # noqa: BLE001 - the edge: ours become a line, others are raised
         code, line = describe(error)
         surroundings.say(line)
-        with suppress(ValueError):  # closed
+        if isinstance(error, OSError):
             _leave_unwritten(surroundings)
         return code
     return result if isinstance(result, int) else ExitCode.OK

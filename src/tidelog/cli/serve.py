@@ -103,7 +103,7 @@ def _read_file(surroundings: Surroundings, name: str | None) -> SettingsFile:
     try:
         content = bytes(read_file(surroundings.env.files, name))
     except OSError as error:
-        raise UsageProblem(f"--config {name}: {error.strerror or error}") from error
+        raise OSError(error.errno, error.strerror, f"--config {name}") from error
     return read_settings(name, content)
 
 
@@ -165,8 +165,7 @@ async def _serve(
     try:
         ports = await server.open_doors(plans)
         found = ", ".join(str(Endpoint(plan.place.host, ports[plan.name])) for plan in plans)
-        surroundings.stdout.write(f"listening on {found}, data in {data}\n")
-        surroundings.flush()
+        surroundings.hand_over(f"listening on {found}, data in {data}\n")
         await stopping.wait()
     finally:
         await server.stop()

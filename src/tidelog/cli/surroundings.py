@@ -45,13 +45,14 @@ class Surroundings:
         """One line for people, on stderr."""
         self.stderr.write(f"tidelog: {text}\n")
 
-    def flush(self) -> None:
-        """Hand over what was written to stdout.
+    def hand_over(self, text: str = "") -> None:
+        """Write that and all that was written before.
 
         Raises:
-            OSError: It can't be had there; says that it is about stdout.
+            OSError: stdout does not take it; says that it is about stdout.
         """
         try:
+            self.stdout.write(text)
             self.stdout.flush()
         except OSError as error:
             raise OSError(error.errno, f"stdout: {error.strerror}") from error

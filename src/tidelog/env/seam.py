@@ -134,6 +134,10 @@ class FileStat:
     identity: tuple[int, int]
 
 
+class HeldHere(BlockingIOError):
+    """A lock that this process holds itself."""
+
+
 class LockHandle(Protocol):
     """A held lock; released by `close` or by the end of the process."""
 
@@ -196,7 +200,8 @@ class FileSystem(Protocol):
         """Take an exclusive lock on a file (created if missing) without waiting.
 
         Raises:
-            BlockingIOError: Another holder has it.
+            BlockingIOError: Another holder has it; `HeldHere` where that is in this process, as
+                far as it is known.
         """
         ...
 

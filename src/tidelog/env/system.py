@@ -7,9 +7,9 @@ import stat
 import time
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import Final
+from typing import ClassVar, Final
 
-from tidelog.env.seam import DirEntry, File, FileStat, LockHandle
+from tidelog.env.seam import DirEntry, File, FileStat, HeldHere, LockHandle
 from tidelog.posix import lock_descriptor, map_descriptor, map_resident
 from tidelog.types import Buffer
 
@@ -138,13 +138,24 @@ class _OsFile:
 class _OsLock:
     """The descriptor that holds a lock."""
 
+    # Files that are locked by this process: device and number.
+    held: ClassVar[set[tuple[int, int]]] = set()
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._file = _identity(fd)
+        self.held.add(self._file)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            self.held.discard(self._file)
             os.close(fd)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 class OsFileSystem:
@@ -217,11 +228,14 @@ class OsFileSystem:
         os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
     def lock(self, path: str) -> LockHandle:
-        """Take an exclusive lock on a file without waiting; `BlockingIOError` where it is held."""
+        """Take an exclusive lock on a file without waiting; errors as `FileSystem.lock`."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             lock_descriptor(fd)
-        except OSError:
+        except OSError as error:
+            is_ours = isinstance(error, BlockingIOError) and _identity(fd) in _OsLock.held
             os.close(fd)
+            if is_ours:
+                raise HeldHere(*error.args) from error
             raise
         return _OsLock(fd)

@@ -1,9 +1,9 @@
 """A few pages over HTTP beside the broker: /metrics, /healthz, /readyz.
 
-Only GET, one request a connection, small and bounded in every way: Prometheus and probes need no
-more. Nobody without a log-in can shut out a probe: at the bound of connections the one goes that
-has kept us waiting for longest. Runs on the broker's loop; a scrape is made in pieces, one at a
-time, and compressed in a thread. Source: RFC 9112 for the little of HTTP/1.1 that is here.
+Only GET and HEAD, one request a connection, small and bounded in every way: Prometheus and probes
+need no more. Nobody without a log-in can shut out a probe: at the bound of connections the one goes
+that has kept us waiting for longest. Runs on the broker's loop; a scrape is made in pieces, one at
+a time, and compressed in a thread. Source: RFC 9110, 9112 for the little of HTTP/1.1 that is here.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ CONNECTIONS_MAX: Final = 16
 # Fewer than connections: while scrapes are made, there is room for probes.
 SCRAPES_MAX: Final = 8
 GZIP_BYTES_MIN: Final = 1024
+_METHODS: Final = ("GET", "HEAD")
 _PLAIN: Final = "text/plain; charset=utf-8"
 _REASONS: Final = {
     200: "OK",
@@ -123,10 +124,10 @@ class MetricsServer:
         method, path, headers = read_head(head)
         status, kind, body = await self._page(method, path)
         encoding = ""
-        if len(body) >= GZIP_BYTES_MIN and "gzip" in headers.get("accept-encoding", ""):
+        if len(body) >= GZIP_BYTES_MIN and takes_gzip(headers.get("accept-encoding", "")):
             body = await self._work.run(gzip.compress, body, 1)
             encoding = "Content-Encoding: gzip\r\n"
-        allow = "Allow: GET, HEAD\r\n" if status == 405 else ""
+        allow = f"Allow: {', '.join(_METHODS)}\r\n" if status == 405 else ""
         self._phases[task] = _Phase.TAKES
         writer.write(
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{encoding}{allow}"
@@ -143,7 +144,7 @@ class MetricsServer:
     async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
         if not method:
             return 400, _PLAIN, b"not HTTP\n"
-        if method not in ("GET", "HEAD"):
+        if method not in _METHODS:
             return 405, _PLAIN, b"GET and HEAD alone\n"
         if path == "/metrics":
             return await self._scrape()
@@ -180,4 +181,30 @@ def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
         name, colon, value = line.partition(":")
         if colon:
             headers[name.strip().lower()] = value.strip().lower()
-    return parts[0], parts[1].partition("?")[0], headers
+    return parts[0], _path_of(parts[1]), headers
+
+
+def _path_of(target: str) -> str:
+    """Without the query, and without the host where it is there as for a proxy."""
+    scheme, mark, rest = target.partition("?")[0].partition("://")
+    if not mark or scheme.lower() not in ("http", "https"):
+        return target.partition("?")[0]
+    return f"/{rest.partition('/')[2]}"
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether that `Accept-Encoding`, in lower case, has gzip with a weight above 0."""
+    weights = {}
+    for item in accepted.split(","):
+        coding, _, parameter = item.partition(";")
+        weights[coding.strip()] = _weight(parameter)
+    named = (weights[name] for name in ("gzip", "x-gzip", "*") if name in weights)
+    return next(named, 0.0) > 0
+
+
+def _weight(parameter: str) -> float:
+    name, _, value = parameter.strip().partition("=")
+    try:
+        return float(value) if name.strip() == "q" else 1.0
+    except ValueError:
+        return 0.0

@@ -98,9 +98,8 @@ def _text(name: str, value: object) -> str:
         case str() | int() | float():
             return str(value)
         case _:
-            allowed = (
-                f"must be a text, a number, true or false, or a list, no {type(value).__name__}"
-            )
+            kind = type(value).__name__
+            allowed = f"must be a text, a number, true or false, or a list of such, no {kind}"
             raise ConfigError(name, None, allowed)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
-from tidelog.env import Env, LockHandle, forget, os_env
+from tidelog.env import Env, HeldHere, LockHandle, forget, os_env
 from tidelog.errors import (
     Closed,
     DirectoryLocked,
@@ -197,9 +197,12 @@ class DirectoryState(Closing):
         try:
             return self.env.files.lock(path)
         except BlockingIOError as error:
+            if isinstance(error, HeldHere):
+                who = "this process has it open for writing already; close it there"
+            else:
+                who = f"another process has it open for writing (it holds {path}); stop it"
             raise DirectoryLocked(
-                f"{self.path}: another process has it open for writing (it holds {path});"
-                " stop it, or open the directory for reading"
+                f"{self.path}: {who}, or open the directory for reading"
             ) from error
 
     def _new_meta_properties(self) -> dict[str, str]:

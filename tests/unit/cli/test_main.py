@@ -95,7 +95,7 @@ def test_a_second_writer_is_told_who_holds_the_lock(flights: Cli) -> None:
     with Directory.open(str(flights.data), writable=True, env=flights.env):
         result = flights.run("create", "other")
         assert result.code == 1
-        assert "another process has it open for writing" in result.err
+        assert "this process has it open for writing" in result.err
         assert flights.run("topics").code == 0, "reading needs no lock"
 
 

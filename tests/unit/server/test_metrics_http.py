@@ -1,6 +1,7 @@
 """Who asks for pages, or only seems to, keeps nobody else from them."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import cast
@@ -10,7 +11,13 @@ from tests.waiting import PATIENCE_S, turn_until
 
 from tidelog.server import metrics_http
 from tidelog.server.exposition import Exposition
-from tidelog.server.metrics_http import CONNECTIONS_MAX, SCRAPES_MAX, MetricsServer
+from tidelog.server.metrics_http import (
+    CONNECTIONS_MAX,
+    SCRAPES_MAX,
+    MetricsServer,
+    read_head,
+    takes_gzip,
+)
 from tidelog.server.work import Work
 
 HEALTH = b"GET /healthz HTTP/1.1\r\n\r\n"
@@ -153,10 +160,68 @@ def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch
     run(story, "x" * size)
 
 
-def test_who_asks_for_the_head_alone_has_it_without_the_page() -> None:
+def without_length(head: bytes) -> bytes:
+    """Figures of the process are longer or shorter from one moment to the next."""
+    assert re.search(rb"\r\nContent-Length: [1-9][0-9]*\r\n", head)
+    return re.sub(rb"Content-Length: [0-9]+", b"", head)
+
+
+@pytest.mark.parametrize("page", [b"/healthz", b"/readyz", b"/metrics", b"/nothing"])
+def test_head_is_told_what_get_is_but_for_the_page(page: bytes) -> None:
+    """RFC 9110, 9.1: whoever answers GET answers HEAD."""
+
     async def story(pages: Pages) -> None:
-        whole = await told(await pages.ask(b"GET /healthz HTTP/1.1\r\n\r\n"))
-        head = await told(await pages.ask(b"HEAD /healthz HTTP/1.1\r\n\r\n"))
-        assert whole == head + b"alive\n"
+        pages.page.may_go_on.set()
+        asked = b" %b HTTP/1.1\r\nHost: x\r\n\r\n" % page
+        whole = await told(await pages.ask(b"GET" + asked))
+        head, _, body = whole.partition(b"\r\n\r\n")
+        assert body
+        alone = await told(await pages.ask(b"HEAD" + asked))
+        assert without_length(alone) == without_length(head + b"\r\n\r\n")
 
     run(story)
+
+
+def test_what_may_be_asked_is_told() -> None:
+    async def story(pages: Pages) -> None:
+        answer = await told(await pages.ask(b"PUT /healthz HTTP/1.1\r\n\r\n"))
+        assert answer.startswith(b"HTTP/1.1 405 ")
+        assert b"\r\nAllow: GET, HEAD\r\n" in answer
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/healthz", "/healthz"),
+        ("/healthz?full=1", "/healthz"),
+        ("http://x/healthz", "/healthz"),
+        ("HTTP://x:9404/healthz?a=b", "/healthz"),
+        ("http://x", "/"),
+        ("*", "*"),
+    ],
+)
+def test_the_page_may_be_named_in_full(target: str, path: str) -> None:
+    head = f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    assert read_head(head)[:2] == ("GET", path)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "may"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("deflate, gzip;q=0.5", True),
+        ("gzip ; q=1.000", True),
+        ("x-gzip", True),
+        ("*", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, *", False),
+        ("*;q=0", False),
+        ("identity, gzipped", False),
+        ("gzip;q=much", False),
+    ],
+)
+def test_what_is_compressed(accepted: str, may: bool) -> None:
+    assert takes_gzip(accepted) is may

@@ -59,6 +59,14 @@ class TestLock:
         directory.close()
         reopen(env)[0].close()
 
+    def test_within_a_process(self, tmp_path: Path) -> None:
+        for _ in range(2):  # a lock that was released is nobody's
+            with (
+                LogDir.open(str(tmp_path), options=WRITABLE),
+                pytest.raises(DirectoryLocked, match=": this process has it open for writing"),
+            ):
+                LogDir.open(str(tmp_path), options=WRITABLE)
+
     def test_between_processes(self, tmp_path: Path) -> None:
         with LogDir.open(str(tmp_path), options=WRITABLE):
             code = (
