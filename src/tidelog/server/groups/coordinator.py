@@ -145,6 +145,10 @@ class GroupCoordinator:
             self.shards.forget_topic()
             return
         gone = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
+        # At once: a record that forgets what is pending would take a new topic's along.
+        for group_id in self.pending.groups_of(gone.name):
+            if (group := self.find(group_id)) is not None:
+                self._forget_topic(gone, group)
         self._sweep(partial(self._forget_topic, gone), self.groups())
 
     def _forget_topic(self, gone: DeletedTopic, group: AnyGroup) -> None:

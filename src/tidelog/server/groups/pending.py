@@ -68,6 +68,11 @@ class PendingOffsets:
         """Topics and partitions of a group that have something pending."""
         return tuple(self._groups.get(group_id, ()))
 
+    def groups_of(self, topic: str) -> Sequence[str]:
+        """Groups that have something of a topic pending."""
+        found = self._groups.items()
+        return [group_id for group_id, places in found if any(topic == name for name, _ in places)]
+
     def offsets(self, group_id: str, topic: str, partition: int) -> Sequence[CommittedOffset]:
         """What open transactions have committed for a partition."""
         entries = self._groups.get(group_id, {}).get((topic, partition), {})

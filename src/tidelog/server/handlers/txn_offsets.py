@@ -91,7 +91,16 @@ async def _commit(
         is_late_version=False,
         is_transactional=True,
     )
-    return await arrival(groups.transactional.commit(asked, producer, guard, commits))
+    left = [each for each in commits if _is_there(context.node, each)]
+    told = await arrival(groups.transactional.commit(asked, producer, guard, left))
+    codes_left = dict(zip(left, told, strict=True))
+    return [codes_left.get(each, Code.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
+
+
+def _is_there(node: Node, commit: Commit) -> bool:
+    """Whether a topic was not deleted meanwhile; there may be another one of its name."""
+    info = node.topics.find(commit.topic)
+    return info is not None and (info.topic_id or NO_UUID) == commit.topic_id
 
 
 class _Response:

@@ -10,6 +10,12 @@ import pytest
 from tests.unit.server.groups.test_shards import broker, committed, on_a_loop, until_loaded
 
 from tidelog.env import Env, ManualClock
+from tidelog.protocol.messages import TXN_OFFSET_COMMIT
+from tidelog.protocol.messages.txn_offsets import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
@@ -17,9 +23,13 @@ from tidelog.server.groups.coordinator import PENDING_CHECK_MS
 from tidelog.server.groups.offsets import CommittedOffset, DeletedTopic
 from tidelog.server.groups.results import CommitAsked, ShareBeatAsked
 from tidelog.server.groups.share.group import ShareGroup
+from tidelog.server.handlers.txn_offsets import txn_offset_commit
 from tidelog.server.handlers.waiting import arrival
-from tidelog.server.node import Node
+from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.open_transactions import TransactionEnd
+from tidelog.server.requests import RequestContext
+from tidelog.server.transactions.seam import ErrorCode
+from tidelog.types import TopicPartition
 
 TOPIC = "flights"
 NAMES = [f"group {number}" for number in range(10)]
@@ -185,6 +195,75 @@ async def test_what_was_pending_for_a_topic_goes_with_it(tmp_path: Path) -> None
         await it.end(7, commit=True)
         assert it.left() == {}
     assert await left_after_restart(tmp_path) == {}
+
+
+@on_a_loop
+async def test_a_transaction_for_the_former_topic_ends_behind_one_for_the_new(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as it:
+        it.commit(4, *NAMES[:-1])
+        await it.begin(5, 7)
+        it.make_anew()
+        await it.begin(42, 8)
+        await it.end(7, commit=True)
+        it.finish()
+        assert it.left() == {}
+        await it.end(8, commit=True)
+        assert it.left() == {LAST: 42}
+    assert await left_after_restart(tmp_path) == {LAST: 42}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_topic_may_go_while_the_coordinator_of_transactions_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """Its commit is the former topic's, so the new one's stays."""
+
+    @on_a_loop
+    async def story(path: Path) -> None:
+        async with world(path) as it:
+
+            async def verify(*asked: Iterable[TopicPartition], add: bool) -> object:
+                it.make_anew() if is_new else it.node.topics.delete(TOPIC)
+                it.finish()
+                if is_new:
+                    it.commit(42, LAST)
+                return dict.fromkeys(asked[-1], ErrorCode.NONE)
+
+            it.node.topics.create("ships")
+            monkeypatch.setattr(it.node.transactions, "verify_or_add", verify)
+            assert await offered(it, 7, TOPIC, "ships") == {
+                TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION,
+                "ships": Code.NONE,
+            }
+            await it.end(7, commit=True)
+            assert it.left() == ({LAST: 42} if is_new else {})
+            group = it.node.groups.find(LAST)
+            assert group is not None
+            assert set(group.offsets.topics()) - {TOPIC} == {"ships"}
+
+    story(tmp_path)
+
+
+async def offered(it: World, producer_id: int, *topics: str) -> dict[str, int]:
+    """What a producer is told that commits for the last group."""
+    place = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, committed_metadata=None
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id="writer",
+        group_id=LAST,
+        producer_id=producer_id,
+        producer_epoch=0,
+        member_id="",
+        group_instance_id=None,
+        topics=[TxnOffsetCommitRequestTopic(name=name, partitions=[place]) for name in topics],
+    )
+    facts = ConnectionFacts(1, "127.0.0.1")
+    context = RequestContext(it.node, TXN_OFFSET_COMMIT, 5, "test", facts)
+    told = await txn_offset_commit(context, request)
+    return {topic.name: topic.partitions[0].error_code for topic in told.topics}
 
 
 @on_a_loop
