@@ -3,7 +3,7 @@
 Source: Kafka 4.3's offset manager; KIP-211 (expiry), KIP-496 (deleting offsets).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tidelog.config import BrokerConfig
@@ -151,6 +151,13 @@ class Commits:
         """What a group has committed, also in transactions that are open."""
         places = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
         return list(places | dict.fromkeys(self._pending.places(group.group_id)))
+
+    def topics(self, group: AnyGroup) -> Iterable[str]:
+        """What a group has committed for, also in transactions that are open, or shares."""
+        if isinstance(group, ShareGroup):
+            return {topic.name for topic in group.shared.values()}
+        pending = self._pending.places(group.group_id)
+        return dict.fromkeys([*group.offsets.topics(), *(topic for topic, _ in pending)])
 
     def forget_topic(
         self, group: AnyGroup, topic: str, had: Callable[[CommittedOffset], bool]

@@ -19,6 +19,7 @@ from tidelog.server.groups.consumer_parts import Parts
 from tidelog.server.groups.consumer_regexes import Regexes
 from tidelog.server.groups.consumer_steps import Steps
 from tidelog.server.groups.conversion import Conversion
+from tidelog.server.groups.deleted_topics import DeletedTopics
 from tidelog.server.groups.group_settings import GroupSettings
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.membership import Membership
@@ -77,6 +78,7 @@ class GroupCoordinator:
         self._topics = node.topics
         self._clock = clock
         self._check_ms = config.offsets_retention_check_interval_ms
+        self._deleted = DeletedTopics()
         self.shards = Shards(node, self._let_go)
         self._table = GroupTable(clock, self.shards.number_of)
         self._rebalances = Rebalances(self._table, self.shards, node.timers, clock, config)
@@ -118,6 +120,7 @@ class GroupCoordinator:
     def _take_loaded(self, number: int, groups: Mapping[str, AnyGroup]) -> None:
         self._table.put_all(number, groups)
         self._sweep(self._resume_group, groups.values())
+        self._forget_deleted(groups.values())
 
     def _resume_group(self, group: AnyGroup) -> None:
         if isinstance(group, ConsumerGroup):
@@ -145,11 +148,28 @@ class GroupCoordinator:
             self.shards.forget_topic()
             return
         gone = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
+        self._deleted.add(gone)
         # At once: a record that forgets what is pending would take a new topic's along.
         for group_id in self.pending.groups_of(gone.name):
             if (group := self.find(group_id)) is not None:
                 self._forget_topic(gone, group)
         self._sweep(partial(self._forget_topic, gone), self.groups())
+
+    def _forget_deleted(self, groups: Iterable[AnyGroup]) -> None:
+        """Forget what was deleted while groups were not there; likewise."""
+        deleted = self._deleted.by_name()
+        if not deleted:
+            return
+        forget = partial(self._forget_those, deleted)
+        for group in groups:
+            if self.pending.has_group(group.group_id):
+                forget(group)
+        self._sweep(forget, groups)
+
+    def _forget_those(self, deleted: Mapping[str, Sequence[DeletedTopic]], group: AnyGroup) -> None:
+        for name in self.commits.topics(group):
+            for gone in deleted.get(name, ()):
+                self._forget_topic(gone, group)
 
     def _forget_topic(self, gone: DeletedTopic, group: AnyGroup) -> None:
         if not isinstance(group, ShareGroup):

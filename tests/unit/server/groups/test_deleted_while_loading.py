@@ -1,0 +1,138 @@
+"""What goes with a topic that is deleted while groups are not loaded, or only in part swept."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.server.groups.test_deleted_topics import (
+    FIRST,
+    LAST,
+    NAMES,
+    TOPIC,
+    Ticking,
+    World,
+    left_after_restart,
+    world,
+)
+from tests.unit.server.groups.test_shards import broker, on_a_loop, until_loaded
+
+from tidelog.env import Env
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.deleted_topics import TOPICS_MAX, DeletedTopics
+from tidelog.server.groups.offsets import DeletedTopic
+from tidelog.server.groups.results import ShareBeatAsked
+from tidelog.server.groups.share.group import ShareGroup
+from tidelog.server.handlers.waiting import arrival
+
+LATER_MS = 1_700_003_600_000
+
+
+@asynccontextmanager
+async def starting(path: Path) -> AsyncIterator[World]:
+    """A broker that has begun to read its groups."""
+    clock = Ticking(LATER_MS)
+    async with broker(path, Env(clock=clock)) as node:
+        assert node.groups.shards.code_for(LAST) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        yield World(node, clock)
+
+
+async def loaded(it: World) -> None:
+    await until_loaded(it.node.groups)
+    it.finish()
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_groups_that_are_loaded_behind_a_deletion_have_nothing_of_it(
+    tmp_path: Path, is_new: bool
+) -> None:
+    @on_a_loop
+    async def story(path: Path) -> None:
+        async with world(path) as it:
+            it.commit(5, *NAMES[:-1])
+            it.commit(6, LAST, topic_id=NO_UUID)
+        async with starting(path) as it:
+            it.make_anew() if is_new else it.node.topics.delete(TOPIC)
+            await loaded(it)
+            assert it.left() == {}
+        assert await left_after_restart(path) == {}
+
+    story(tmp_path)
+
+
+@on_a_loop
+async def test_what_is_committed_behind_a_load_stays(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.commit(5, *NAMES)
+    async with starting(tmp_path) as it:
+        it.make_anew()
+        await until_loaded(it.node.groups)
+        it.commit(42, LAST)
+        it.finish()
+        assert it.left() == {LAST: 42}
+    assert await left_after_restart(tmp_path) == {LAST: 42}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_was_pending_before_a_load_brings_nothing_back(tmp_path: Path, commit: bool) -> None:
+    left = {LAST: 42} if commit else {}
+
+    @on_a_loop
+    async def story(path: Path) -> None:
+        async with world(path) as it:
+            it.commit(4, *NAMES[:-1])
+            await it.begin(5, 7)
+        async with starting(path) as it:
+            it.make_anew()
+            await until_loaded(it.node.groups)
+            await it.begin(42, 8)
+            await it.end(7, commit=True)
+            assert LAST not in it.left()
+            await it.end(8, commit=commit)
+            it.finish()
+            assert it.left() == left
+        assert await left_after_restart(path) == left
+
+    story(tmp_path)
+
+
+@on_a_loop
+async def test_groups_that_are_lost_before_they_are_swept_are_swept_behind_the_next_load(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as it:
+        it.commit(5, *NAMES)
+        it.make_anew()
+        assert LAST in it.left()
+        shards = it.node.groups.shards
+        number = shards.number_of(LAST)
+        shards._topic.lose(number)
+        it.finish()
+        assert shards.code_for(LAST) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        await loaded(it)
+        assert it.left() == {}
+    assert await left_after_restart(tmp_path) == {}
+
+
+@on_a_loop
+async def test_a_share_group_that_is_loaded_shares_it_no_more(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        asked = ShareBeatAsked(group_id=FIRST, member_id="A", epoch=0, topics=frozenset({TOPIC}))
+        assert (await arrival(it.node.groups.shares.beat(asked))).code is Code.NONE
+    async with starting(tmp_path) as it:
+        it.node.topics.delete(TOPIC)
+        await loaded(it)
+        group = it.node.groups.find(FIRST)
+        assert isinstance(group, ShareGroup)
+        assert not group.shared
+
+
+def test_the_last_that_were_deleted_are_known() -> None:
+    deleted = DeletedTopics()
+    for number in range(TOPICS_MAX + 1):
+        deleted.add(DeletedTopic(f"topic {number % 7}", None, number))
+    known = deleted.by_name()
+    assert len(known) == 7
+    assert sum(map(len, known.values())) == TOPICS_MAX
+    assert known["topic 0"][0].deleted_ms == 7
