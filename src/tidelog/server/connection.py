@@ -452,7 +452,8 @@ class Connection(asyncio.BufferedProtocol):
     def _let_go(self) -> None:
         """Send and read no more; the transport says itself when it has closed."""
         self._transport = None
-        self.facts.close()
+        if self._is_over or self._frames.is_empty:
+            self.facts.close()  # else requests are left that go by what it had
         if self._gate is not None:
             self._gate.close()
         if self._next_look is not None:

@@ -142,16 +142,27 @@ def _no_closer(connection: "ConnectionFacts", key: SessionKey) -> None:
     connection.closers.pop(key, None)
 
 
-async def _fetch(
+def _fetch(
     member: Member, request: ShareFetchRequest, session: ShareSession
-) -> ShareFetchResponse | Long:
+) -> Awaitable[ShareFetchResponse | Long]:
+    """What is said is taken at once: who waits for records may go before any come."""
     said = _said(request.topics)
     has_said = any(said.values())
     is_renewal = _is_renewal(member.context, request)
     replies: Replies = acknowledge(member, said, is_renewal=is_renewal) if has_said else {}
-    answers: Answers = {}
     is_last = request.share_session_epoch == LAST_EPOCH
-    if not is_renewal and not is_last and _asks_for_records(request):
+    if is_last:
+        _end_behind(member.context.node.shares, session, replies)
+    wants_records = not is_renewal and not is_last and _asks_for_records(request)
+    return _fetched(member, request, session if wants_records else None, replies)
+
+
+async def _fetched(
+    member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
+) -> ShareFetchResponse | Long:
+    """The answer; without a session no records are wanted."""
+    answers: Answers = {}
+    if session is not None:
         order = _order(member, request)
         epoch = request.share_session_epoch
         answers = await ShareFetching(member, order).run(session.rotated(epoch))
@@ -160,8 +171,6 @@ async def _fetch(
         code = await arrival(reply)
         data = answers.setdefault(named, SharePartitionData(partition_index=named.number))
         data.acknowledge_error_code, data.acknowledge_error_message = code, text_of(code)
-    if is_last:
-        _end(member)
     response = ShareFetchResponse(
         acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(answers)
     )
@@ -199,6 +208,21 @@ def _add_news(session: ShareSession, answers: Answers) -> None:
         if is_news:
             answers.setdefault(named, SharePartitionData(partition_index=named.number))
             session.partitions[named] = False
+
+
+def _end_behind(shares: "Shares", session: ShareSession, replies: Replies) -> None:
+    """The member goes once all that it has said is safe, whoever waits for that."""
+    left = list(replies.values())
+
+    def go_on(_code: int = ShareCode.NONE) -> None:
+        while left and left[-1].is_done:
+            left.pop()
+        if left:
+            left[-1].then(go_on)
+        else:
+            shares.drop_session(session.key, session)
+
+    go_on()
 
 
 def _end(member: Member) -> None:
