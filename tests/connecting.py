@@ -293,6 +293,20 @@ class Suite:
         assert log.count(name, start=end, clock="append") == 0
         assert log.count(name, end=end, clock="append") == 2
 
+    def test_records_tell_what_is_known_of_their_append_times(self, log: RemoteDirectory) -> None:
+        name = fresh(log, message_timestamp_type="LogAppendTime")
+        answer = log.append(name, [NewRecord(value=b"1"), NewRecord(value=b"2")])[0]
+        got = [record.append_timestamp for _, record in log.records(name)]
+        assert got == [answer.append_time_ms] * 2
+        created = fresh(log)
+        log.append(created, [NewRecord(value=b"1"), NewRecord(value=b"2")])
+        rows = log.read(created, columns=["appendTimestamp"]).read_all().to_pylist()
+        known = [row["appendTimestamp"] for row in rows]
+        ((_, one), (_, other)) = log.records(created)
+        assert [one.append_timestamp, other.append_timestamp] == [
+            None if time is None else round(time.timestamp() * 1000) for time in known
+        ]
+
     def test_records_without_a_time_lie_in_no_range(self, log: RemoteDirectory) -> None:
         name = fresh(log)
         log.append(name, [NewRecord(value=b"1", timestamp=-1), NewRecord(value=b"2", timestamp=T0)])

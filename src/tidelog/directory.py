@@ -324,9 +324,9 @@ class Directory(Closing):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[tuple[TopicPartition, Record]]:
-        """Every record of a topic, partition after partition; for small amounts."""
+        """Every record of a topic with its append time, by partition; for small amounts."""
         for name in self._log_dir.partitions(topic):
-            for record in self.partition(topic, name.partition).records(isolation=isolation):
+            for record in self.partition(topic, name.partition).timed_records(isolation):
                 yield name, record
 
     def read(  # noqa: PLR0913 - one keyword for each way to choose

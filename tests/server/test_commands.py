@@ -1,8 +1,10 @@
 """Commands with `--bootstrap`, and `tidelog.connect`, on a broker of ours."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 from tests.commanding import Commands, Shell
 from tests.connecting import Suite, fresh
 from tests.server.conftest import SETTINGS
@@ -10,8 +12,9 @@ from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory
+from tidelog.errors import Closed
 from tidelog.server.in_process import Broker
-from tidelog.types import NewRecord
+from tidelog.types import IsolationLevel, NewRecord
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +73,71 @@ def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> N
     shown = shell.rows("read", name, "--from", str(appended[3]), "--clock", "append")
     assert len(shown) == want
     assert [row["append_time_ms"] for row in shell.rows("read", name)] == appended
+
+
+def appended_ms(log: RemoteDirectory, name: str) -> list[int]:
+    """When the records were appended, as the columns tell."""
+    rows = log.read(name, columns=["appendTimestamp"]).read_all()
+    return [round(row["appendTimestamp"].timestamp() * 1000) for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize("exposed", ["true", "false"])
+def test_records_one_by_one_tell_when_they_were_appended(
+    log: RemoteDirectory, exposed: str
+) -> None:
+    name = fresh(log, partitions=2, tidelog_expose_append_time=exposed)
+    for number in range(4):
+        log.append(name, [NewRecord(value=b"x", timestamp=1_000 + number)], partition=number % 2)
+    known = appended_ms(log, name)
+    assert [record.append_timestamp for _, record in log.records(name)] == known
+
+    async def work() -> list[int | None]:
+        async with await tidelog.connect_async(log.bootstrap, timeout_s=PATIENCE_S) as remote:
+            return [record.append_timestamp async for _, record in remote.records(name)]
+
+    assert asyncio.run(work()) == known
+
+
+def test_aborted_records_are_left_out_one_by_one(log: RemoteDirectory) -> None:
+    name = fresh(log)
+    for number, commit in enumerate((False, True)):
+        producer = Producer(
+            {"bootstrap.servers": log.bootstrap, "transactional.id": f"{name}-{number}"}
+        )
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce(name, b"%d" % commit)
+        if commit:
+            producer.commit_transaction(PATIENCE_S)
+        else:
+            producer.flush(PATIENCE_S)
+            producer.abort_transaction(PATIENCE_S)
+    assert [record.value for _, record in log.records(name)] == [b"0", b"1"]
+    committed = list(log.records(name, isolation=IsolationLevel.READ_COMMITTED))
+    assert [record.value for _, record in committed] == [b"1"]
+
+
+def test_settings_that_librdkafka_alone_knows_go_on_being_kept(log: RemoteDirectory) -> None:
+    """Through it append times are not told, as behind TLS or SASL; stamps are seen."""
+    name, stamped = fresh(log), fresh(log, message_timestamp_type="LogAppendTime")
+    for topic in (name, stamped):
+        log.append(topic, [NewRecord(value=b"x", timestamp=1_000)])
+    config = {"socket.keepalive.enable": "true"}
+    with tidelog.connect(log.bootstrap, config=config, timeout_s=PATIENCE_S) as other:
+        ((_, record),) = other.records(name)
+        assert (record.timestamp, record.append_timestamp) == (1_000, None)
+        ((_, record),) = other.records(stamped)
+        assert [record.append_timestamp] == appended_ms(log, stamped)
+
+
+def test_a_connection_that_is_closed_midway_reads_no_further_partition(
+    log: RemoteDirectory,
+) -> None:
+    name = fresh(log, partitions=2)
+    for number in range(2):
+        log.append(name, [NewRecord(value=b"x")], partition=number)
+    with tidelog.connect(log.bootstrap, timeout_s=PATIENCE_S) as other:
+        records = other.records(name)
+        next(records)
+    with pytest.raises(Closed):
+        next(records)

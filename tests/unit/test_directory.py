@@ -130,6 +130,20 @@ class TestTables:
             range(rows)
         )
 
+    def test_records_tell_when_they_were_appended(self) -> None:
+        env, directory = new()
+        directory.append("t", keyed(2))
+        env.clock.advance(50)
+        directory.append("t", keyed(1))
+        directory.alter_config("t", {"message.timestamp.type": "LogAppendTime"})
+        env.clock.advance(50)
+        directory.append("t", keyed(1))
+        found = [record for _, record in directory.records("t")]
+        appended = [record.append_timestamp for record in found]
+        assert appended == [START_MS, START_MS, START_MS + 50, START_MS + 100]
+        # What is known of a record beside the log is no part of it.
+        assert found == list(directory.partition("t", 0).records())
+
 
 class TestTimes:
     def test_lookups_over_all_partitions(self) -> None:

@@ -14,10 +14,10 @@ from tidelog.cli.read_rows import ReadOptions, RowMaker, chosen, say_untimed
 from tidelog.cli.selection import Selection, Untimed
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster import codes
-from tidelog.cluster.fetched_records import stamp_of
 from tidelog.cluster.remote import as_record, decoded, partition_of
 from tidelog.cluster.remote_plan import plan_remote
 from tidelog.errors import OffsetOutOfRange
+from tidelog.record.append_stamp import stamp_of
 from tidelog.scan.split import Split, Wanted
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition

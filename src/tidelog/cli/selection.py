@@ -6,13 +6,14 @@ For as many records as people look at, without Arrow; `tidelog.scan` does the sa
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tidelog.record.append_stamp import stamp_of
 from tidelog.record.record import Record
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.proof import time_floor
 from tidelog.storage.reading import AbortedFilter, LogSlice, checked_records, slice_segment
 from tidelog.storage.segment import Segment
 from tidelog.timespec import OPEN_END, OPEN_START
-from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +120,4 @@ def _timed_records(
         for record in checked_records(part.segment, position, batch):
             if part.start_offset <= record.offset < part.end_offset:
                 known = times.time_at(record.offset)
-                yield record, _stamped(record) if known is None else known
-
-
-def _stamped(record: Record) -> int | None:
-    """The append time that a LogAppendTime record carries itself."""
-    is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
-    return record.timestamp if is_stamped else None
+                yield record, stamp_of(record) if known is None else known

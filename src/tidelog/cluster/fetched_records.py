@@ -10,10 +10,11 @@ from tidelog.cluster.connection import Cluster
 from tidelog.cluster.partition_fetch import Fetched, PartitionFetch
 from tidelog.cluster.remote import as_record
 from tidelog.errors import CorruptData
+from tidelog.record.append_stamp import stamp_of
 from tidelog.record.batch import RecordBatch
 from tidelog.record.record import ControlType, Record
 from tidelog.record.views import Batch, walk
-from tidelog.types import Buffer, IsolationLevel, TimestampType, TopicPartition
+from tidelog.types import Buffer, IsolationLevel, TopicPartition
 
 
 def reach(data: Buffer) -> int | None:
@@ -86,9 +87,3 @@ def _append_time(record: Record, runs: AppendRuns) -> int | None:
     """What the broker told, or the stamp that the record bears."""
     told = runs.time_of(record.offset)
     return stamp_of(record) if told == UNKNOWN_MS else told
-
-
-def stamp_of(record: Record) -> int | None:
-    """The append time that a LogAppendTime record bears itself."""
-    is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
-    return record.timestamp if is_stamped else None

@@ -19,13 +19,13 @@ from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
 from tidelog.cluster.lookup_clock import first_on_clock
 from tidelog.cluster.named_partitions import watermarks
 from tidelog.cluster.properties import translate_settings
-from tidelog.cluster.remote import as_record
 from tidelog.cluster.remote_scan import Reading, RemoteScan
 from tidelog.cluster.topics import RemoteTopic
 from tidelog.directory import When
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRecord, InvalidRequest
 from tidelog.markup import html_table
+from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
 from tidelog.scan import Wanted
 from tidelog.storage.log import AppendResult
@@ -323,11 +323,17 @@ class RemoteDirectory(Closing):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[tuple[TopicPartition, Record]]:
-        """Every record of a topic, partition after partition; for small amounts."""
+        """Every record of a topic, partition after partition; for small amounts.
+
+        With append times from a broker of ours in plain text; from others, and behind TLS or SASL,
+        where brokers stamp records.
+        """
         names = self._cluster.partitions(topic)
         for name, mark in self._cluster.watermarks(names, isolation=isolation).items():
-            for record in self._cluster.records(name, mark.start, mark.end, isolation=isolation):
-                yield name, as_record(record)
+            self._cluster.ensure_open()
+            found = self._reading.records(name, mark.start, mark.end, isolation)
+            for record, append_ms in found:
+                yield name, appended_at(record, append_ms)
 
     def read(  # noqa: PLR0913 - one keyword for each way to choose
         self,

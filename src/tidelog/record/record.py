@@ -8,7 +8,7 @@ Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -40,6 +40,7 @@ class Record:
         create_timestamp: The producer's own time in ms, None where there is none or it is lost
             (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
         sequence: The idempotent producer's number for it, -1 where there is none.
+        append_timestamp: When the log took it, in ms; None where unknown, or not looked up.
     """
 
     offset: int
@@ -50,6 +51,7 @@ class Record:
     headers: tuple[Header, ...] = ()
     create_timestamp: int | None = None
     sequence: int = NO_SEQUENCE
+    append_timestamp: int | None = field(default=None, compare=False)
 
     @property
     def has_key(self) -> bool:

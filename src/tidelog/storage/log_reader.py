@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import MissingDependency, OffsetOutOfRange
+from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
 from tidelog.storage import lookup
 from tidelog.storage.closed import ClosedSegment
@@ -317,6 +318,14 @@ class LogReader(LoadedLog):
         aborted = self.aborted_filter(isolation, start, end)
         for part in self.slices(start, end, isolation=isolation):
             yield from records_of(part, aborted)
+
+    def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
+        """All of `records`, each with its append time where that is known."""
+        aborted = self.aborted_filter(isolation)
+        for part in self.slices(isolation=isolation):
+            times = self.append_times_of(part.segment)
+            for record in records_of(part, aborted):
+                yield appended_at(record, times.time_at(record.offset))
 
     @typed_read
     def aborted_filter(
