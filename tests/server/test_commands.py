@@ -1,6 +1,9 @@
 """Commands with `--bootstrap`, and `tidelog.connect`, on a broker of ours."""
 
 import asyncio
+import io
+import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -8,9 +11,11 @@ from confluent_kafka import Producer
 from tests.commanding import Commands, Shell
 from tests.connecting import Suite, fresh
 from tests.server.conftest import SETTINGS
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until_so
 
 import tidelog
+from tidelog.cli.main import run
+from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.errors import Closed
 from tidelog.server.in_process import Broker
@@ -141,3 +146,23 @@ def test_a_connection_that_is_closed_midway_reads_no_further_partition(
         next(records)
     with pytest.raises(Closed):
         next(records)
+
+
+def test_a_follower_tells_when_what_comes_was_appended(log: RemoteDirectory, shell: Shell) -> None:
+    name = fresh(log, partitions=2)
+    log.append(name, [NewRecord(value=b"there", timestamp=1_000)], partition=0)
+    out = io.StringIO()
+    surroundings = Surroundings(stdout=out, stderr=io.StringIO(), variables={})
+    asked = ["read", name, "--follow", "--limit", "5", "-o", "json", "--bootstrap", log.bootstrap]
+    follower = threading.Thread(target=run, args=(asked, surroundings))
+    follower.start()
+    until_so(lambda: out.getvalue().count("\n") == 1)
+    for number in range(4):
+        log.append(name, [NewRecord(value=b"comes", timestamp=1_000)], partition=number % 2)
+    follower.join(PATIENCE_S)
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    told = {(row["partition"], row["offset"]): row["append_time_ms"] for row in rows}
+    want = shell.rows("read", name)
+    assert told == {(row["partition"], row["offset"]): row["append_time_ms"] for row in want}
+    assert len(told) == 5
+    assert None not in told.values()

@@ -17,7 +17,6 @@ from tidelog.cluster import codes
 from tidelog.cluster.remote import as_record, decoded, partition_of
 from tidelog.cluster.remote_plan import plan_remote
 from tidelog.errors import OffsetOutOfRange
-from tidelog.record.append_stamp import stamp_of
 from tidelog.scan.split import Split, Wanted
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
@@ -185,7 +184,10 @@ class _Reading:
 
         client = self._cluster.cluster
         level = IsolationLevel(wanted.isolation).name.lower()
-        with closing(client.consumer(isolation_level=level)) as consumer:
+        with (
+            closing(client.consumer(isolation_level=level)) as consumer,
+            closing(self._cluster.reading.told_times(wanted.isolation)) as told,
+        ):
             places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
             with client.typed("read records"):
                 consumer.assign(places)
@@ -199,7 +201,8 @@ class _Reading:
                         record = as_record(decoded(message))
                         nexts[name] = record.offset + 1
                         if wanted.end_offset is None or record.offset < wanted.end_offset:
-                            self._write(out, name, [(record, stamp_of(record))], wanted)
+                            timed = (record, told.time_of(name, record))
+                            self._write(out, name, [timed], wanted)
                     elif error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
                         mark = client.watermarks([name])[name]
                         raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))

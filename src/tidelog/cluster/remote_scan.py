@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
+    from tidelog.cluster.told_times import ToldTimes
     from tidelog.record.record import Record
 
 # Settings that say nothing of how records are fetched: with these alone brokers are asked directly.
@@ -109,14 +110,26 @@ class Reading:
             OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
             CorruptData, ClusterFailure: While reading; what comes before was yielded.
         """
-        from tidelog.cluster.fetched_records import consumed_records, fetched_records, reach
+        from tidelog.cluster.fetched_records import consumed_records, fetched_records
 
         if not self.is_direct:
             yield from consumed_records(self.cluster, name, start, end, isolation)
             return
-        seams = replace(self._seams(), reach=reach)
-        with closing(self._fetch(name, isolation, seams)) as fetch:
+        with closing(self._plain_fetch(isolation, name)) as fetch:
             yield from fetched_records(fetch, start, end)
+
+    def told_times(self, isolation: IsolationLevel) -> "ToldTimes":
+        """What tells append times of records that came through librdkafka; to be closed."""
+        from tidelog.cluster.told_times import ToldTimes
+
+        fetch = partial(self._plain_fetch, isolation) if self.is_direct else None
+        return ToldTimes(fetch, self.env.clock, rest_ms=self._timeout_ms)
+
+    def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
+        """A fetch that needs neither numpy nor Arrow."""
+        from tidelog.cluster.fetched_records import reach
+
+        return self._fetch(name, isolation, replace(self._seams(), reach=reach))
 
     def _seams(self) -> "FetchSeams":
         from tidelog.cluster.follow_transport import connect_socket

@@ -1,0 +1,135 @@
+"""What a broker tells of append times beside records that came through librdkafka."""
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from tests.unit.cluster.fake_leader import FakeLeader
+from tests.unit.cluster.test_fetched_records import NAME, open_fetch, told
+
+from tidelog.cluster import told_times
+from tidelog.cluster.fetched_records import fetched_records
+from tidelog.cluster.told_times import ToldTimes
+from tidelog.protocol.messages import FETCH
+from tidelog.record.record import Record
+from tidelog.types import TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import DataclassInstance
+
+    from tidelog.cluster.partition_fetch import PartitionFetch
+    from tidelog.protocol.connection import ReceivedRequest
+    from tidelog.protocol.messages import fetch as fe
+
+REST_MS = 60_000
+
+
+@pytest.fixture
+def leader() -> FakeLeader:
+    found = FakeLeader()
+    found.create()
+    for number in range(4):
+        found.put(*(b"%d" % (number * 3 + n) for n in range(3)))
+    return found
+
+
+def record(offset: int, stamp_ms: int | None = None) -> Record:
+    kind = TimestampType.CREATE_TIME if stamp_ms is None else TimestampType.LOG_APPEND_TIME
+    return Record(offset, 7 if stamp_ms is None else stamp_ms, kind, None, b"x")
+
+
+def open_times(
+    leader: FakeLeader, opened: "Callable[[TopicPartition], PartitionFetch] | None" = None
+) -> ToldTimes:
+    opened = opened or (lambda _name: open_fetch(leader))
+    return ToldTimes(opened, leader.env.clock, rest_ms=REST_MS)
+
+
+def test_each_record_has_the_time_that_the_broker_tells(leader: FakeLeader) -> None:
+    told(leader, 0, -1, 3, 5_000, 6, -1, 9, 7_000)
+    times = open_times(leader)
+    found = [times.time_of(NAME, record(offset)) for offset in range(12)]
+    assert found == [None] * 3 + [5_000] * 3 + [None] * 3 + [7_000] * 3
+    assert leader.asked.count("Fetch") == 1
+    assert times.time_of(NAME, record(1)) is None
+    assert leader.asked.count("Fetch") == 1
+
+
+def test_what_comes_later_is_asked_for_by_the_same_connection(leader: FakeLeader) -> None:
+    told(leader, 0, 5_000, 12, 7_000)
+    times = open_times(leader)
+    assert times.time_of(NAME, record(11)) == 5_000
+    leader.put(b"later")
+    assert times.time_of(NAME, record(12)) == 7_000
+    assert leader.asked.count("Metadata") == 1
+
+
+def test_a_broker_that_tells_nothing_is_not_asked_again(leader: FakeLeader) -> None:
+    times = open_times(leader)
+    leader.put(b"later")
+    found = [times.time_of(NAME, record(offset)) for offset in (0, 12)]
+    assert found == [None, None]
+    assert times.time_of(NAME, record(13, stamp_ms=9_000)) == 9_000
+    assert leader.asked.count("Fetch") == 1
+
+
+def test_nobody_is_asked_where_leaders_can_not_be(leader: FakeLeader) -> None:
+    times = ToldTimes(None, leader.env.clock, rest_ms=REST_MS)
+    assert times.time_of(NAME, record(0)) is None
+    assert times.time_of(NAME, record(0, stamp_ms=9_000)) == 9_000
+    times.close()
+
+
+def test_times_that_can_not_be_had_are_unknown_and_asked_for_later(leader: FakeLeader) -> None:
+    told(leader, 0, 5_000)
+    times = open_times(leader)
+    leader.is_down = True
+    before = leader.env.clock.monotonic_ms()
+    assert times.time_of(NAME, record(0)) is None
+    waited = leader.env.clock.monotonic_ms()
+    assert waited > before
+    assert times.time_of(NAME, record(1)) is None
+    assert leader.env.clock.monotonic_ms() == waited
+    leader.is_down = False
+    leader.env.clock.advance(REST_MS)
+    assert times.time_of(NAME, record(2)) == 5_000
+
+
+def test_records_that_are_gone_have_no_known_time(leader: FakeLeader) -> None:
+    told(leader, 0, 5_000)
+    times = open_times(leader)
+    leader.log().delete_records(6)
+    assert times.time_of(NAME, record(3)) is None
+    assert times.time_of(NAME, record(6)) == 5_000
+
+
+def test_only_so_many_partitions_have_a_connection(
+    leader: FakeLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told_times, "_OPEN_MAX", 2)
+    told(leader, 0, 5_000)
+    opened: list[int] = []
+
+    def open_one(name: TopicPartition) -> "PartitionFetch":
+        opened.append(name.partition)
+        return open_fetch(leader)
+
+    times = open_times(leader, open_one)
+    for number in (0, 1, 0, 2, 0, 1):
+        assert times.time_of(TopicPartition("t", number), record(0)) == 5_000
+    assert opened == [0, 1, 2, 1]
+    times.close()
+
+
+def test_the_times_are_those_of_the_records_themselves(leader: FakeLeader) -> None:
+    def mangle(request: "ReceivedRequest", answer: "DataclassInstance") -> "DataclassInstance":
+        if request.api.key == FETCH.key:
+            data = cast("fe.FetchResponse", answer).responses[0].partitions[0]
+            data.append_times = [0, 1_000, 4, 2_000, 8, -1]
+        return answer
+
+    leader.mangle = mangle
+    times = open_times(leader)
+    for found, append_ms in fetched_records(open_fetch(leader), 0, 12):
+        assert times.time_of(NAME, found) == append_ms
