@@ -19,7 +19,8 @@ from tidelog.protocol.messages.produce import (
 
 # Whether a partition's records are refused before a log sees them.
 IsRefused: TypeAlias = Callable[[TopicProduceData, PartitionProduceData], bool]
-_Named: TypeAlias = dict[tuple[str, UUID], tuple[TopicProduceData, dict[int, PartitionProduceData]]]
+# Of each topic what is chosen of each partition, and which of them were refused.
+_Named: TypeAlias = dict[tuple[str, UUID], tuple[dict[int, PartitionProduceData], set[int]]]
 
 
 def named_once(request: ProduceRequest, is_refused: IsRefused) -> ProduceRequest:
@@ -29,7 +30,7 @@ def named_once(request: ProduceRequest, is_refused: IsRefused) -> ProduceRequest
 
     Args:
         request: It is not changed.
-        is_refused: Asked only about what is named more than once.
+        is_refused: Asked about each part once, where any is named more than once.
     """
     topics = request.topic_data
     if len({(topic.name, topic.topic_id) for topic in topics}) == len(topics) and all(
@@ -51,14 +52,14 @@ def _merged(topics: list[TopicProduceData], is_refused: IsRefused) -> list[Topic
     for topic in topics:
         if not topic.partition_data:
             continue
-        _, chosen = named.setdefault((topic.name, topic.topic_id), (topic, {}))
+        chosen, refused = named.setdefault((topic.name, topic.topic_id), ({}, set()))
         for data in topic.partition_data:
-            earlier = chosen.get(data.index)
-            if earlier is None or is_refused(topic, data) or not is_refused(topic, earlier):
+            if is_refused(topic, data):
+                refused.add(data.index)
+                chosen[data.index] = data
+            elif data.index not in refused:
                 chosen[data.index] = data
     return [
-        TopicProduceData(
-            name=topic.name, topic_id=topic.topic_id, partition_data=list(chosen.values())
-        )
-        for topic, chosen in named.values()
+        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(chosen.values()))
+        for (name, topic_id), (chosen, _) in named.items()
     ]
