@@ -160,12 +160,40 @@ def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
     assert "note: controller.listener.names: its listeners are left out" in told
 
 
+@pytest.fixture
+def hang_ups_end() -> Iterator[None]:
+    """As from a terminal, also where these tests run under nohup: what is started inherits it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def hang_ups_are_ignored() -> Iterator[None]:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_ups_end")
 def test_a_terminal_that_closes_ends_it_cleanly(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path / "data")) as (process, _):
         process.send_signal(signal.SIGHUP)
         process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.usefixtures("hang_ups_are_ignored")
+def test_under_nohup_it_stays_where_the_terminal_closes(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path / "data")) as (process, address):
+        process.send_signal(signal.SIGHUP)
+        admin = AdminClient({"bootstrap.servers": address})
+        assert admin.list_topics(timeout=TIMEOUT_S).brokers
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
 
 
 def test_what_stdout_does_not_take_is_told(tmp_path: Path) -> None:
