@@ -351,6 +351,15 @@ def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
     return out
 
 
+def leader_of_twelve() -> FakeLeader:
+    """Twelve records of one partition, in four batches."""
+    found = FakeLeader()
+    found.create()
+    for number in range(4):
+        found.put(*(b"%d" % (number * 3 + n) for n in range(3)))
+    return found
+
+
 class _FakeTransport:
     def __init__(self, leader: FakeLeader, node: int) -> None:
         self._leader = leader

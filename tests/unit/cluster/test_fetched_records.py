@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
+from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader, leader_of_twelve
 
 from tidelog.cluster.fetched_records import fetched_records, reach
 from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
@@ -54,11 +54,7 @@ def told(leader: FakeLeader, *runs: int) -> None:
 
 @pytest.fixture
 def leader() -> FakeLeader:
-    found = FakeLeader()
-    found.create()
-    for number in range(4):
-        found.put(*(b"%d" % (number * 3 + n) for n in range(3)))
-    return found
+    return leader_of_twelve()
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (1, 11), (4, 5), (11, 12), (7, 7)])

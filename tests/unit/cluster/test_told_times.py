@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.cluster.fake_leader import FakeLeader
+from tests.unit.cluster.fake_leader import FakeLeader, leader_of_twelve
 from tests.unit.cluster.test_fetched_records import NAME, open_fetch, told
 
 from tidelog.cluster import told_times
@@ -27,11 +27,7 @@ REST_MS = 60_000
 
 @pytest.fixture
 def leader() -> FakeLeader:
-    found = FakeLeader()
-    found.create()
-    for number in range(4):
-        found.put(*(b"%d" % (number * 3 + n) for n in range(3)))
-    return found
+    return leader_of_twelve()
 
 
 def record(offset: int, stamp_ms: int | None = None) -> Record:
