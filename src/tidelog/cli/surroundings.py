@@ -6,6 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from tidelog.env import Env, os_env
@@ -14,6 +16,12 @@ from tidelog.env import Env, os_env
 def _stdin() -> BinaryIO:
     """The process's own; empty where it was started without one."""
     return io.BytesIO() if sys.stdin is None else sys.stdin.buffer
+
+
+@cache
+def _nowhere() -> TextIO:
+    """Takes what is written where the process was started without a stream for it, as by `>&-`."""
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def wait_seconds(seconds: float) -> None:
@@ -36,8 +44,8 @@ class Surroundings:
 
     env: Env = field(default_factory=os_env)
     stdin: BinaryIO = field(default_factory=_stdin)
-    stdout: TextIO = field(default_factory=lambda: sys.stdout)
-    stderr: TextIO = field(default_factory=lambda: sys.stderr)
+    stdout: TextIO = field(default_factory=lambda: sys.stdout or _nowhere())
+    stderr: TextIO = field(default_factory=lambda: sys.stderr or _nowhere())
     wait: Callable[[float], None] = wait_seconds
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
 

@@ -235,3 +235,15 @@ def test_every_command_has_a_page() -> None:
     text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     for command in COMMANDS:
         assert f"tidelog {command}" in text, command
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_that_is_not_there_is_written_to_nowhere(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `>&-`, where Python has None."""
+    monkeypatch.setattr(sys, name, None)
+    missing = str(tmp_path / "missing.properties")
+    assert run(["serve", "--config", missing], Surroundings()) == ExitCode.ERROR
+    assert run(["create", "flights", "--data", str(tmp_path / "log")], Surroundings()) == 0
+    assert run(["topics", "--data", str(tmp_path / "log")], Surroundings()) == 0
