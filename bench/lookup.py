@@ -1,4 +1,4 @@
-"""Lookups by time: exact and nearest, one at a time and by arrays, few and many segments.
+"""Lookups by time (exact and nearest, one at a time and by arrays) and positions by offset.
 
 The log: 100-byte records in uncompressed batches of about 16 KB, every timestamp distinct, shuffled
 inside each batch; the times asked are drawn among them, all distinct. The page cache is warm unless
@@ -120,6 +120,20 @@ def _one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
     return run
 
 
+def _positions_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
+    offsets = random.Random(4).sample(range(fixture.record_count), count)
+    segment_of = fixture.log.segment_of
+
+    def run() -> float:
+        for offset in offsets:
+            segment = segment_of(offset)
+            assert segment is not None
+            segment.offset_index.lookup(offset)
+        return count
+
+    return run
+
+
 def _nearest_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
     times = fixture.times(count)
     find = fixture.log.nearest_for_time
@@ -189,6 +203,13 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
         note=f"{note}; the proposal promised 100,000",
     )
     yield Case(
+        case="position of an offset, one at a time",
+        unit="lookups/s",
+        ours=_positions_one_by_one(base, count),
+        goal="ours >= 100000",
+        note=f"{note}; segment, then its offset index; the proposal promised 100,000",
+    )
+    yield Case(
         case=f"exact, array of {many}",
         unit="lookups/s",
         ours=_arrays(base, many, exact=True),
@@ -210,8 +231,15 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
         note=f"{note}; pages dropped before each round of 200",
     )
     base.close()
+    yield from _segment_count_cases(size, 1_000 if quick else 10_000, count)
+    yield from _batch_kind_cases(size)
+    yield _memory_case(partitions=350 if quick else 3_500)
+
+
+def _segment_count_cases(size: int, segments: int, count: int) -> Iterator[Case]:
+    """The same bytes in many segments and in few."""
     few = Fixture(size, 10, batch_records=BATCH_RECORDS)
-    lots = Fixture(size, 1_000 if quick else 10_000, batch_records=BATCH_RECORDS)
+    lots = Fixture(size, segments, batch_records=BATCH_RECORDS)
     yield Case(
         case="exact, one at a time, many segments against 10",
         unit="us",
@@ -221,8 +249,21 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
         goal="ratio <= 1.5",
         note="equal total bytes",
     )
+    yield Case(
+        case="position of an offset, one at a time, many segments",
+        unit="lookups/s",
+        ours=_positions_one_by_one(lots, count),
+        rival=_positions_one_by_one(few, count),
+        rival_name="the same bytes in 10 segments",
+        goal="ours >= 100000",
+        note="equal total bytes",
+    )
     few.close()
     lots.close()
+
+
+def _batch_kind_cases(size: int) -> Iterator[Case]:
+    """Larger and compressed batches."""
     for label, codec, batch_records in (
         ("1 MB batches", Codec.NONE, 9_500),
         ("16 KB batches, lz4", Codec.LZ4, BATCH_RECORDS),
@@ -235,7 +276,6 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
             note=f"{size // 4 >> 20} MB, 16 segments",
         )
         other.close()
-    yield _memory_case(partitions=350 if quick else 3_500)
 
 
 def _memory_case(partitions: int) -> Case:

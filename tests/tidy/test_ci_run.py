@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ echo "$*" >>calls
 read -r code rest <codes
 echo "$rest" >codes
 case "$*" in
-"test -n 2"*) [ ! -e told ] || { mkdir -p .pytest_cache/v/cache; mv told {cache}; } ;;
+test) [ ! -e told ] || { mkdir -p .pytest_cache/v/cache; mv told {cache}; } ;;
 esac
 exit "$code"
 """
@@ -38,7 +39,7 @@ ENDLESS = "threading.Event().wait()"
 ENDLESS_S = 15
 CRASH_LIMIT_S = 300
 CACHE = ".pytest_cache/v/cache/lastfailed"
-CHECK, ALL = "check", "test -n 2 --dist load --max-worker-restart 500"
+CHECK, ALL = "check", "test"
 FAILED_ALONE = "test --last-failed --last-failed-no-failures none"
 
 
@@ -84,6 +85,10 @@ def ci(tmp_path: Path) -> Ci:
     return Ci(tmp_path)
 
 
+def test_the_readme_names_the_command_that_ci_runs() -> None:
+    assert f"    ./run {ALL} " in (ROOT / "README.md").read_text()
+
+
 def test_all_well(ci: Ci) -> None:
     assert ci.run(0, 0).returncode == 0
     assert ci.calls == [CHECK, ALL]
@@ -127,8 +132,8 @@ def test_a_process_that_goes_wrong_takes_one_test_along(tmp_path: Path, wrong: s
     """All others are done, in whatever process they were to be, and that one is told of."""
     (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")
-    _, *options = ALL.split()
-    options += ["-o", f"faulthandler_timeout={ENDLESS_S}"]
+    [line] = re.findall(r"set -- (-n 2 .*)", (ROOT / "run").read_text())
+    options = [*line.split(), "-o", f"faulthandler_timeout={ENDLESS_S}"]
     without = [part for name in ("hypothesispytest", "randomly") for part in ("-p", f"no:{name}")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *without],

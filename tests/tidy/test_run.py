@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.tidy.checks import ROOT
 
+ALL_TESTS = "run -m pytest -n 2 --dist load --max-worker-restart 500"
 STAND_IN = """#!/bin/sh
 here={here}
 case "$*" in
@@ -100,7 +101,7 @@ def test_failed_set_up_is_told_and_the_next_one_starts_afresh(checkout: Checkout
     (checkout.venv / "half-installed").touch()
     (checkout.home / "fail").unlink()
     assert checkout.run("test").returncode == 0
-    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+    assert checkout.calls() == ["venv", "pip .[dev]", ALL_TESTS]
     assert not (checkout.venv / "half-installed").exists()
 
 
@@ -128,7 +129,7 @@ def test_killed_set_up_does_not_stop_the_next(checkout: Checkout, how: signal.Si
     (checkout.home / "hang").unlink()
     checkout.calls()
     assert checkout.run("test").returncode == 0
-    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+    assert checkout.calls() == ["venv", "pip .[dev]", ALL_TESTS]
 
 
 def test_demo_needs_less_and_dev_includes_it(checkout: Checkout) -> None:
@@ -146,7 +147,7 @@ def test_changed_needs_are_installed(checkout: Checkout, name: str) -> None:
     checkout.calls()
     (checkout.root / name).write_text("# other needs\n")
     checkout.run("test")
-    assert checkout.calls() == ["pip .[dev]", "run -m pytest"]
+    assert checkout.calls() == ["pip .[dev]", ALL_TESTS]
 
 
 def test_moved_checkout_is_set_up_anew(checkout: Checkout) -> None:
@@ -154,7 +155,7 @@ def test_moved_checkout_is_set_up_anew(checkout: Checkout) -> None:
     checkout.calls()
     checkout.root = checkout.root.rename(checkout.home / "elsewhere")
     checkout.run("test")
-    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+    assert checkout.calls() == ["venv", "pip .[dev]", ALL_TESTS]
 
 
 def test_python_that_went_away_is_replaced(checkout: Checkout) -> None:
@@ -162,7 +163,7 @@ def test_python_that_went_away_is_replaced(checkout: Checkout) -> None:
     checkout.calls()
     (checkout.venv / "bin" / "python").unlink()
     checkout.run("test")
-    assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest"]
+    assert checkout.calls() == ["venv", "pip .[dev]", ALL_TESTS]
 
 
 def test_foreign_environment_is_left_alone(checkout: Checkout) -> None:

@@ -7,7 +7,9 @@ Life cycle: open -> (read | refresh)* -> close. Several threads may read; `refre
 belong to one of them.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import MissingDependency, OffsetOutOfRange
@@ -113,9 +115,9 @@ class LogReader(LoadedLog):
 
     def segment_of(self, offset: int) -> Segment | None:
         """The segment whose range holds the offset, None outside the log."""
-        for segment in reversed(self._segments):
-            if segment.base_offset <= offset:
-                return segment if offset < segment.end_offset else None
+        number = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
+        if number and offset < self._segments[number - 1].end_offset:
+            return self._segments[number - 1]
         return None
 
     # -- lookups by time ---------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import SystemRandom
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
 from tests.plain_cleaner import PlainWorker
 
+from tidelog.env import Env
 from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
+from tidelog.record.key_hash import SEED_SIZE
 from tidelog.storage import commits
 from tidelog.storage.attach import ensure_finished
 from tidelog.storage.compacting import CleanedSwap
@@ -40,6 +43,18 @@ class Meddling:
         done = PlainWorker(self.env).clean(job)
         self.meddle()
         return done
+
+
+@dataclass(slots=True)
+class SeedRecorder:
+    """A worker that remembers the hash seed of each job."""
+
+    env: Env
+    seeds: list[bytes]
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        self.seeds.append(job.seed)
+        return PlainWorker(self.env).clean(job)
 
 
 def open_dir(env: SeededEnv, **config: str) -> LogDir:
@@ -82,6 +97,23 @@ def test_a_run_keeps_the_last_of_each_key_and_moves_the_checkpoint() -> None:
         assert names(env, ".log") == [f"{0:020d}.log", f"{4:020d}.log"]
         assert not [n for n in names(env, ".snapshot") if n.startswith(f"{2:020d}")]
         assert clean_partition(log_dir, NAME, PlainWorker(env), DUE).passes == 0
+
+
+def test_each_run_of_compaction_draws_its_own_hash_seed() -> None:
+    """Keys that were chosen to collide under one seed don't collide in the next run."""
+    seeds: list[bytes] = []
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        for _ in range(3):
+            append(env, log_dir.log("t", 0), b"a", b"a")
+            assert clean_partition(log_dir, NAME, SeedRecorder(env, seeds), DUE).passes == 1
+    assert len(set(seeds)) == 3
+    assert {len(seed) for seed in seeds} == {SEED_SIZE}
+
+
+def test_processes_with_the_default_environment_draw_different_hash_seeds() -> None:
+    """The seed comes from the system's randomness, which no start of a process repeats."""
+    assert isinstance(Env().random, SystemRandom)
 
 
 def test_old_files_stay_for_their_readers_until_their_delay_is_over() -> None:
