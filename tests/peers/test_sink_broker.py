@@ -25,8 +25,9 @@ from tidelog.errors import (
     UnknownTopic,
     WriterFenced,
 )
+from tidelog.spark.broker_claims import Claim, Sent
 from tidelog.spark.broker_markers import PARTITION_COUNT, Markers
-from tidelog.spark.broker_task import Claim, Sent, send
+from tidelog.spark.broker_task import send
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.storage.partitioner import partition_of
 from tidelog.types import Codec

@@ -125,6 +125,24 @@ def test_a_version_is_in_the_directory_once(spark: "SparkSession", root: str) ->
     assert found_in(root) == expected(150)
 
 
+def test_a_version_is_in_each_topic_once(spark: "SparkSession", root: str) -> None:
+    """A batch that is split over topics is written with one number for all of them."""
+    with tidelog.open(root, writable=True) as directory:
+        directory.create_topic("other", partitions=1)
+    named = rows(spark, 0, 100).selectExpr("*", "if(string(value) < '5', 'other', 'new') AS topic")
+    with tidelog.open(root, writable=True) as directory:
+        directory.create_topic("new", partitions=1)
+    for topic in (TOPIC, "other", "other", None):
+        frame = named if topic is None else rows(spark, 0, 100)
+        writer = frame.write.format("tidelog").mode("append").option("txnAppId", "app")
+        writer = writer if topic is None else writer.option("topic", topic)
+        writer.option("txnVersion", "7").save(root)
+    with tidelog.open(root) as directory:
+        found = {name: directory.count(name) for name in (TOPIC, "other", "new")}
+    new = sum(not str(n) < "5" for n in range(100))
+    assert {name: int(n) for name, n in found.items()} == {TOPIC: 100, "other": 100, "new": new}
+
+
 @pytest.mark.kafka
 def test_a_batch_that_comes_again_is_at_the_broker_once(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
@@ -160,6 +178,17 @@ def test_a_version_is_at_the_broker_once(spark: "SparkSession", either_broker: A
         writer.option("txnVersion", version).save()
     await_markers(either_broker, "batch-once")
     assert Counter(values(either_broker, "batch-once")) == Counter(b"%d" % n for n in range(100))
+    either_broker.create_topic("batch-other", 1)
+    where = "if(string(value) < '5', '{}', '{}') AS topic"
+    named = rows(spark, 0, 90).selectExpr("*", where.format("batch-once", "batch-other"))
+    for frame in (named, named):
+        writer = frame.write.format("tidelog").mode("append").option("txnAppId", "app")
+        writer = writer.option("kafka.bootstrap.servers", either_broker.bootstrap)
+        writer.option("txnVersion", "3").save()
+    await_markers(either_broker, "batch-other")
+    assert len(values(either_broker, "batch-once")) == 100
+    others = [b"%d" % n for n in range(90) if not str(n) < "5"]
+    assert Counter(values(either_broker, "batch-other")) == Counter(others)
     frame = spark.range(1).selectExpr("'v' as value", "timestamp_millis(0) as timestamp")
     writer = frame.write.format("tidelog").mode("append").option("topic", "batch-once")
     with pytest.raises(Exception, match="InvalidTimestamp: a row whose timestamp is 1970"):

@@ -207,7 +207,10 @@ def _read_new(told: object) -> NewSegment:
 
 def encode_version(version: WriterVersion | None) -> object:
     """A writer's version as JSON."""
-    return None if version is None else [version.writer, version.version, version.note]
+    if version is None:
+        return None
+    start = [version.writer, version.version, version.note]
+    return start if version.topics is None else [*start, list(version.topics)]
 
 
 def _version(told: object) -> WriterVersion | None:
@@ -216,7 +219,13 @@ def _version(told: object) -> WriterVersion | None:
     match told:
         case [str(writer), int(version), str(note)] if type(version) is int:
             return WriterVersion(writer, version, note)
-    raise CorruptMessage(f"attach: writer {str(told)[:80]!r}, [NAME, VERSION, NOTE] is due")
+        case [str(writer), int(version), str(note), [*topics]] if type(version) is int:
+            if all(isinstance(topic, str) for topic in topics):
+                return WriterVersion(writer, version, note, tuple(map(str, topics)))
+    raise CorruptMessage(
+        f"attach: writer {str(told)[:80]!r}, [NAME, VERSION, NOTE] or [NAME, VERSION, NOTE,"
+        " [TOPIC, ...]] is due"
+    )
 
 
 def encode_attached(result: AttachResult) -> Result:
@@ -227,6 +236,7 @@ def encode_attached(result: AttachResult) -> Result:
         "size_bytes": result.size_bytes,
         "was_done": result.was_done,
         "note": result.note,
+        "skipped": dict(result.skipped),
         "partitions": [
             [name.topic, name.partition, *_range_fields(found)]
             for name, found in result.partitions.items()
@@ -251,9 +261,17 @@ def read_attached(told: Mapping[str, object]) -> AttachResult:
             int(str(told["size_bytes"])),
             told["was_done"] is True,
             str(told["note"]),
+            # Holders of earlier releases count no topics separately, and so skip none.
+            _read_skipped(told.get("skipped", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptMessage(f"no answer to attach: {str(told)[:200]}") from error
+
+
+def _read_skipped(told: object) -> dict[str, int]:
+    if not isinstance(told, dict) or not all(map(is_count, told.values())):
+        raise CorruptMessage(f"no topics with their last versions: {str(told)[:200]}")
+    return {str(topic): int(last) for topic, last in told.items()}
 
 
 def _rows(told: object) -> list[list[int]]:

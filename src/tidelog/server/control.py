@@ -167,7 +167,10 @@ class Control:
             await self._open(self._partitions_of(verb, arguments))
             log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
             try:
-                return await self._in(self._changing, verbs.run, log_dir, verb, arguments)
+                result = await self._in(self._changing, verbs.run, log_dir, verb, arguments)
+                for topic in _skipped_topics(result, topics):
+                    self._node.metrics.write_skipped(topic)
+                return result
             finally:
                 self._show(topics)
 
@@ -250,6 +253,14 @@ class Control:
         for partition in self._node.partitions.opened():
             if partition.name.topic in names:
                 partition.advance()
+
+
+def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
+    """Return the topics to which an attach has added nothing since its version was known."""
+    skipped = result.get("skipped")
+    if isinstance(skipped, Mapping) and skipped:
+        return set(skipped)
+    return topics if result.get("was_done") is True else set()
 
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:

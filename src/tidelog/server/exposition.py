@@ -78,6 +78,7 @@ RECORDS_IN: Final = _counter("topic_records_in_total", "Records appended by clie
 BYTES_IN: Final = _counter("topic_bytes_in_total", "Bytes of batches appended by clients.")
 RECORDS_OUT: Final = _counter("topic_records_out_total", "Offsets handed to clients.")
 BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches handed to clients.")
+SKIPPED: Final = _counter("topic_writes_skipped_total", "Numbered writes that came again.")
 LATENCY: Final = Family(
     "topic_latency_seconds",
     "histogram",
@@ -109,9 +110,7 @@ CLEANER_SECONDS: Final = _counter(
     "cleaner_busy_seconds_total", "Time for which cleaners were at work."
 )
 CLEANER_READ: Final = _counter("cleaner_read_bytes_total", "Log bytes that compactions read.")
-CLEANER_WRITTEN: Final = _counter(
-    "cleaner_written_bytes_total", "Log bytes that compactions wrote."
-)
+CLEANER_WRITTEN: Final = _counter("cleaner_written_bytes_total", "Bytes that compactions wrote.")
 CLEANER_REMOVED: Final = _counter(
     "cleaner_removed_records_total", "Records that compactions took away."
 )
@@ -245,6 +244,7 @@ class Exposition:
         yield _family(BYTES_IN, [(label, t.bytes_in) for label, t in topics])
         yield _family(RECORDS_OUT, [(label, t.records_out) for label, t in topics])
         yield _family(BYTES_OUT, [(label, t.bytes_out) for label, t in topics])
+        yield _family(SKIPPED, [(label, t.writes_skipped) for label, t in topics])
         yield LATENCY.head()
         for at in range(0, len(found), _AT_ONCE):
             part = found[at : at + _AT_ONCE]

@@ -68,6 +68,9 @@ class Metrics:
     def malformed(self) -> None:
         """A request that breaks the protocol closed its connection."""
 
+    def write_skipped(self, topic: str) -> None:
+        """A numbered write from outside was committed before, and added nothing to this topic."""
+
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
         """Batches of a client were appended (or were there already, which counts nothing).
 
@@ -122,13 +125,16 @@ class RequestTally:
 class TopicTally:
     """What came and went of one topic since the start."""
 
-    __slots__ = ("bytes_in", "bytes_out", "latency", "records_in", "records_out")
+    __slots__ = (
+        *("bytes_in", "bytes_out", "latency", "records_in", "records_out", "writes_skipped"),
+    )
 
     def __init__(self) -> None:
         self.records_in = 0
         self.bytes_in = 0
         self.records_out = 0
         self.bytes_out = 0
+        self.writes_skipped = 0
         self.latency = Histogram(LATENCY_BUCKETS_S)
 
 
@@ -245,6 +251,10 @@ class Counters(Metrics):
     def malformed(self) -> None:
         """See `Metrics`."""
         self.malformed_requests += 1
+
+    def write_skipped(self, topic: str) -> None:
+        """See `Metrics`."""
+        self.topics[topic].writes_skipped += 1
 
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
         """See `Metrics`."""

@@ -2,10 +2,12 @@
 
 A marker is written in the same transaction as the rows that it is about: key, the transactional id;
 value, `{"version": 1, "batch": N, "note": TEXT}`. So rows of a batch are there if and only if a
-marker of that batch (or a later one) is there and committed.
+marker of that batch (or a later one) is there and committed. A numbered batch write counts each of
+its topics separately: it has a marker for each, under `topic_key`. Earlier releases had one marker
+for all topics of such a write, under the plain key, which still counts for each of them.
 
-The partition of a marker is a hash of its key by `PARTITION_COUNT`, whatever partitions the topic
-is given later, so that a marker is always found where it was written.
+The partition of a marker is a hash of its plain key by `PARTITION_COUNT`, whatever partitions the
+topic is given later, so that a marker is always found where it was written.
 """
 
 import json
@@ -66,6 +68,11 @@ def decode_marker(value: bytes) -> Marker:
     if version != MARKER_VERSION or type(batch) is not int or not isinstance(note, str):
         raise CorruptMessage(f"a marker of another version than {MARKER_VERSION}: {value[:80]!r}")
     return Marker(batch, note)
+
+
+def topic_key(key: str, topic: str) -> str:
+    """Return the key of the marker of one topic. A topic's name has neither `@` nor `/`."""
+    return f"{key}@{topic}"
 
 
 class Markers:
@@ -153,7 +160,11 @@ class Markers:
             )
 
     def last(self, key: str, at_least: int) -> Marker | None:
-        """The last committed marker of a key if its batch is `at_least` or later; else None.
+        """The last committed marker of a key if its batch is `at_least` or later; as `done`."""
+        return self.done(key, at_least).get(key)
+
+    def done(self, key: str, at_least: int) -> dict[str, Marker]:
+        """The last committed markers of a key and of its topics, of batches from `at_least` on.
 
         The caller has fenced the key's older producers, so no other transaction of it is open.
         Markers are read without regard to transactions first: that never waits for other keys'
@@ -165,13 +176,13 @@ class Markers:
             CorruptMessage: The topic holds something else.
         """
         found, end = self._read(key, "read_uncommitted", 0)
-        if found is None or found.batch < at_least:
-            return None
+        if all(marker.batch < at_least for marker in found.values()):
+            return {}
         found, _ = self._read(key, "read_committed", end)
-        return found if found is not None and found.batch >= at_least else None
+        return {name: marker for name, marker in found.items() if marker.batch >= at_least}
 
-    def _read(self, key: str, isolation: str, end: int) -> tuple[Marker | None, int]:
-        """The marker with the largest batch of a key, and the offset behind the last marker.
+    def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
+        """The markers with the largest batch of a key and of its topics, and the last one's end.
 
         Args:
             key: Whose.
@@ -181,7 +192,8 @@ class Markers:
         from confluent_kafka import TopicPartition
 
         consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
-        found: Marker | None = None
+        found: dict[str, Marker] = {}
+        own, of_topics = key.encode(), topic_key(key, "").encode()
         # Transactions of other tasks that died end when these come again, which may take a while.
         left = self._cluster.deadline(times=_PATIENCE if end else 1)
         try:
@@ -191,9 +203,11 @@ class Markers:
                     reached = self._end_of(message)
                     if reached is not None and reached >= end:
                         return found, reached
-                    if reached is None and message.key() == key.encode():
+                    name = message.key() or b""
+                    if reached is None and (name == own or name.startswith(of_topics)):
                         marker = decode_marker(message.value() or b"")
-                        found = marker if found is None else max(found, marker)
+                        text = name.decode()
+                        found[text] = max(found.get(text, marker), marker)
         finally:
             consumer.close()
         raise ClusterFailure(

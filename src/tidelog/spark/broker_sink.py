@@ -14,9 +14,11 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.errors import InvalidRequest
-from tidelog.spark.broker_task import Claim, Sent, send
-from tidelog.spark.sink_options import SinkOptions
-from tidelog.spark.task_facts import stream_batch, task_number
+from tidelog.spark.broker_claims import Claim, Sent
+from tidelog.spark.broker_markers import topic_key
+from tidelog.spark.broker_task import send
+from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
+from tidelog.spark.task_facts import StreamBatch, stream_batch, task_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 class SentMessage(WriterCommitMessage):
     """What a task tells the driver."""
 
-    def __init__(self, sent: Sent) -> None:
-        self.sent = sent
+    def __init__(self, sent: Sent, batch: StreamBatch | None = None) -> None:
+        # Pickled: a plain dictionary in the place of a view.
+        self.sent = sent._replace(skipped=dict(sent.skipped))
+        self.batch = batch
 
 
 class BrokerWriter(DataSourceArrowWriter):
@@ -47,11 +51,21 @@ class BrokerWriter(DataSourceArrowWriter):
         task, txn = task_number(), self._options.txn
         claim = None
         if txn is not None:
-            claim = Claim(_transactional_id(self._options, txn.app_id, task), txn.version)
+            key, topic = _transactional_id(self._options, txn.app_id, task), self._options.topic
+            # Writes to different topics may run beside each other, and must not fence each other.
+            name = key if topic is None else topic_key(key, topic)
+            claim = Claim(name, txn.version, topics_of=key)
         return SentMessage(send(self._options, iterator, task=task, claim=claim))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing: every task has committed its own rows."""
+        """Log what was there already. Every task has committed its own rows."""
+        txn, skipped = self._options.txn, dict[str, int]()
+        for message in messages:
+            if isinstance(message, SentMessage):
+                for topic, last in message.sent.skipped.items():
+                    skipped[topic] = max(skipped.get(topic, last), last)
+        if txn is not None:
+            log_skipped(txn, skipped, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing: what a task has committed stays."""
@@ -67,14 +81,18 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
         """Send the rows of one task."""
-        task, claim = task_number(), None
+        task, claim, batch = task_number(), None, None
         if self._options.exactly_once:
             batch = stream_batch()
             claim = Claim(_transactional_id(self._options, batch.query_id, task), batch.number)
-        return SentMessage(send(self._options, iterator, task=task, claim=claim))
+        return SentMessage(send(self._options, iterator, task=task, claim=claim), batch)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing: every task has committed its own rows."""
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name
+        """Log a batch that was there already. Every task has committed its own rows."""
+        told = [message for message in messages if isinstance(message, SentMessage)]
+        batch = next((message.batch for message in told if message.sent.was_done), None)
+        if batch is not None:
+            log_repeated(batch, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing: what a task has committed stays."""

@@ -7,8 +7,7 @@ written and committed together.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.cluster import broker_rows
 from tidelog.cluster.broker_errors import PURGED, typed_error
@@ -16,7 +15,8 @@ from tidelog.cluster.connection import connect
 from tidelog.cluster.properties import translate_settings
 from tidelog.cluster.topics import await_leaders
 from tidelog.errors import ClusterFailure, ConfigError, MessageTooLarge, TidelogError, WriterFenced
-from tidelog.spark.broker_markers import Marker, Markers, encode_marker, partition_count
+from tidelog.spark.broker_claims import Claim, ClaimedTopics, Sent
+from tidelog.spark.broker_markers import Markers, partition_count
 from tidelog.spark.routing import Router
 from tidelog.types import TopicPartition
 
@@ -38,36 +38,6 @@ TRANSACTION_TIMEOUT_MS: Final = 300_000
 STEP_TIMEOUT_S: Final = 60.0
 _WAIT_S: Final = 0.1
 _TOPIC_DENIED: Final = 29
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a task is about to write, at most once.
-
-    Attributes:
-        transactional_id: Of this task in all batches of its writer.
-        batch: From 0 on, growing.
-        note: Asked once all rows have their offsets: what to keep in the marker, to be found
-            again with it. A megabyte is too much for most brokers.
-    """
-
-    transactional_id: str
-    batch: int
-    note: Callable[[], str] | None = None
-
-
-class Sent(NamedTuple):
-    """What became of a task's rows.
-
-    Attributes:
-        records: How many were written.
-        was_done: They had been written before; nothing was done.
-        note: What the claim noted with them, now or before.
-    """
-
-    records: int
-    was_done: bool = False
-    note: str = ""
 
 
 # Topic, partition and offset of a row that brokers have, in the order of each partition.
@@ -154,6 +124,7 @@ class _Task:
         self._failure: TidelogError | None = None
         self._producer = cluster.producer(self._settings())
         self._count = 0
+        self._claimed = None if claim is None else ClaimedTopics(claim, options.topic)
 
     def _settings(self) -> dict[str, object]:
         settings: dict[str, object] = {
@@ -223,28 +194,30 @@ class _Task:
             raise
 
     def _run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
-        if self._claim is None:
+        if self._claim is None or self._claimed is None:
             self._send(batches)
             self._flush()
             return Sent(self._count)
-        return self._transact(batches, self._claim)
+        return self._transact(batches, self._claim, self._claimed)
 
-    def _transact(self, batches: "Iterator[pa.RecordBatch]", claim: Claim) -> Sent:
+    def _transact(
+        self, batches: "Iterator[pa.RecordBatch]", claim: Claim, claimed: ClaimedTopics
+    ) -> Sent:
         from confluent_kafka import KafkaException
 
         markers = Markers(self._cluster, self._options.marker_topic)
         markers.ensure()
         self._step("begin a transaction", self._producer.init_transactions)
-        done = markers.last(claim.transactional_id, claim.batch)
+        done = claimed.find_done(markers)
         if done is not None:
             for _ in batches:
                 pass  # Spark keeps a worker that has taken all of its rows
-            return Sent(0, was_done=True, note=done.note if done.batch == claim.batch else "")
+            return done
         self._producer.begin_transaction()
         try:
             self._send(batches)
             note = self._note(claim)
-            self._mark(markers, claim, note)
+            self._mark(markers, claimed, note)
             self._flush()
             self._step("commit the transaction", self._producer.commit_transaction)
         except BaseException as error:
@@ -252,7 +225,7 @@ class _Task:
             if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
                 raise fenced from error  # records are told only that something ended the producer
             raise
-        return Sent(self._count, note=note)
+        return Sent(self._count, note=note, skipped=claimed.skipped)
 
     def _note(self, claim: Claim) -> str:
         """What the claim wants to be kept; offsets are known once everything is there."""
@@ -261,17 +234,12 @@ class _Task:
         self._flush()
         return claim.note()
 
-    def _mark(self, markers: Markers, claim: Claim, note: str) -> None:
+    def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
         """Last, so that markers of others wait for this transaction as short as can be."""
-        key = claim.transactional_id
-        self._put(
-            markers.topic,
-            encode_marker(Marker(claim.batch, note)),
-            key.encode(),
-            markers.partition_of(key),
-            self._clock.now_ms(),
-            None,
-        )
+        place, keys, value = claimed.marks(note)
+        number, now_ms = markers.partition_of(place), self._clock.now_ms()
+        for key in keys:
+            self._put(markers.topic, value, key, number, now_ms, None)
 
     def _abort(self) -> WriterFenced | None:
         """Let the transaction go at once; where that fails its next attempt does it.
@@ -311,7 +279,8 @@ class _Task:
         for batch in batches:
             encoded = encode_fields(batch, self._options.serdes)
             for topic, numbers, rows in self._router.route(encoded):
-                self._send_rows(topic, numbers, rows)
+                if self._claimed is None or not self._claimed.is_done(topic):
+                    self._send_rows(topic, numbers, rows)
             self._producer.poll(0)
             self._raise_failure()
 

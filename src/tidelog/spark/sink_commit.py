@@ -24,21 +24,6 @@ _PAUSE_MS: Final = 50
 _Answer = TypeVar("_Answer")
 
 
-def commit_staged(
-    options: "SinkOptions",
-    staged: "Iterable[StagedSegment]",
-    *,
-    commit_id: str,
-    version: WriterVersion | None,
-) -> bool:
-    """Make staged segments part of the directory, all together; False if they were already.
-
-    As `attach_staged`.
-    """
-    found = attach_staged(options, staged, commit_id=commit_id, version=version)
-    return not found.was_done
-
-
 def attach_staged(
     options: "SinkOptions",
     staged: "Iterable[StagedSegment]",
@@ -81,7 +66,7 @@ def ensure_reachable(options: "SinkOptions") -> None:
     Raises:
         InvalidRequest: There is no such directory.
         UnknownTopic: No such topic.
-        DirectoryLocked: As `commit_staged`.
+        DirectoryLocked: As `attach_staged`.
     """
     env = options.env()
     with LogDir.open(options.path, env=env) as log_dir:
@@ -103,9 +88,13 @@ def ensure_reachable(options: "SinkOptions") -> None:
 
 
 def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
-    """Whether a version is surely there; False also where it is just being committed."""
-    known = writers.read_marks(options.env().files, options.path).get(version.writer)
-    return known is not None and known.version >= version.version
+    """Whether a version is surely there in all of its topics.
+
+    False also where it is just being committed, and where its topics are not known yet.
+    """
+    marks, topics = writers.read_marks(options.env().files, options.path), version.topics or ()
+    done = writers.find_done_topics(marks, version.writer, version.version, topics)
+    return bool(topics) and len(done) == len(topics)
 
 
 def _by_lock_or_holder(

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.spark import sink_commit
-from tidelog.spark.sink_options import SinkOptions
+from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
 from tidelog.spark.task_facts import StreamBatch, stream_batch, task_number
 from tidelog.spark.workers import make_ready
 from tidelog.storage.attach import WriterVersion
@@ -47,12 +47,18 @@ class DirectoryWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
         self._commit_id = commit_id
-        txn = options.txn
-        self._version = None if txn is None else WriterVersion(f"app/{txn.app_id}", txn.version)
         # Spares the tasks their work; whether it is so is for the commit to say.
-        self._is_done = self._version is not None and sink_commit.is_committed(
-            options, self._version
+        self._is_done = (version := self._version(())) is not None and sink_commit.is_committed(
+            options, version
         )
+
+    def _version(self, staged: "Sequence[StagedSegment]") -> WriterVersion | None:
+        """The numbered write, which counts each of its topics separately."""
+        txn, topic = self._options.txn, self._options.topic
+        if txn is None:
+            return None
+        found = {segment.topic_partition.topic for segment in staged} if topic is None else {topic}
+        return WriterVersion(app_writer(txn.app_id), txn.version, topics=tuple(sorted(found)))
 
     def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
@@ -65,14 +71,15 @@ class DirectoryWriter(DataSourceArrowWriter):
         return StagedMessage(stage(self._options, iterator, self._commit_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible, together."""
-        sink_commit.commit_staged(
-            self._options,
-            _staged(messages),
-            commit_id=self._commit_id,
-            version=self._version,
+        """Make the rows of all tasks visible, together; log topics that had them already."""
+        staged = _staged(messages)
+        version = self._version(staged)
+        found = sink_commit.attach_staged(
+            self._options, staged, commit_id=self._commit_id, version=version
         )
         drop_staged(self._options, self._commit_id)
+        if self._options.txn is not None:
+            log_skipped(self._options.txn, found.skipped, self._options.path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
         """Remove what the tasks have staged, of failed and repeated attempts too."""
@@ -99,12 +106,12 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
             return  # no task, no rows
         assert batch.number == batchId
         commit_id = batch_commit_id(batch)
-        sink_commit.commit_staged(
-            self._options,
-            _staged(messages),
-            commit_id=commit_id,
-            version=WriterVersion(f"query/{batch.query_id}", batch.number),
+        version = WriterVersion(f"query/{batch.query_id}", batch.number)
+        found = sink_commit.attach_staged(
+            self._options, _staged(messages), commit_id=commit_id, version=version
         )
+        if found.was_done:
+            log_repeated(batch, self._options.path)
         drop_staged(self._options, commit_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
@@ -117,17 +124,23 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
 def new_commit_id(options: SinkOptions) -> str:
     """An id for a batch write, which nobody else has.
 
-    A numbered write has the same whenever it comes again, so that what a driver that died has
-    staged for it goes with its commit.
+    A numbered write to one topic has the same whenever it comes again, so that what a driver that
+    died has staged for it goes with its commit. Writes whose rows name their topics may run beside
+    each other with one number, and each has an id of its own.
     """
-    if options.txn is not None:
-        return numbered_commit_id(options.txn.app_id, options.txn.version)
+    if options.txn is not None and options.topic is not None:
+        return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
     return uuid.UUID(int=options.env().random.getrandbits(128)).hex
 
 
-def numbered_commit_id(app_id: str, version: int) -> str:
-    """The id of a numbered write's commit."""
-    return _same_id("app", app_id, version)
+def numbered_commit_id(app_id: str, version: int, topic: str) -> str:
+    """The id of the commit of a numbered write to a topic."""
+    return _same_id(f"app/{topic}", app_id, version)
+
+
+def app_writer(app_id: str) -> str:
+    """The name of an application as a writer of the directory."""
+    return f"app/{app_id}"
 
 
 def batch_commit_id(batch: StreamBatch) -> str:

@@ -1,14 +1,18 @@
 """What a write by `format("tidelog")` was asked for, from its options."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.objects.urls import local_path
 from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
+
+if TYPE_CHECKING:
+    from tidelog.spark.task_facts import StreamBatch
 
 # Four times what Kafka's producer fills, by default: a bulk write has its records at hand, and each
 # batch costs as much as some hundred records.
@@ -20,6 +24,7 @@ IDEMPOTENT: Final = "idempotent"
 EXACTLY_ONCE: Final = "exactly-once"
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
+_LOG: Final = logging.getLogger("tidelog.spark")
 _NOT_OF_BROKERS: Final = {
     "clock.ms": "is of directories: brokers have their own clock",
     "lockWaitMs": "is of directories: brokers have no lock",
@@ -43,10 +48,41 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """A numbered write of somebody's application: a version that was committed writes nothing."""
+    """A numbered write of an application: a topic that has the version gets nothing."""
 
     app_id: str
     version: int
+
+
+def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None:
+    """Log each topic to which a numbered write has added nothing.
+
+    Args:
+        txn: The write.
+        skipped: Topics that had this version or a later one, and the last version of each.
+        place: Where they are.
+    """
+    for topic, last in sorted(skipped.items()):
+        what = f"txnVersion {txn.version} of txnAppId {txn.app_id!r} to topic {topic} ({place})"
+        if last == txn.version:
+            _LOG.warning("%s was committed before: nothing was written this time", what)
+            continue
+        _LOG.error(
+            "%s WROTE NOTHING: version %d was committed before, and smaller versions are taken for"
+            " repeats. After a new checkpoint, batch numbers begin at 0 again: give a new txnAppId,"
+            " or these rows are missing from the topic",
+            what,
+            last,
+        )
+
+
+def log_repeated(batch: "StreamBatch", place: str) -> None:
+    """Log that a batch of a streaming query was written before, or a later one of that query."""
+    _LOG.warning(
+        "batch %d of query %s to %s, or a later one, was committed before: nothing was written this"
+        " time",
+        *(batch.number, batch.query_id, place),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,8 @@ class AttachResult:
         was_done: The writer had committed this version, or a later one, before: nothing was done.
             Of this very version `partitions` tells what became of it then (without segments).
         note: What the writer noted with it; of what was done before, where it was this version.
+        skipped: Topics that had this version, or a later one, before (`WriterVersion.topics`), and
+            the last version of each. Nothing was added to them.
     """
 
     commit_id: str
@@ -88,6 +90,7 @@ class AttachResult:
     size_bytes: int = 0
     was_done: bool = False
     note: str = ""
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,14 @@ class WriterVersion:
         writer: Its name.
         version: From 0 on; a writer's versions grow.
         note: To be remembered with it, such as what the records were made of.
+        topics: Topics of the write, each of which counts versions by itself; None where the
+            writer counts all topics of the directory together.
     """
 
     writer: str
     version: int
     note: str = ""
+    topics: tuple[str, ...] | None = None
 
 
 def attach(
@@ -119,7 +125,8 @@ def attach(
         staged: Each once, in any order; `order` tells their place in the partition.
         commit_id: 32 hexadecimal digits; drawn where None.
         version: Whose version it is. Where the directory has it already, or a later one of that
-            writer, nothing is done; the staged files stay, and are the caller's to drop.
+            writer, nothing is done; the staged files stay, and are the caller's to drop. With
+            `topics` that goes for each topic.
 
     Raises:
         UnknownTopic, ReadOnly: As their names say; nothing is visible.
@@ -134,13 +141,14 @@ def attach(
     ensure_finished(log_dir)
     if version is not None and (known := find_done(log_dir, version)) is not None:
         return known
-    works = _group(log_dir, staged)
+    skipped = {} if version is None else _done_topics(_marks_of(log_dir), version)
+    works = _group(log_dir, (one for one in staged if one.topic_partition.topic not in skipped))
     _check(log_dir, works)
     for work in works:
         work.adoption = work.log.prepare_adoption()
     moves = _finish_files(log_dir, works)
     partitions = {work.log.topic_partition: work.result() for work in works}
-    marks = {} if version is None else _marks(log_dir, version, partitions)
+    marks = {} if version is None else _marks(log_dir, version, partitions, skipped)
     commit = commits.Commit(moves=tuple(moves), marks=marks)
     if not commit.is_empty:
         _publish(log_dir, commit_id, commit, works)
@@ -152,6 +160,7 @@ def attach(
         sum(segment.record_count for work in works for segment in work.segments),
         sum(segment.size_bytes for work in works for segment in work.segments),
         note="" if version is None else version.note,
+        skipped=skipped,
     )
 
 
@@ -187,10 +196,12 @@ def find_done(log_dir: LogDir, version: WriterVersion) -> AttachResult | None:
         CorruptFile, UnsupportedVersion, StorageFailure: What is known can't be read.
     """
     writers.ensure_version(version.writer, version.version, version.note)
-    try:
-        known = writers.read_marks(log_dir.env.files, log_dir.path).get(version.writer)
-    except OSError as error:
-        raise as_storage_failure(error, log_dir.path, "attach") from error
+    marks = _marks_of(log_dir)
+    if version.topics is not None:
+        done = _done_topics(marks, version)
+        is_all = bool(done) and len(done) == len(set(version.topics))
+        return AttachResult("", was_done=True, skipped=done) if is_all else None
+    known = marks.get(version.writer)
     if known is None or known.version < version.version:
         return None
     if known.version > version.version:
@@ -202,15 +213,38 @@ def find_done(log_dir: LogDir, version: WriterVersion) -> AttachResult | None:
     return AttachResult("", ranges, was_done=True, note=known.note)
 
 
+def _marks_of(log_dir: LogDir) -> dict[str, writers.Mark]:
+    try:
+        return writers.read_marks(log_dir.env.files, log_dir.path)
+    except OSError as error:
+        raise as_storage_failure(error, log_dir.path, "attach") from error
+
+
+def _done_topics(marks: Mapping[str, writers.Mark], version: WriterVersion) -> dict[str, int]:
+    return writers.find_done_topics(marks, version.writer, version.version, version.topics or ())
+
+
 def _marks(
-    log_dir: LogDir, version: WriterVersion, partitions: Mapping[TopicPartition, AttachedRange]
+    log_dir: LogDir,
+    version: WriterVersion,
+    partitions: Mapping[TopicPartition, AttachedRange],
+    skipped: Mapping[str, int],
 ) -> dict[str, writers.Mark]:
     ranges = tuple(
         (name.topic, name.partition, found.first_offset, found.end_offset, found.append_time_ms)
         for name, found in sorted(partitions.items())
     )
     now_ms = log_dir.env.clock.now_ms()
-    return {version.writer: writers.Mark(version.version, now_ms, version.note, ranges)}
+    mark = writers.Mark(version.version, now_ms, version.note, ranges)
+    if version.topics is None:
+        return {version.writer: mark}
+    return {
+        writers.topic_writer(version.writer, topic): mark._replace(
+            ranges=tuple(one for one in ranges if one[0] == topic)
+        )
+        for topic in version.topics
+        if topic not in skipped
+    }
 
 
 def _group(log_dir: LogDir, staged: Iterable[StagedSegment]) -> "list[_PartitionWork]":
@@ -364,13 +398,3 @@ class _PartitionWork:
             self.adoption.append_ms,
             len(self.segments),
         )
-
-
-__all__ = [
-    "AttachResult",
-    "AttachedRange",
-    "WriterVersion",
-    "attach",
-    "ensure_finished",
-    "find_done",
-]

@@ -9,10 +9,14 @@ a second time. The holder of the lock alone reads and writes it, between opening
 version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE COMMIT, NOTE, RANGES]}}`;
 the last two are left out where both are empty. RANGES: `[[TOPIC, PARTITION, FIRST OFFSET, END
 OFFSET, APPEND TIME IN MS], ...]`.
+
+A writer may count each topic by itself: its names are then those of `topic_writer`, one for each
+topic. Releases before this rule had one mark for all topics of such a writer, which still counts
+(`find_topic_mark`).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.env import FileSystem
@@ -74,6 +78,39 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
         is_number = type(mark.version) is int and type(mark.committed_ms) is int
         if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
             raise CorruptFile(f"writer {name[:80]!r} at {mark[:2]!r}: no name, version or time")
+
+
+def topic_writer(writer: str, topic: str) -> str:
+    """Return the name under which a writer that counts topics separately has its mark."""
+    return f"topic/{topic}/{writer}"  # a topic's name has no slash
+
+
+def find_topic_mark(
+    marks: Mapping[str, Mark], writer: str, topic: str, version: int
+) -> Mark | None:
+    """Return the mark by which a version of a topic is committed already, None without one.
+
+    A mark for all topics together, as earlier releases wrote it, counts for each topic, except
+    where its ranges prove that this very version went to other topics only.
+    """
+    own = marks.get(topic_writer(writer, topic))
+    if own is not None and own.version >= version:
+        return own
+    shared = marks.get(writer)
+    if shared is None or shared.version < version:
+        return None
+    is_other = shared.version == version and bool(shared.ranges)
+    if is_other and all(name != topic for name, *_ in shared.ranges):
+        return None
+    return shared
+
+
+def find_done_topics(
+    marks: Mapping[str, Mark], writer: str, version: int, topics: Iterable[str]
+) -> dict[str, int]:
+    """Return the topics that have a version of a writer already, each with its last version."""
+    found = {topic: find_topic_mark(marks, writer, topic, version) for topic in topics}
+    return {topic: mark.version for topic, mark in found.items() if mark is not None}
 
 
 def ensure_version(name: str, version: int, note: str = "") -> None:
@@ -156,6 +193,9 @@ __all__ = [
     "encode_mark",
     "encode_marks",
     "ensure_version",
+    "find_done_topics",
+    "find_topic_mark",
     "note",
     "read_marks",
+    "topic_writer",
 ]

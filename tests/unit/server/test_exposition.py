@@ -135,6 +135,7 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
         "tidelog_partition_last_stable_offset",
         "tidelog_partition_open_transactions",
         "tidelog_partition_producers",
+        "tidelog_topic_writes_skipped_total",
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tidelog.errors import ClusterFailure, WriterFenced
 from tidelog.spark import broker_task
+from tidelog.spark.broker_claims import Claim
 from tidelog.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ class NoMarkers:
 
     def ensure(self) -> None: ...
 
-    def last(self, *_: object) -> None: ...
+    def done(self, *_: object) -> dict[str, object]:
+        return {}
 
     def partition_of(self, _key: str) -> int:
         return 0
@@ -159,7 +161,7 @@ def test_who_was_overtaken_is_told_so_whatever_is_heard_first(
         cast("Cluster", OvertakenCluster([])),
         SinkOptions(bootstrap="east:9092", topic="flights"),
         0,
-        broker_task.Claim("query/0", 1),
+        Claim("query/0", 1),
         None,
     )
     found._router._count_of = lambda _topic: 1

@@ -42,12 +42,13 @@ def stage(
     order: tuple[int, ...] = (0,),
     codec: Codec = Codec.NONE,
     batch_records: int = 4,
+    topic: str = TOPIC,
 ) -> list[StagedSegment]:
     """What one task does: batches of a few records, in as many segments as they need."""
     with LogDir.open(ROOT, env=env) as log_dir:
-        config = log_dir.topic(TOPIC).config
+        config = log_dir.topic(topic).config
     pool = FilePool(env.files)
-    name = TopicPartition(TOPIC, partition)
+    name = TopicPartition(topic, partition)
     writer = StagedWriter(pool, ROOT, name, config, name=label, order=order)
     records = new_records(label, count)
     for at in range(0, count, batch_records):

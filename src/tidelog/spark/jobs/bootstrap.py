@@ -217,7 +217,8 @@ class Bootstrap:
     def run(self, table: "DataFrame") -> BootstrapOutcome:
         """Load the table; errors as `bootstrap`."""
         began_ms = self._env.clock.monotonic_ms()
-        done = written_before(self._options.to.address, self._writer, env=self._env)
+        to = self._options.to.address
+        done = written_before(to, self._options.topic, self._writer, env=self._env)
         facts: TableFacts | None = None
         findings: tuple[Finding, ...] = ()
         if done is not None:
@@ -261,7 +262,7 @@ class Bootstrap:
         drop_staging(
             self._env.files,
             self._options.to.address,
-            prefix=numbered_commit_id(self._app_id, _VERSION),
+            prefix=numbered_commit_id(self._app_id, _VERSION, self._options.topic),
             older_than_ms=INT64_MAX,
         )
 

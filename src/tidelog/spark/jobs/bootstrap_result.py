@@ -52,17 +52,17 @@ class Done:
         return when(self.committed_ms)
 
 
-def written_before(path: str, writer: str, *, env: Env) -> Done | None:
-    """When a writer's first version was committed, None where it wasn't."""
+def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
+    """When a writer's first version was committed to a topic, None where it wasn't."""
     if not env.files.exists(path):
         return None
-    mark = writers.read_marks(env.files, path).get(writer)
+    mark = writers.find_topic_mark(writers.read_marks(env.files, path), writer, topic, 0)
     return None if mark is None else Done(mark.committed_ms)
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
-    """Where the records of a writer's last version went; empty where it had none."""
-    mark = writers.read_marks(env.files, path).get(writer)
+    """Where the records of a writer's last version to a topic went; empty where it had none."""
+    mark = writers.find_topic_mark(writers.read_marks(env.files, path), writer, topic, 0)
     if mark is None:
         return ()
     with LogDir.open(path, env=env) as log_dir:

@@ -313,7 +313,8 @@ class BrokerTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One report."""
-        from tidelog.spark.broker_task import Claim, send
+        from tidelog.spark.broker_claims import Claim
+        from tidelog.spark.broker_task import send
 
         task = task_number()
         ledger = SentLedger(self.routes)

@@ -9,6 +9,7 @@ from tidelog.directory import Directory
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions
+from tidelog.spark.jobs.bootstrap_result import written_before
 from tidelog.spark.jobs.record_columns import RecordColumns
 from tidelog.spark.places import Place
 from tidelog.spark.sink_directory import numbered_commit_id
@@ -43,8 +44,8 @@ def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) ->
     with Directory.open(path, writable=True) as directory:
         directory.create_topic("t")
     writers.note(os_env().files, path, {"app/bootstrap-x": writers.Mark(0, 5)})
-    mine = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-x', 0)}-1-aa-0.log.staging"
-    other = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-y', 0)}-1-aa-0.log.staging"
+    mine = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-x', 0, 't')}-1-aa-0.log.staging"
+    other = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-y', 0, 't')}-1-aa-0.log.staging"
     for file in (mine, other):
         file.write_bytes(b"")
     options = BootstrapOptions(topic="t", to=Place(path), columns=NOTHING, job_id="x")
@@ -53,3 +54,13 @@ def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) ->
     assert outcome.partitions == ()
     assert not mine.exists()
     assert other.exists()
+
+
+def test_a_job_counts_each_topic_by_itself(tmp_path: Path) -> None:
+    path, env = str(tmp_path), os_env()
+    mark = writers.Mark(0, 5, "", (("t", 0, 0, 9, 5),))
+    writers.note(env.files, path, {writers.topic_writer("app/bootstrap-x", "t"): mark})
+    writers.note(env.files, path, {"app/bootstrap-old": mark})  # as earlier releases noted it
+    for job in ("x", "old"):
+        assert written_before(path, "t", f"app/bootstrap-{job}", env=env) is not None
+        assert written_before(path, "u", f"app/bootstrap-{job}", env=env) is None
