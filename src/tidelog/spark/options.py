@@ -69,7 +69,7 @@ WRITE_OPTIONS: Final = {
     "transactionalIdPrefix": "what the transactional ids of exactly-once begin with",
     "markerTopic": "compacted topic where exactly-once notes what was written",
     "txnAppId": "name of a writer that numbers its batch writes",
-    "txnVersion": "number of this write; one that was committed before writes nothing",
+    "txnVersion": "number of this write; a topic that has it, or a later one, gets nothing",
     "lockWaitMs": "how long a commit waits for another writer of the directory, in ms",
 }
 # What options of these prefixes mean is for somebody else to say.
