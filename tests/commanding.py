@@ -26,13 +26,14 @@ class Shell:
     """Runs commands on one cluster, in this process."""
 
     bootstrap: str
+    timeout: str = f"{PATIENCE_S}s"
 
     def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
         """Exit code, stdout and stderr."""
         raw, err = io.BytesIO(), io.StringIO()
         out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
         surroundings = Surroundings(stdin=io.BytesIO(stdin), stdout=out, stderr=err, variables={})
-        place = ("--bootstrap", self.bootstrap, "--timeout", f"{PATIENCE_S}s")
+        place = ("--bootstrap", self.bootstrap, "--timeout", self.timeout)
         code = run([*arguments, *place], surroundings)
         out.flush()
         return code, raw.getvalue(), err.getvalue()

@@ -4,7 +4,7 @@ Nothing waits longer than its time-out, and whatever the library reports becomes
 that names the cluster, what was tried and what the broker said.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from tidelog.cluster import codes
 from tidelog.cluster.access_checks import check_bootstrap, check_timeout
 from tidelog.env import Clock
 from tidelog.errors import Closed, ClusterFailure, ConfigError
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
@@ -31,6 +32,9 @@ _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 _PAUSE_S: Final = 0.1
 # librdkafka needs a group's name even where no group is used; nothing is ever committed under it.
 _NO_GROUP: Final = "tidelog"
+# Partitions that an error names one by one; the others are counted.
+_NAMED_MAX: Final = 5
+_NO_LEADER: Final = -1
 
 
 class Client:
@@ -157,6 +161,43 @@ class Client:
         heard = self._heard() if waited else ""
         reason = f"{error.name()}: {error.str()}{heard}"
         return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
+
+    def unanswered(
+        self, operation: str, partitions: Iterable[TopicPartition], reason: str
+    ) -> ClusterFailure:
+        """Return the error for partitions whose leaders did not answer in time.
+
+        It names the partitions, with the address of each leader as far as other brokers know it.
+        """
+        names = sorted(partitions)
+        leaders = self._leaders({name.topic for name in names})
+        listed = ", ".join(
+            f"{name} ({leaders.get(name, 'leader unknown')})" for name in names[:_NAMED_MAX]
+        )
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        return ClusterFailure(
+            self.bootstrap,
+            f"{operation} of {listed}{more}",
+            f"{reason}{self._heard()}",
+        )
+
+    def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
+        """Return each partition's leader as text; empty where no broker can be asked."""
+        from confluent_kafka import KafkaException
+
+        found: dict[TopicPartition, str] = {}
+        try:
+            for topic in sorted(topics):
+                told = self.admin().list_topics(topic, timeout=self.timeout_s)
+                for number, part in told.topics[topic].partitions.items():
+                    broker = told.brokers.get(part.leader)
+                    address = "" if broker is None else f" at {broker.host}:{broker.port}"
+                    is_led = part.leader != _NO_LEADER
+                    text = f"leader {part.leader}{address}" if is_led else "no leader"
+                    found[TopicPartition(topic, number)] = text
+        except (KafkaException, KeyError):
+            return found
+        return found
 
     def _heard(self) -> str:
         if self._admin is not None:

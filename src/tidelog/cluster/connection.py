@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidelog.closing import Closing
-from tidelog.cluster import groups, offsets, remote
+from tidelog.cluster import codes, groups, offsets, remote
 from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, GroupListing, RemoteRecord, Watermarks
 from tidelog.env import Clock, SystemClock
@@ -60,9 +60,20 @@ class Cluster(Closing, Client):
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, int]:
-        """All topics with their numbers of partitions."""
+        """Return all topics with their numbers of partitions.
+
+        Raises:
+            ClusterFailure: No broker answers, or one can't tell a topic's partitions.
+        """
+        return self.answer(self._topics, unready=codes.LEADER_COMES)
+
+    def _topics(self) -> dict[str, int]:
         with self.typed("list topics"):
             found = self.admin().list_topics(timeout=self.timeout_s)
+        for name, topic in found.topics.items():
+            error = topic.error
+            if error is not None and error.code() != codes.UNKNOWN_TOPIC_OR_PARTITION:
+                raise self.failure(f"list the partitions of topic {name}", error)
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
     def partitions(self, topic: str) -> list[TopicPartition]:

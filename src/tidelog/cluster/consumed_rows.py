@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidelog.cluster import codes
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, connect
 from tidelog.env import os_env
-from tidelog.errors import ClusterFailure, InvalidRequest, OffsetOutOfRange
+from tidelog.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.record.columns import COLUMN_TYPES, TIME
 from tidelog.scan import ScanStats, Split
 from tidelog.scan.rows import RowMaker
@@ -130,8 +130,7 @@ class _Reading:
                 return [first, *(consumer.consume(count, timeout=0) if count else ())]
         if self._clock.monotonic_ms() >= deadline_ms:
             reason = f"nothing from offset {at} on came within {self._timeout_ms / 1000:g} s"
-            operation = f"read records of {self._split.topic_partition}"
-            raise ClusterFailure(self._cluster.bootstrap, operation, reason)
+            raise self._cluster.unanswered("read records", [self._split.topic_partition], reason)
         return []
 
     def _sorted_out(self, came: "Messages", at: int) -> "tuple[Messages, int]":

@@ -32,7 +32,11 @@ def watermarks(
 def lookup(
     client: Client, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """What ListOffsets answers to times in ms or special values; offset -1 for no match."""
+    """What ListOffsets answers to times in ms or special values; offset -1 for no match.
+
+    Raises:
+        ClusterFailure: A partition is led by nobody, or its leader did not answer in time.
+    """
     from confluent_kafka import IsolationLevel as Level
     from confluent_kafka import TopicPartition as Place
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
@@ -50,16 +54,32 @@ def lookup(
         futures = client.admin().list_offsets(
             places, isolation_level=level, request_timeout=client.timeout_s
         )
-        return client.results("look up offsets", futures)
+        found: dict[Place, ListOffsetsResultInfo] = {}
+        for place, future in futures.items():
+            operation = f"look up offsets of {TopicPartition(place.topic, place.partition)}"
+            found |= client.results(operation, {place: future})
+        return found
 
     # The client library asks once, also in the moment in which a partition changes its leader.
     found = client.answer(ask, unready=codes.LEADER_COMES)
-    return {
+    answers = {
         TopicPartition(place.topic, place.partition): OffsetAndTimestamp(
             answer.offset, answer.timestamp, answer.leader_epoch
         )
         for place, answer in found.items()
     }
+    # Where a leader can't be reached, the client library reports no error: the result has the
+    # offset with which it was made, -1001. A log's start and end are never negative.
+    silent = [
+        name
+        for name, time_ms in times.items()
+        if name not in answers
+        or answers[name].offset < (0 if time_ms in (LATEST, EARLIEST) else -1)
+    ]
+    if silent:
+        reason = f"no answer from the leader within {client.timeout_s:g} s"
+        raise client.unanswered("look up offsets", silent, reason)
+    return answers
 
 
 def topic_settings(client: Client, topic: str) -> dict[str, str]:

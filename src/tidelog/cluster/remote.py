@@ -8,7 +8,7 @@ from tidelog.cluster import codes
 from tidelog.cluster.client import Client
 from tidelog.cluster.offsets import watermarks
 from tidelog.cluster.view import RemoteRecord
-from tidelog.errors import ClusterFailure, OffsetOutOfRange
+from tidelog.errors import OffsetOutOfRange
 from tidelog.record.record import Record
 from tidelog.types import NO_TIMESTAMP, Header, IsolationLevel, TimestampType, TopicPartition
 
@@ -106,9 +106,8 @@ def _next(
         first = reader.poll(left_s) if left_s > 0 else None
         rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
     if first is None:
-        names = ", ".join(map(str, sorted(missing)))
         reason = f"nothing came within {client.timeout_s:g} s"
-        raise ClusterFailure(client.bootstrap, f"read records of {names}", reason)
+        raise client.unanswered("read records", missing, reason)
     return [first, *rest]
 
 

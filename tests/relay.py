@@ -1,0 +1,126 @@
+"""A relay between clients and a broker that reads every response and may change it.
+
+For faults that lie between brokers: a leader that is gone, an address that nobody can reach. What
+passes is kept, so that a test can say what a client was told.
+"""
+
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from tidelog.closing import Closing
+from tidelog.protocol.compiler import struct_codec
+from tidelog.protocol.connection import Frames, ReceivedRequest, read_request, write_response
+from tidelog.protocol.messages import API_VERSIONS
+from tidelog.protocol.messages.metadata import MetadataBroker, MetadataResponse
+from tidelog.protocol.wire import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import DataclassInstance
+
+    Change = Callable[[ReceivedRequest, DataclassInstance], None]
+
+_CHUNK: Final = 1 << 16
+_DEAD_NODE: Final = 77
+# Port 9, "discard", is one at which no test listens.
+DEAD_ADDRESS: Final = "127.0.0.1:9"
+
+
+class Relay(Closing):
+    """Listens on a port of its own; each client gets a connection of its own to the broker."""
+
+    def __init__(self, upstream: str, change: "Change") -> None:
+        """Listen at once.
+
+        Args:
+            upstream: The broker, `host:port`.
+            change: Called with each request and its response, which it may change in place.
+        """
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
+        self._change = change
+        self._sockets: list[socket.socket] = []
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """End all connections."""
+        for one in (self._listening, *self._sockets):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            self._sockets.append(client)
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError), client, socket.create_connection(self._upstream) as broker:
+            self._sockets.append(broker)
+            for one in (client, broker):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            requests = Frames()
+            responses = Frames()
+            while frame := _next_frame(client, requests):
+                broker.sendall(len(frame).to_bytes(4, "big") + frame)
+                request = read_request(frame)
+                response = _next_frame(broker, responses)
+                if not response:
+                    return
+                client.sendall(self._changed(request, response))
+
+    def _changed(self, request: ReceivedRequest, frame: bytes) -> bytes:
+        api, version = request.api, request.version
+        reader = Reader(frame)
+        reader.int32()
+        flexible = api.is_flexible(version)
+        if flexible and api is not API_VERSIONS:
+            reader.skip_tags()
+        message = struct_codec(api.response, version, flexible).read(reader)
+        self._change(request, message)
+        return b"".join(write_response(request, message))
+
+
+def _next_frame(connection: socket.socket, frames: Frames) -> bytes:
+    """The next frame without its length, empty at the end of the stream."""
+    while (found := frames.next()) is None:
+        data = connection.recv(_CHUNK)
+        if not data:
+            return b""
+        frames.feed(data)
+    return bytes(found)
+
+
+class Led:
+    """Changes Metadata: all at the relay's address, but some partitions at a dead one's.
+
+    Attributes:
+        address: What the broker's clients are told as its address.
+        dead: Partitions by number whose leader can't be reached.
+    """
+
+    def __init__(self, *dead: int) -> None:
+        self.address = ""
+        self.dead = set(dead)
+
+    def __call__(self, _: ReceivedRequest, message: "DataclassInstance") -> None:
+        if not isinstance(message, MetadataResponse):
+            return
+        host, _colon, port = self.address.rpartition(":")
+        for broker in message.brokers:
+            broker.host, broker.port = host, int(port)
+        host, _colon, port = DEAD_ADDRESS.rpartition(":")
+        message.brokers.append(MetadataBroker(node_id=_DEAD_NODE, host=host, port=int(port)))
+        for topic in message.topics:
+            for part in topic.partitions:
+                if part.partition_index in self.dead:
+                    part.leader_id = _DEAD_NODE
