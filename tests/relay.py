@@ -13,6 +13,7 @@ from tidelog.closing import Closing
 from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.connection import Frames, ReceivedRequest, read_request, write_response
 from tidelog.protocol.messages import API_VERSIONS
+from tidelog.protocol.messages.groups import FindCoordinatorResponse
 from tidelog.protocol.messages.metadata import MetadataBroker, MetadataResponse
 from tidelog.protocol.wire import Reader
 
@@ -101,7 +102,7 @@ def _next_frame(connection: socket.socket, frames: Frames) -> bytes:
 
 
 class Led:
-    """Changes Metadata: all at the relay's address, but some partitions at a dead one's.
+    """Changes what clients are told of brokers: all are at the relay's address, one is dead.
 
     Attributes:
         address: What the broker's clients are told as its address.
@@ -113,9 +114,13 @@ class Led:
         self.dead = set(dead)
 
     def __call__(self, _: ReceivedRequest, message: "DataclassInstance") -> None:
+        host, _colon, port = self.address.rpartition(":")
+        if isinstance(message, FindCoordinatorResponse):
+            message.host, message.port = host, int(port)
+            for one in message.coordinators:
+                one.host, one.port = host, int(port)
         if not isinstance(message, MetadataResponse):
             return
-        host, _colon, port = self.address.rpartition(":")
         for broker in message.brokers:
             broker.host, broker.port = host, int(port)
         host, _colon, port = DEAD_ADDRESS.rpartition(":")
