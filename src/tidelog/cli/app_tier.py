@@ -14,6 +14,7 @@ _WITH: Final = {
     "--to": ("", "--dry-run", "--restore"),
     "--roll": ("",),
     "--take-over": ("", "--restore"),
+    "--drop-theirs": ("",),
     "--sizes": ("--verify",),
     "--dry-run": ("--collect",),
 }
@@ -42,6 +43,11 @@ _WITH: Final = {
 @click.option("--restore", is_flag=True, help="Make a partition's damaged or lost record anew.")
 @click.option("--take-over", is_flag=True, help="Go on with what another directory has written.")
 @click.option(
+    "--drop-theirs",
+    is_flag=True,
+    help="With --take-over: remove records of the store that local files lack or contradict.",
+)
+@click.option(
     "--grace",
     metavar="DURATION",
     default="1h",
@@ -63,6 +69,7 @@ def _tier(  # noqa: PLR0913 - one argument for each option
     collect: bool,
     restore: bool,
     take_over: bool,
+    drop_theirs: bool,
     grace: str,
     kind: Format,
 ) -> int:
@@ -84,6 +91,7 @@ def _tier(  # noqa: PLR0913 - one argument for each option
         raise UsageProblem(f"{' and '.join(chosen)} are different things; give one of them")
     action = chosen[0] if chosen else "--dry-run" if dry_run else ""
     given = {"--to": url, "--roll": roll, "--take-over": take_over, "--sizes": sizes}
+    given["--drop-theirs"] = drop_theirs
     given["--dry-run"] = dry_run and bool(chosen)
     for name in (name for name, is_set in given.items() if is_set):
         if action not in _WITH[name]:
@@ -97,7 +105,13 @@ def _tier(  # noqa: PLR0913 - one argument for each option
         return command.collect(dry_run=dry_run)
     if restore:
         return command.restore(url, takes_over=take_over)
-    return command.move(tier.MoveWishes(url, dry_run=dry_run, roll=roll, takes_over=take_over))
+    if drop_theirs and not take_over:
+        raise UsageProblem("--drop-theirs has no meaning without --take-over")
+    return command.move(
+        tier.MoveWishes(
+            url, dry_run=dry_run, roll=roll, takes_over=take_over, drops_theirs=drop_theirs
+        )
+    )
 
 
 COMMANDS: Final[tuple[click.Command, ...]] = (_tier,)

@@ -79,6 +79,7 @@ class MoveWishes:
     dry_run: bool
     roll: bool
     takes_over: bool
+    drops_theirs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class TierCommand:
             url=wishes.url,
             grace_ms=self.grace_ms,
             takes_over=wishes.takes_over,
+            drops_theirs=wishes.drops_theirs,
             roll=wishes.roll,
         )
         with open_directory(self.surroundings, self.data) as directory:
@@ -175,6 +177,7 @@ class TierCommand:
             options = MoveOptions(
                 grace_ms=grace_ms,
                 takes_over=wishes.takes_over,
+                drops_theirs=wishes.drops_theirs,
                 roll=wishes.roll,
                 on_copied=done,
             )

@@ -20,6 +20,7 @@ def wishes(name: TopicPartition, options: MoveOptions) -> dict[str, object]:
         "url": options.url,
         "grace_ms": options.grace_ms,
         "takes_over": options.takes_over,
+        "drops_theirs": options.drops_theirs,
         "roll": options.roll,
     }
 
@@ -36,17 +37,19 @@ def read_wishes(
     topic, partition, url = arguments.get("topic"), arguments.get("partition"), arguments.get("url")
     grace_ms = arguments.get("grace_ms")
     takes_over, roll = arguments.get("takes_over"), arguments.get("roll")
+    drops_theirs = arguments.get("drops_theirs", False)
     if not is_topic(topic) or not is_partition(partition):
         raise CorruptMessage(f"tier: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
     if not (url is None or isinstance(url, str)) or not is_count(grace_ms):
         raise CorruptMessage(f"tier: url {str(url)[:80]!r}, grace_ms {str(grace_ms)[:20]!r}")
-    if not isinstance(takes_over, bool) or not isinstance(roll, bool):
-        raise CorruptMessage("tier: `takes_over` and `roll` are true or false")
+    if not all(isinstance(flag, bool) for flag in (takes_over, drops_theirs, roll)):
+        raise CorruptMessage("tier: `takes_over`, `drops_theirs` and `roll` are true or false")
     options = MoveOptions(
         url=url,
         grace_ms=int(str(grace_ms)),
-        takes_over=takes_over,
-        roll=roll,
+        takes_over=bool(takes_over),
+        drops_theirs=bool(drops_theirs),
+        roll=bool(roll),
         on_copied=on_copied,
     )
     return TopicPartition(str(topic), int(str(partition))), options

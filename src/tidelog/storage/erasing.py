@@ -126,7 +126,7 @@ def erase(log_dir: "LogDir", topic: str, key: bytes, *, execute: bool) -> Erasur
         UnknownTopic, ReadOnly: As their names say; nothing was changed.
         InvalidRequest: The directory is a standby's, which holds what its leader has; nothing was
             changed.
-        TierConflict: Another directory writes the tier.
+        TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed.
         UnsupportedForMessageFormat: Records of the key lie in batches of format 0 or 1, which are
             not written; nothing was changed.
         CorruptData: A damaged batch lies on the way.
@@ -134,9 +134,10 @@ def erase(log_dir: "LogDir", topic: str, key: bytes, *, execute: bool) -> Erasur
     """
     work = Erasure(topic=topic, key=key, started_ms=log_dir.env.clock.now_ms())
     work.is_executed = execute
-    if execute:
-        _refuse_standby(log_dir)
     try:
+        if execute:
+            _refuse_standby(log_dir)
+            _refuse_others_tiers(log_dir, topic)
         for number in log_dir.topic(topic).present:
             name = TopicPartition(topic, number)
             found = search(log_dir, name, key)
@@ -156,6 +157,14 @@ def _refuse_standby(log_dir: "LogDir") -> None:
             f"{log_dir.path} is a standby ({GROUPS_FILE} is there): erase the key at its leader;"
             " once it is served, it is a standby no more"
         )
+
+
+def _refuse_others_tiers(log_dir: "LogDir", topic: str) -> None:
+    for number in log_dir.topic(topic).present:
+        if log_dir.log(topic, number).tier is not None:
+            from tidelog.storage.tiering.moving import MoveOptions, Mover
+
+            Mover.open(log_dir, TopicPartition(topic, number), MoveOptions()).settle()
 
 
 # -- doing it ------------------------------------------------------------------------------------

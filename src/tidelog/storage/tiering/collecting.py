@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tidelog.errors import TierConflict
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.tiering.garbage import remove_all
 from tidelog.storage.tiering.moving import GRACE_MS, MoveOptions, Mover
-from tidelog.storage.tiering.partition_tier import MANIFEST_KEY, PartitionTier
-from tidelog.storage.tiers.deleted import DeletedFolder, read_deleted, write_deleted
+from tidelog.storage.tiering.partition_tier import MANIFEST_KEY, PartitionTier, writer_of
+from tidelog.storage.tiers.deleted import DELETED_FILE, DeletedFolder, read_deleted, write_deleted
 from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def collect(
         dry_run: Only say what would go.
 
     Raises:
-        TierConflict: Another directory has written one of the tiers.
+        TierConflict: Another directory has written one of the tiers, or of those of deleted topics;
+            these were kept, all others are done.
         StorageFailure: A store or the disk failed; what was removed stays removed.
     """
     found = Collected([])
@@ -104,19 +106,40 @@ def _collect_deleted(log_dir: "LogDir", found: Collected, *, dry_run: bool) -> N
     if not deleted:
         return
     alive = {
-        DeletedFolder(view.record.url, view.record.folder)
+        (view.record.url, view.record.folder)
         for info in log_dir.topics().values()
         for number in info.present
         if (view := log_dir.log(info.name, number).tier) is not None
     }
+    foreign = []
     for one in deleted:
-        if one not in alive:
+        if (one.url, one.folder) in alive:
+            continue
+        if _is_foreign(log_dir, one):
+            foreign.append(one)
+        else:
             _remove_folder(log_dir, one, found, dry_run=dry_run)
     if not dry_run:
         try:
-            write_deleted(log_dir.env.files, log_dir.path, [])
+            write_deleted(log_dir.env.files, log_dir.path, foreign)
         except OSError as error:
             raise as_storage_failure(error, log_dir.path, "note deletions") from error
+    if foreign:
+        names = ", ".join(f"{one.url}/{one.folder}" for one in foreign)
+        raise TierConflict(
+            f"{names}: the topic was deleted here, but another directory wrote its manifest:"
+            f" a copy of this one? Nothing of it was removed. If nobody needs it, take it from the"
+            f" store, and its line from {log_dir.path}/{DELETED_FILE}"
+        )
+
+
+def _is_foreign(log_dir: "LogDir", deleted: DeletedFolder) -> bool:
+    """Whether another directory than this one wrote the manifest of a deleted topic last."""
+    tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
+    manifest, _ = tier.read()
+    if manifest is None:
+        return False  # an earlier run has begun to remove the folder
+    return manifest.writer != writer_of(log_dir) or manifest.change not in deleted.changes
 
 
 def _remove_folder(

@@ -18,23 +18,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import RetentionClock
-from tidelog.errors import CorruptData, InvalidRequest
+from tidelog.errors import CorruptData, InvalidRequest, TierConflict
 from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.handles import typed_reads
 from tidelog.storage.log import Log
-from tidelog.storage.meta_properties import read_meta_properties
 from tidelog.storage.retention import Deletion
 from tidelog.storage.roll import RollReason
 from tidelog.storage.segment import Segment
 from tidelog.storage.segment_times import read_times
 from tidelog.storage.tiering.copying import CopySource, copy_segment
 from tidelog.storage.tiering.garbage import remove_garbage
-from tidelog.storage.tiering.merging import merge
-from tidelog.storage.tiering.partition_tier import PartitionTier
+from tidelog.storage.tiering.merging import OWN, Claim, merge
+from tidelog.storage.tiering.partition_tier import PartitionTier, folder_of, writer_of
 from tidelog.storage.tiers.manifest import Manifest
 from tidelog.storage.tiers.record import TierRecord
-from tidelog.storage.tiers.release import is_copied
+from tidelog.storage.tiers.release import is_copied, is_followed_by_hole
 from tidelog.storage.tiers.rows import TierNote, TierSegment, TierTimes
 from tidelog.storage.tiers.tier_files import check_tier_url
 from tidelog.types import TopicPartition
@@ -57,7 +56,9 @@ class MoveOptions:
     Attributes:
         url: Of the store; None takes the topic's `tidelog.tier.url`.
         grace_ms: How long what left the manifest stays for readers that planned before.
-        takes_over: Go on with a tier that another directory has written.
+        takes_over: Go on with a tier that another directory, or a copy of this one, has written.
+        drops_theirs: While taking over, remove what the store has where local files have other
+            records, or end before; refused without.
         roll: Finish the active segment first, so that all records there are can be copied.
         on_copied: Called after each segment with the bytes of log copied so far.
     """
@@ -65,6 +66,7 @@ class MoveOptions:
     url: str | None = None
     grace_ms: int = GRACE_MS
     takes_over: bool = False
+    drops_theirs: bool = False
     roll: bool = False
     on_copied: Callable[[int], None] | None = None
 
@@ -122,11 +124,6 @@ def tier_partition(
     return mover.run()
 
 
-def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
-    """Key of a partition's folder; topics of one name that were created anew differ in it."""
-    return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
-
-
 class Mover:
     """One run over one partition."""
 
@@ -138,6 +135,7 @@ class Mover:
         self.record = record
         self._options = options
         self._report = MoveReport(topic_partition=log.topic_partition)
+        self._claim = Claim(options.takes_over, options.drops_theirs)
         self._drawn: set[str] = set()
 
     @classmethod
@@ -180,6 +178,11 @@ class Mover:
             if row.base_offset < first:
                 continue
             segment = local.get(row.base_offset)
+            if segment is not None and is_followed_by_hole(segment, row, self.record.manifest):
+                raise TierConflict(
+                    f"{segment.log_path}: the file of offset {row.end_offset}, which comes next, is"
+                    " gone, and the tier has it; `tidelog tier TOPIC --restore` goes on with it"
+                )
             if segment is None or segment.is_active or not is_copied(segment, row):
                 self._cut_from(row.base_offset)
                 return
@@ -204,21 +207,34 @@ class Mover:
 
     def swap(self, change: PureChange) -> Manifest:
         """Change the manifest in one step, the record after it."""
-        local = self.log.local_segments
+        local, drawn = self.log.local_segments, ""
 
-        def merged(found: Manifest | None) -> Manifest:
-            mine = self.record.manifest
-            if found is not None and self._options.takes_over:
-                found = dataclasses.replace(found, writer=mine.writer)
-            return change(merge(found, self.record, local, self._now_ms(), _same_bytes))
+        def changed(found: Manifest | None) -> Manifest:
+            nonlocal drawn
+            if found is not None and drawn and found.change == drawn:
+                return found  # the request took effect, and only its answer was lost
+            now_ms = self._now_ms()
+            wanted = change(merge(found, self.record, local, now_ms, _same_bytes, self._claim))
+            if wanted == found and not self._claim.takes_over:
+                return wanted
+            drawn = drawn or self._draw_change()
+            return dataclasses.replace(wanted, change=drawn)
 
         with typed_reads(self.log.context.directory):
-            written = self.tier.update(merged)
+            written = self.tier.update(changed)
+        self._claim = OWN
         record = self.record.with_manifest(written)
         if record != self.record or self.log.tier is None:
             self.log.take_tier(record)
         self.record = record
         return written
+
+    def _draw_change(self) -> str:
+        """Draw the name of the next manifest and note it, before the store is asked to take it."""
+        drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
+        self.record = self.record.with_pending(drawn)
+        self.log.take_tier(self.record)
+        return drawn
 
     def _now_ms(self) -> int:
         return self.log.context.env.clock.now_ms()
@@ -381,9 +397,3 @@ def first_record(log_dir: "LogDir", log: Log, url: str) -> TierRecord:
         local_start_offset=log.local_segments[0].base_offset,
         log_start_offset=start,
     )
-
-
-def writer_of(log_dir: "LogDir") -> str:
-    """What a directory calls itself in manifests: its id in `meta.properties`."""
-    found = read_meta_properties(log_dir.env.files, log_dir.path) or {}
-    return found.get("directory.id", "")

@@ -7,17 +7,22 @@ refused where they contradict (`TierConflict`).
 """
 
 import dataclasses
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptFile, TierConflict
 from tidelog.record.coding import crc32c
+from tidelog.storage import files
+from tidelog.storage.meta_properties import read_meta_properties
 from tidelog.storage.tiers.manifest import Manifest, decode_manifest, encode_manifest
 from tidelog.storage.zone_format import FileSum
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.objects.store import ObjectStore
+    from tidelog.storage.log_dir import LogDir
 
 MANIFEST_KEY: Final = "manifest.json"
 # Another writer may be faster again and again, but not for ever.
@@ -104,3 +109,14 @@ class PartitionTier:
 def _next(wanted: Manifest, found: Manifest | None) -> Manifest:
     generation = 0 if found is None else found.generation
     return dataclasses.replace(wanted, generation=generation + 1)
+
+
+def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
+    """Key of a partition's folder; topics of one name that were created anew differ in it."""
+    return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
+
+
+def writer_of(log_dir: "LogDir") -> str:
+    """What a directory calls itself in manifests: its id in `meta.properties`."""
+    found = read_meta_properties(log_dir.env.files, log_dir.path) or {}
+    return found.get("directory.id", "")

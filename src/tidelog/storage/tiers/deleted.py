@@ -4,7 +4,9 @@ Deleting a topic must not wait for a store. So the folders are noted here, durab
 topic's directories go, and `tidelog tier --collect` removes what they hold. A folder that a
 partition still names is left alone: the deletion was never finished.
 
-Text: `{"version": 1, "folders": [[URL, FOLDER], ...]}`.
+Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE, ...]], ...]}`. CHANGE names the manifests
+that this directory has written: a folder whose manifest has another one is a copy's of the
+directory, where the topic may live on, and is not removed.
 """
 
 import json
@@ -22,10 +24,17 @@ _VERSION: Final = 1
 
 
 class DeletedFolder(NamedTuple):
-    """The folder of a deleted partition, and the URL of its store."""
+    """The folder of a deleted partition, and the URL of its store.
+
+    Attributes:
+        url: Of the store.
+        folder: Key of the folder in it.
+        changes: `change` of the manifests that may be there, as far as this directory knows.
+    """
 
     url: str
     folder: str
+    changes: tuple[str, ...] = ("",)
 
 
 def read_deleted(fs: FileSystem, directory: str) -> list[DeletedFolder]:
@@ -51,6 +60,8 @@ def _decode(item: object) -> DeletedFolder:
     match item:
         case [str(url), str(folder)] if folder:
             return DeletedFolder(url, folder)
+        case [str(url), str(folder), [*changes]] if folder:
+            return DeletedFolder(url, folder, tuple(map(str, changes)))
     raise CorruptFile(f"`folders` holds {str(item)[:80]}, URL and folder expected")
 
 
@@ -87,5 +98,6 @@ def note_partitions(
             report(f"{error}; what the tier holds of it stays there")
             continue
         if record is not None:
-            found.append(DeletedFolder(record.url, record.folder))
+            changes = (record.manifest.change, *record.pending)
+            found.append(DeletedFolder(record.url, record.folder, changes))
     note_deleted(fs, directory, found)

@@ -54,6 +54,10 @@ class Fields:
             raise self._problem(name, "a text")
         return found
 
+    def maybe_text(self, name: str) -> str:
+        """A text, empty where it is null or missing."""
+        return "" if self.content.get(name) is None else self.text(name)
+
     def flag(self, name: str) -> bool:
         """True or false."""
         found = self.content.get(name)

@@ -50,6 +50,8 @@ class Manifest:
         partition: Its number.
         writer: Id of the directory that changes it; another one is refused.
         generation: Grows with every change.
+        change: Drawn anew for each change, so that two copies of a directory never write the same;
+            empty where a release wrote it that did not draw any.
         log_start_offset: Offsets below it are deleted, whatever segments still hold.
         segments: By offset, without overlaps.
         garbage: To be removed once their time has come.
@@ -60,6 +62,7 @@ class Manifest:
     partition: int
     writer: str
     generation: int = 0
+    change: str = ""
     log_start_offset: int = 0
     segments: tuple[TierSegment, ...] = ()
     garbage: tuple[Garbage, ...] = ()
@@ -197,6 +200,30 @@ def _span(rows: Sequence[TierSegment]) -> tuple[int, int]:
     return rows[0].base_offset, rows[-1].end_offset
 
 
+def missing_span(
+    rows: Sequence[TierSegment], others: Sequence[TierSegment], start: int
+) -> tuple[int, int] | None:
+    """First offsets [first, end) from `start` on that `rows` have and `others` lack; None if none.
+
+    Args:
+        rows: By offset, without overlaps.
+        others: By offset, without overlaps.
+        start: Offsets below don't count.
+    """
+    covered = iter(others)
+    other = next(covered, None)
+    for row in rows:
+        at = max(row.base_offset, start)
+        while at < row.end_offset:
+            while other is not None and other.end_offset <= at:
+                other = next(covered, None)
+            if other is None or other.base_offset > at:
+                end = row.end_offset if other is None else min(row.end_offset, other.base_offset)
+                return at, end
+            at = other.end_offset
+    return None
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest's text."""
     inner = json.dumps(manifest_object(manifest), separators=(",", ":")).encode("ascii")
@@ -212,6 +239,7 @@ def manifest_object(manifest: Manifest) -> dict[str, object]:
         "partition": manifest.partition,
         "writer": manifest.writer,
         "generation": manifest.generation,
+        "change": manifest.change,
         "logStartOffset": manifest.log_start_offset,
         "segments": [encode_row(row) for row in manifest.segments],
         "garbage": [[encode_row(one.segment), one.since_ms] for one in manifest.garbage],
@@ -256,6 +284,7 @@ def manifest_of(found: Fields) -> Manifest:
         partition=found.integer("partition"),
         writer=found.text("writer"),
         generation=found.integer("generation"),
+        change=found.maybe_text("change"),
         log_start_offset=found.integer("logStartOffset"),
         segments=tuple(decode_row(item) for item in found.items("segments")),
         garbage=tuple(_garbage(item) for item in found.items("garbage")),

@@ -22,6 +22,7 @@ from typing import Final
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage import files
+from tidelog.storage.tiers.fields import Fields
 from tidelog.storage.tiers.manifest import (
     Clip,
     Manifest,
@@ -34,6 +35,8 @@ from tidelog.storage.tiers.manifest import (
 TIER_FILE: Final = "tidelog-tier.json"
 RECORD_VERSION: Final = 1
 _MIDDLE: Final = b', "tier": '
+# So many changes in a row may end without an answer from the store.
+_PENDING_MAX: Final = 64
 # 100,000 segments take about 80 MB.
 RECORD_LIMIT_BYTES: Final = 1 << 30
 
@@ -51,6 +54,9 @@ class TierRecord:
         cut_offset: The log was cut here since the store's manifest was written; None if not.
         restart_offset: A cut below the local part is under way: local files go, and the log goes
             on at this offset, the end of what the tier keeps; None if not.
+        pending: `change` of each manifest that this directory may have written since the one it
+            has here: noted before the store is asked to take it, so that a copy of the directory,
+            or one that was put back from a backup, can't take another's manifest for its own.
     """
 
     url: str
@@ -60,11 +66,31 @@ class TierRecord:
     log_start_offset: int = 0
     cut_offset: int | None = None
     restart_offset: int | None = None
+    pending: tuple[str, ...] = ()
 
     def with_manifest(self, manifest: Manifest) -> "TierRecord":
-        """With a manifest that the store has now, so that nothing is pending."""
+        """With a manifest that the store has now, so that the store knows every cut and start."""
         start = max(self.log_start_offset, manifest.log_start_offset)
-        return dataclasses.replace(self, manifest=manifest, log_start_offset=start, cut_offset=None)
+        # A request that timed out may still change the manifest, until another one has.
+        is_same = manifest.change == self.manifest.change
+        return dataclasses.replace(
+            self,
+            manifest=manifest,
+            log_start_offset=start,
+            cut_offset=None,
+            pending=self.pending if is_same else (),
+        )
+
+    def with_pending(self, change: str) -> "TierRecord":
+        """With one more change that the store may soon have."""
+        return dataclasses.replace(self, pending=(*self.pending, change)[-_PENDING_MAX:])
+
+    def wrote(self, manifest: Manifest) -> bool:
+        """Whether this directory has written a manifest, as far as its own notes prove it."""
+        mine = self.manifest
+        if manifest.change == mine.change:
+            return manifest.generation == mine.generation
+        return manifest.change in self.pending
 
     def with_start(self, offset: int) -> "TierRecord":
         """With the log start at `offset`, where it lies below."""
@@ -109,6 +135,7 @@ def encode_record(record: TierRecord) -> bytes:
         "logStartOffset": record.log_start_offset,
         "cutOffset": record.cut_offset,
         "restartOffset": record.restart_offset,
+        "pending": list(record.pending),
         "manifest": manifest_object(record.manifest),
     }
     return seal(json.dumps(inner, separators=(",", ":")).encode("ascii"), _MIDDLE)
@@ -133,7 +160,16 @@ def decode_record(data: bytes) -> TierRecord:
         log_start_offset=found.integer("logStartOffset"),
         cut_offset=found.maybe_integer("cutOffset"),
         restart_offset=found.maybe_integer("restartOffset"),
+        pending=_texts(found, "pending"),
     )
+
+
+def _texts(found: Fields, name: str) -> tuple[str, ...]:
+    """A list of texts, empty where there is none: an older release does not write it."""
+    items = found.items(name) if name in found.content else []
+    if not all(isinstance(item, str) for item in items):
+        raise CorruptFile(f"{found.what}: `{name}` holds {str(items)[:80]}, texts expected")
+    return tuple(map(str, items))
 
 
 class _Decoded:

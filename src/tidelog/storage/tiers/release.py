@@ -15,6 +15,7 @@ from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.storage.note_keeping import last_fingerprint
 from tidelog.storage.retention import SegmentFacts, plan_retention
 from tidelog.storage.segment import Segment
+from tidelog.storage.tiers.manifest import Manifest
 from tidelog.storage.tiers.rows import TierSegment
 from tidelog.types import INT64_MAX
 
@@ -43,11 +44,23 @@ class LocalRetention:
 
 def is_copied(segment: Segment, row: TierSegment) -> bool:
     """Whether a row is about exactly the records of a local segment, as far as ends tell."""
-    same = (row.base_offset, row.end_offset, row.log_bytes) == (
-        segment.base_offset,
-        segment.end_offset,
-        segment.size_bytes,
-    )
+    return row.end_offset == segment.end_offset and _has_bytes_of(segment, row)
+
+
+def is_followed_by_hole(segment: Segment, row: TierSegment, manifest: Manifest) -> bool:
+    """Whether the file behind a copied local segment is gone, and the tier has its offsets.
+
+    A finished segment ends where the next file begins, so it seems to span those offsets.
+    """
+    if segment.is_active or row.end_offset >= segment.end_offset:
+        return False
+    later = (each.base_offset for each in manifest.segments if each.base_offset >= row.end_offset)
+    return next(later, segment.end_offset) < segment.end_offset and _has_bytes_of(segment, row)
+
+
+def _has_bytes_of(segment: Segment, row: TierSegment) -> bool:
+    """Whether a log file is a row's, as far as its length and its last batch tell."""
+    same = (row.base_offset, row.log_bytes) == (segment.base_offset, segment.size_bytes)
     return same and row.last_fingerprint == last_fingerprint(segment)
 
 

@@ -1,5 +1,6 @@
 """Failures of store and disk at every step: one copy is always whole, and it is found."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -9,9 +10,10 @@ from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
 from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import NAME, Tiered, values
 
-from tidelog.errors import CorruptData, CorruptFile, StorageFailure
+from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailure
 from tidelog.objects.store import ObjectInfo
 from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
 from tidelog.storage.tiering import collect, verify
 from tidelog.storage.tiers.record import read_record
 
@@ -177,11 +179,22 @@ def _recorded() -> tuple[Tiered, Recorder]:
     return tiered, recorder
 
 
+def _seen_before_recovery(reader: LogReader) -> list[int]:
+    """Offsets up to the first page that the disk has lost, which nobody was promised."""
+    found = []
+    with contextlib.suppress(CorruptBatch):
+        for record in reader.records():
+            assert record.value is not None
+            assert record.value.startswith(b"%d." % record.offset)
+            found.append(record.offset)
+    return found
+
+
 def _judge(files: DamageFileSystem, objects: dict[str, tuple[bytes, str, int]], end: int) -> None:
     env = seeded_env(7, files=files)
     env.clock.advance(10**6)
     found = Tiered(base=env, store=FakeStore(objects=dict(objects), clock=env.clock))
-    seen = values(LogDir.open(PATH, env=found.env).reader(TOPIC, 0))
+    seen = _seen_before_recovery(LogDir.open(PATH, env=found.env).reader(TOPIC, 0))
     assert seen == list(range(seen[0], seen[-1] + 1))
     assert seen[0] in (0, 5)
     assert seen[-1] + 1 >= end
@@ -211,7 +224,7 @@ def test_power_loss_at_every_call_of_the_disk(keep: Keep) -> None:
 
 def test_power_loss_in_seeded_ways() -> None:
     tiered, recorder = _recorded()
-    for state in tiered.disk.crash_states(range(60)):
+    for state in tiered.disk.crash_states(range(100)):
         end = max((e for at, _, e in recorder.flushed if at <= state.prefix), default=10)
         *_, objects = recorder.stores_at(state.prefix)
         try:

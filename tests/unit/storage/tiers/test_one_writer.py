@@ -1,0 +1,245 @@
+"""A tier has one writer: copies of its directory, and one from a backup, change nothing in it."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from tests.faults import Keep, reopen, seeded_env
+from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
+from tests.unit.storage.tiers.tiered import NAME, Tiered, values
+
+from tidelog.errors import StorageFailure, TierConflict
+from tidelog.objects.store import ObjectInfo
+from tidelog.storage.erasing import erase
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.tiering import collect, restore, verify
+from tidelog.storage.tiering.partition_tier import PartitionTier
+from tidelog.storage.tiers.manifest import Manifest
+from tidelog.types import NewRecord
+
+EAGER = {"local.retention.bytes": "0"}
+ALL_LOCAL = {"local.retention.bytes": "-1"}
+_seeds = iter(range(100, 10_000))
+
+
+def moved(count: int = 20, **config: str) -> Tiered:
+    tiered = Tiered().start(**(config or EAGER))
+    tiered.fill(count)
+    tiered.move()
+    return tiered
+
+
+def copy_of(tiered: Tiered) -> Tiered:
+    """A second directory with the same bytes (`cp -r`) and the same store, not open."""
+    tiered.log.flush()
+    disk = reopen(tiered.disk.crash(Keep.EVERYTHING))
+    copied = Tiered(base=seeded_env(next(_seeds), files=disk), store=tiered.store)
+    copied.base.clock.advance(tiered.base.clock.now_ms() - copied.base.clock.now_ms())
+    tiered.store.clock = tiered.base.clock
+    return copied
+
+
+def opened(tiered: Tiered, prepare: Callable[[LogDir], None] | None = None) -> Tiered:
+    options = WRITABLE
+    if prepare is not None:
+        options = LogDirOptions(writable=True, prepare=prepare)  # type: ignore[arg-type]
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=options)
+    return tiered
+
+
+def stored(tiered: Tiered) -> tuple[Manifest, set[str]]:
+    """The manifest in the store, and the keys of all objects."""
+    (key,) = (key for key in tiered.store.objects if key.endswith("/manifest.json"))
+    found, _ = PartitionTier(tiered.store, key.removesuffix("/manifest.json")).read()
+    assert found is not None
+    return found, set(tiered.store.objects)
+
+
+def restored(tiered: Tiered, *, takes_over: bool = False) -> Tiered:
+    """Opened after `tidelog tier --restore`."""
+
+    def prepare(state: LogDir) -> None:
+        restore(state, NAME, takes_over=takes_over)
+
+    return opened(tiered, prepare)
+
+
+# -- a directory from a backup -----------------------------------------------------------------
+
+
+def test_a_directory_from_a_backup_changes_nothing_until_it_is_restored() -> None:
+    tiered = moved()
+    backup = copy_of(tiered)
+    tiered.fill(20)
+    tiered.move()
+    expected = values(tiered.reader())
+    end = stored(tiered)[0].end_offset
+    before = stored(tiered)
+    tiered.directory.abandon()  # the disk is lost
+    opened(backup)
+    with pytest.raises(TierConflict, match=r"put back from a backup.*--restore"):
+        backup.move(grace_ms=0)
+    with pytest.raises(TierConflict, match="put back from a backup"):
+        collect(backup.directory, [NAME], grace_ms=-1)
+    assert stored(backup) == before
+    backup.directory.close()
+    restored(backup)
+    assert values(backup.log) == expected[:end] == list(range(end))
+    backup.fill(20)
+    backup.move(grace_ms=0)
+    assert values(backup.reader()) == list(range(end + 20))
+    assert list(verify(backup.directory, [NAME])) == []
+
+
+def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store() -> None:
+    tiered = moved()
+    backup = copy_of(tiered)
+    tiered.fill(20)
+    tiered.move()
+    before = stored(tiered)
+    opened(backup)
+    for _ in range(5):  # producers went on before anybody looked
+        backup.log.append([NewRecord(value=b"other")])
+    with pytest.raises(TierConflict):
+        backup.move()
+    end = backup.log.log_end_offset
+    backup.directory.close()
+    with pytest.raises(TierConflict, match="other records than the store"):
+        restored(backup)
+    opened(backup)
+    assert [record.value for record in backup.log.records(20)] == [b"other"] * 5
+    assert backup.log.log_end_offset == end
+    with pytest.raises(TierConflict, match="--drop-theirs"):
+        backup.move(takes_over=True)
+    assert stored(backup) == before
+    backup.move(takes_over=True, drops_theirs=True)
+    assert [record.value for record in backup.reader().records(20)] == [b"other"] * 5
+    with pytest.raises(TierConflict):
+        tiered.move()
+
+
+# -- copies of a directory ---------------------------------------------------------------------
+
+
+def test_two_copies_that_tier_in_turns_are_one_writer_and_one_that_is_told() -> None:
+    first = moved()
+    second = opened(copy_of(first))
+    first.fill(13)
+    second.fill(17)
+    first.move()
+    before = stored(first)
+    for _ in range(2):
+        with pytest.raises(TierConflict, match="a copy of it tiers to the same store"):
+            second.move(grace_ms=0, roll=True)
+        assert stored(second) == before
+        first.move()
+    assert values(first.reader()) == list(range(33))
+    assert values(second.reader()) == list(range(37))
+
+
+def test_a_copy_that_was_never_ahead_becomes_the_writer_by_its_first_change() -> None:
+    first = moved()
+    second = opened(copy_of(first))
+    second.fill(13)
+    second.move()
+    first.fill(3)
+    with pytest.raises(TierConflict):
+        first.move(roll=True)
+    assert values(second.reader()) == list(range(33))
+
+
+def test_a_copy_deletes_nothing_by_retention_erasure_or_as_a_topic() -> None:
+    first = moved(20, **EAGER, **{"retention.ms": "60000"})
+    second = opened(copy_of(first))
+    first.fill(10)
+    first.move()
+    before, end = stored(first), second.log.log_end_offset
+    second.base.clock.advance(3_600_000)
+    with pytest.raises(TierConflict):
+        second.move(grace_ms=0)
+    with pytest.raises(TierConflict):
+        erase(second.directory, TOPIC, b"k", execute=True)
+    assert second.log.log_end_offset == end, "not even a tombstone"
+    second.directory.delete_topic(TOPIC)
+    for _ in range(2):
+        with pytest.raises(TierConflict, match="deleted here"):
+            collect(second.directory, [], grace_ms=-1)
+    assert stored(second) == before
+    assert values(first.reader()) == list(range(first.log.log_start_offset, 30))
+
+
+def test_a_copy_that_is_taken_over_by_name_stops_the_other_one() -> None:
+    first = moved()
+    second = opened(copy_of(first))
+    first.move(roll=True)
+    first.fill(5)
+    with pytest.raises(TierConflict):
+        second.move(roll=True)
+    second.directory.close()
+    restored(second).fill(7)
+    second.move(roll=True)
+    with pytest.raises(TierConflict):
+        first.move(roll=True)
+    assert values(second.reader()) == list(range(27))
+
+
+# -- what the manifest and the local files must have -------------------------------------------
+
+
+def test_a_manifest_without_segments_that_the_record_knows_stops_everything() -> None:
+    tiered = moved()
+    manifest, keys = stored(tiered)
+    record = tiered.log.tier
+    assert record is not None
+    tier = PartitionTier(tiered.store, record.record.folder)
+    tier.update(lambda _: dataclasses.replace(manifest, segments=manifest.segments[:1]))
+    for takes_over in (False, True):
+        with pytest.raises(TierConflict, match=r"lacks|not written by"):
+            tiered.move(grace_ms=0, takes_over=takes_over, drops_theirs=takes_over)
+    tiered.directory.close()
+    with pytest.raises(TierConflict, match="lacks offsets"):
+        restored(tiered)
+    assert stored(tiered)[1] == keys
+    assert values(tiered.reader()) == list(range(20))
+
+
+def test_a_local_file_that_is_gone_takes_nothing_from_the_tier() -> None:
+    tiered = moved(20, **ALL_LOCAL)
+    before = stored(tiered)
+    victim = tiered.log.local_segments[1]
+    tiered.directory.close()
+    tiered.disk.remove(victim.log_path)
+    opened(tiered)
+    with pytest.raises(TierConflict, match="is gone, and the tier has it"):
+        tiered.move(grace_ms=0)
+    assert stored(tiered) == before
+    tiered.directory.close()
+    restored(tiered)
+    assert values(tiered.log) == list(range(20))
+    tiered.move(grace_ms=0)
+    assert values(tiered.reader()) == list(range(20))
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_change_of_which_only_the_answer_was_lost_is_known_again(is_answered: bool) -> None:
+    tiered = moved()
+    tiered.fill(20)
+    swap = tiered.store.put_if
+
+    def lossy(key: str, data: bytes, *, etag: str | None) -> ObjectInfo | None:
+        tiered.store.put_if = swap  # type: ignore[method-assign]
+        swap(key, data, etag=etag)
+        if is_answered:
+            return None  # the client asked again by itself, and lost against its first try
+        raise StorageFailure("store", "put_if", "no answer")
+
+    tiered.store.put_if = lossy  # type: ignore[method-assign]
+    if is_answered:
+        tiered.move()
+    else:
+        with pytest.raises(StorageFailure, match="no answer"):
+            tiered.move()
+        tiered.reopen(clean=False)
+        tiered.move()
+    assert values(tiered.reader()) == list(range(40))
+    assert list(verify(tiered.directory, [NAME])) == []
