@@ -161,6 +161,7 @@ class Scan(ArrowSource):
             isolation=self.isolation,
             columns=self._columns(),
             split_bytes=SPLIT_BYTES,
+            strict=self.strict,
         )
 
     def to_arrow(

@@ -122,6 +122,7 @@ def read_topic(  # noqa: PLR0913 - the keywords of `Directory.read`
         clock=clock,
         isolation=isolation,
         columns=wanted_columns,
+        strict=strict,
     )
     options = ReadOptions(strict=strict, env=log_dir.env)
     return to_reader(splits, wanted_columns, options=options, stats=stats)

@@ -69,9 +69,9 @@ def count(
     for line in found.reports:
         surroundings.say(f"note: {line}")
     if found.without_time:
+        number = f"{'at least ' if found.is_least else ''}{found.without_time}"
         surroundings.say(
-            f"{found.without_time} records have no time on the {question.clock} clock and lie in no"
-            " range"
+            f"{number} records have no time on the {question.clock} clock and lie in no range"
         )
 
 

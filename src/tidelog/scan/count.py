@@ -24,8 +24,9 @@ class PartitionCount:
     Attributes:
         records: Data records in the range.
         without_time: Data records of the offsets that have no time on the clock, so lie in no
-            range; 0 where no times were asked for. Of segments without a zone map those are not
-            counted that lie where no match can be.
+            range; 0 where no times were asked for.
+        is_least: Whether there may be more of those: on the record clock, batches of segments
+            without a zone map were skipped by their largest times alone.
         told: Those of `records` that zone maps told.
         log_bytes: Bytes of log that were read.
         sidecar_bytes: Bytes of zone maps and append times that were read.
@@ -36,6 +37,7 @@ class PartitionCount:
     told: int
     log_bytes: int
     sidecar_bytes: int
+    is_least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,11 @@ class Count:
     def without_time(self) -> int:
         """Data records that have no time on the clock; see `PartitionCount`."""
         return sum(one.without_time for one in self.partitions.values())
+
+    @property
+    def is_least(self) -> bool:
+        """Whether there may be more records without a time than `without_time`."""
+        return any(one.is_least for one in self.partitions.values())
 
     @property
     def log_bytes(self) -> int:
@@ -128,6 +135,7 @@ def _count(planned: ScanPlan, env: Env | None) -> PartitionCount:
         told=stats.counted,
         log_bytes=stats.log_bytes,
         sidecar_bytes=planned.sidecar_bytes + stats.sidecar_bytes,
+        is_least=planned.has_skipped,
     )
 
 

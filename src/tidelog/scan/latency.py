@@ -73,6 +73,11 @@ class _Range:
     def is_open(self) -> bool:
         return (self.start_ms, self.end_ms) == (0, INT64_MAX)
 
+    def cuts(self, step_ms: int) -> bool:
+        """Whether an end lies inside a step: such steps can't tell how many records lie before."""
+        ends = (self.start_ms, 0 if self.end_ms == INT64_MAX else self.end_ms)
+        return any(end % step_ms for end in ends)
+
     def holds(self, hour_ms: int, step_ms: int) -> bool:
         return hour_ms < self.end_ms and hour_ms + step_ms > self.start_ms
 
@@ -132,7 +137,7 @@ def _spans_to_read(
             continue
         is_whole = isinstance(segment, ClosedSegment) and start == segment.base_offset
         zones = _zones_of(reader, segment, cache) if is_whole else None
-        if zones is not None:
+        if zones is not None and not hours.cuts(zones.latency.step_ms):
             _count_zones(zones, hours, found)
         elif pending is not None and pending[1] == start:
             pending = (pending[0], segment.end_offset)

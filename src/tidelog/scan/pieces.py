@@ -58,7 +58,10 @@ class PieceFinder:
         with_append_times: Whether the reader will want append times.
         counts: Whether records are counted only: what zones tell by number is not read.
         zone_cache: Where zone maps are kept that the directory doesn't have; those are built now.
+        strict: Skip no batch that may hold a record without a time on the clock.
         sidecar_bytes: Bytes read of zone maps.
+        has_skipped: Whether batches were skipped by their largest times alone, records without a
+            time among them or not.
     """
 
     reader: LogReader
@@ -68,7 +71,9 @@ class PieceFinder:
     with_append_times: bool = False
     counts: bool = False
     zone_cache: zone_files.ZoneCache | None = None
+    strict: bool = False
     sidecar_bytes: int = field(default=0, init=False)
+    has_skipped: bool = field(default=False, init=False)
 
     def pieces(self) -> Iterator[UncutPiece]:
         """What has to be read for the offsets and times of the bounds, in order.
@@ -124,11 +129,17 @@ class PieceFinder:
             if zones is not None:
                 yield from self._by_zones(segment, zones, start, end)
                 return
-        if self.bounds.time_range is not None:
-            if NO_TIMESTAMP < segment.largest_timestamp < start_ms:
-                return
-            start = max(start, _first_in_time(segment, start_ms))
-        yield from self._by_offsets(segment, start, end)
+        if self.bounds.time_range is None:
+            yield from self._by_offsets(segment, start, end)
+            return
+        if self.strict:
+            for piece in self._by_offsets(segment, start, end):
+                yield dataclasses.replace(piece, opens_all=True)
+            return
+        self.has_skipped = True  # batches that hold no match are not opened either
+        if NO_TIMESTAMP < segment.largest_timestamp < start_ms:
+            return
+        yield from self._by_offsets(segment, max(start, _first_in_time(segment, start_ms)), end)
 
     def _by_append_time(
         self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int

@@ -46,6 +46,8 @@ class ScanPlan:
         bounds: For each partition the offsets [start, end) that are in the log and were asked for.
         log_bytes: Bytes of all log files of the partitions planned.
         sidecar_bytes: Bytes of zone maps that planning read.
+        has_skipped: Whether batches are skipped by their largest times alone: records without a
+            time among them are not counted.
         reports: What was found damaged and made good, one line each.
     """
 
@@ -54,6 +56,7 @@ class ScanPlan:
     bounds: Mapping[TopicPartition, tuple[int, int]] = dataclasses.field(default_factory=dict)
     log_bytes: int = 0
     sidecar_bytes: int = 0
+    has_skipped: bool = False
     reports: tuple[str, ...] = ()
 
     @property
@@ -99,6 +102,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     max_offsets: int = INT64_MAX,
     fail_on_data_loss: bool = True,
     zone_cache: str | None = None,
+    strict: bool = False,
     env: Env | None = None,
 ) -> ScanPlan:
     """Plan a scan.
@@ -122,6 +126,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         zone_cache: A folder outside the directory for zone maps of finished segments that have
             none, as in directories of Apache Kafka: what is missing there is built now, which
             reads these segments once. Without it they are pruned by their indexes.
+        strict: Skip nothing that may hold a record without a time, for `ReadOptions.strict`.
         env: Files and clock, where `source` is a path.
 
     Raises:
@@ -133,11 +138,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     _check_sizes(sizes | {"max_offsets": max_offsets})
     question = Question(clock=clock, times=times, isolation=isolation, needs_match=needs_match)
     everywhere, single = wanted or Wanted(), per_partition or {}
-    how = _How(
-        with_append_times=_wants_append_times(columns),
-        zone_cache=zone_cache,
-        max_offsets=max_offsets,
-    )
+    with_times = columns is None or APPEND_TIME_COLUMN in columns
+    how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)
 
     def draft_all(log_dir: LogDir) -> ScanPlan:
         names = list_partitions(log_dir, topics)
@@ -184,7 +186,9 @@ def plan_count(  # noqa: PLR0913 - as `plan`
     return with_directory(source, env, draft_all)
 
 
-def plan_again(split: Split, start: int, env: Env) -> tuple[Split, tuple[LostOffsets, ...]]:
+def plan_again(
+    split: Split, start: int, env: Env, *, strict: bool = False
+) -> tuple[Split, tuple[LostOffsets, ...]]:
     """The split from offset `start` on, by the files that are there now; and what is gone of it.
 
     Raises:
@@ -192,10 +196,10 @@ def plan_again(split: Split, start: int, env: Env) -> tuple[Split, tuple[LostOff
     """
     name = split.topic_partition
     question = Question(clock=split.clock, isolation=split.isolation)
-    end = max(start, split.end_offset)
+    how, end = _How(with_append_times=True, strict=strict), max(start, split.end_offset)
 
     def draft_again(log_dir: LogDir) -> tuple[Split, tuple[LostOffsets, ...]]:
-        planner = _Planner(log_dir, question, _How(with_append_times=True))
+        planner = _Planner(log_dir, question, how)
         if planner.topic_id(name.topic) != split.topic_id:
             reason = "the topic was deleted and created anew"
             gone = LostOffsets(split.topic, split.partition, start, end, reason)
@@ -251,11 +255,7 @@ def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
         raise UnknownTopic(f"topic {name.topic} has partitions 0 to {count - 1}, not {name}")
 
 
-def _wants_append_times(columns: Sequence[str] | None) -> bool:
-    return columns is None or APPEND_TIME_COLUMN in columns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _How:
     """What the reader of a plan will do with it, and where zone maps may be kept."""
 
@@ -263,6 +263,7 @@ class _How:
     counts: bool = False
     zone_cache: str | None = None
     max_offsets: int = INT64_MAX
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +276,7 @@ class _Draft:
     uncut: list[UncutPiece]
     log_bytes: int
     sidecar_bytes: int
+    has_skipped: bool
 
 
 def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -> int:
@@ -323,10 +325,12 @@ class _Planner:
             with_append_times=self._how.with_append_times,
             counts=self._how.counts,
             zone_cache=self._zone_cache,
+            strict=self._how.strict,
         )
         with without_collection():
             uncut = list(finder.pieces())
-        return _Draft(name, reader, bounds, uncut, reader.size_bytes(), finder.sidecar_bytes)
+        sizes = reader.size_bytes(), finder.sidecar_bytes
+        return _Draft(name, reader, bounds, uncut, *sizes, finder.has_skipped)
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
         """The plan of these drafts, in splits of about `target_bytes`."""
@@ -336,6 +340,7 @@ class _Planner:
             bounds={draft.name: (draft.bounds.start, draft.bounds.end) for draft in drafts},
             log_bytes=sum(draft.log_bytes for draft in drafts),
             sidecar_bytes=sum(draft.sidecar_bytes for draft in drafts),
+            has_skipped=any(draft.has_skipped for draft in drafts),
             reports=tuple(self._log_dir.reports),
         )
 

@@ -56,7 +56,8 @@ class ReadOptions:
     Attributes:
         rows: Limit of rows in a record batch.
         check_crc: Check every batch's checksum.
-        strict: Raise where records without a time on the asked clock are met.
+        strict: Raise where records without a time on the asked clock are met; a plan that is
+            `strict` too skips none of them.
         fail_on_data_loss: Raise where offsets are gone; else they are in `ScanStats.lost`.
         env: Files and clock, where `ranges` or a new plan need them; the machine's where None,
             and the store's where the split's directory is a URL.
@@ -302,7 +303,9 @@ class _SplitReader:
         except CorruptData:
             found.without_time = 0
             raise
-        self._next_offset = max(self._next_offset, found.next_offset)
+        # The last batch may reach behind the piece, and the next piece then begins inside of it.
+        behind = min(found.next_offset, piece.end_offset)
+        self._next_offset = max(self._next_offset, behind)
         self.stats.rows += found.rows
 
     def _fold(
@@ -347,7 +350,9 @@ class _SplitReader:
         """The rest of the split by the files that are there now; says what is gone."""
         self.stats.replanned += 1
         try:
-            again, lost = plan_again(split, self._next_offset, self._env)
+            again, lost = plan_again(
+                split, self._next_offset, self._env, strict=self.options.strict
+            )
         except (UnknownTopic, InvalidRequest) as error:
             gone = LostOffsets(
                 split.topic, split.partition, self._next_offset, split.end_offset, str(error)

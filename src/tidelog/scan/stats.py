@@ -16,9 +16,10 @@ class ScanStats:
         log_bytes: Bytes of log walked over.
         batches: Batches walked over.
         batches_opened: Those whose records were looked at.
-        without_time: Records met that have no time on the asked clock, so lie in no range. Of
-            finished segments with a zone map all are counted; of others none in what is passed
-            over because no match can be in it.
+        without_time: Records met that have no time on the asked clock, so lie in no range. All of
+            them on the append clock, and on the record clock of finished segments with a zone map;
+            of others none in batches that are skipped because no match can be in them, unless the
+            plan is `strict`.
         counted: Records in the range that a plan which only counts knew without reading them.
         sidecar_bytes: Bytes read of append times beside the log; what planning read stands in
             `ScanPlan.sidecar_bytes`.

@@ -230,6 +230,7 @@ class DirectoryBackend:
             max_offsets=options.max_records or INT64_MAX,
             fail_on_data_loss=options.fail_on_data_loss,
             zone_cache=options.zone_cache,
+            strict=options.strict,
             env=self._env,
         )
 
