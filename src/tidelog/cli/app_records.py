@@ -20,6 +20,7 @@ from tidelog.cli.options import (
     clock_option,
     examples,
     format_option,
+    headers_as_option,
     inexact_option,
     isolation_option,
     key_as_option,
@@ -58,6 +59,7 @@ from tidelog.cli.surroundings import Surroundings
 @click.option("--headers", metavar="COL", help="Column of headers, an object of names and values.")
 @key_as_option
 @value_as_option
+@headers_as_option
 @click.option("--partition", type=int, metavar="N", help="For all records; by key if left out.")
 @click.option("--codec", type=click.Choice(CODECS), default=CODECS[0], help="Compression.")
 @click.option(
@@ -85,6 +87,7 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
     headers: str | None,
     key_as: Encoding,
     value_as: Encoding,
+    headers_as: Encoding,
     partition: int | None,
     codec: str,
     accept_clock: bool,
@@ -105,6 +108,7 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
             headers=headers,
             key_as=key_as,
             value_as=value_as,
+            headers_as=headers_as,
         ),
         partition=partition,
         codec=produce.codec_of(codec),
@@ -155,7 +159,7 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
         "tidelog read flights --from -1h --clock append --follow",
         "tidelog read flights --from -1h --follow --bootstrap broker:9092",
         "tidelog read flights --offset 100..110 --partition 2 -o json",
-        "tidelog read flights --from 2013-02-08..+1d --zone UTC -o arrow > flights.arrows",
+        "tidelog read flights --from 2013-02-08..+1d --zone UTC -o arrow > flights.arrow",
         "tidelog read flights --table --at '2013-02-08 12:00 America/New_York'",
     ),
 )
@@ -179,6 +183,7 @@ def _offsets(  # noqa: PLR0913 - one parameter for each option
 )
 @key_as_option
 @value_as_option
+@headers_as_option
 @click.option("--table", "is_table", is_flag=True, help="The last record of each key alone.")
 @click.option("--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}.")
 @inexact_option
@@ -200,6 +205,7 @@ def _read(  # noqa: PLR0913 - one parameter for each option
     kind: ReadFormat,
     key_as: Encoding,
     value_as: Encoding,
+    headers_as: Encoding,
     is_table: bool,
     at: str | None,
     inexact: Inexact,
@@ -227,6 +233,7 @@ def _read(  # noqa: PLR0913 - one parameter for each option
         zone=zone,
         key=key_as,
         value=value_as,
+        headers=headers_as,
         wide=wide,
     )
     if is_table:

@@ -1,12 +1,13 @@
-"""Records as an Arrow IPC stream on stdout: by columns, for programs.
+"""Records as an Arrow IPC stream or as Parquet on stdout: by columns, for programs.
 
-Needs pyarrow and numba, so it is imported by `read --format arrow` alone.
+Needs pyarrow and numba, so it is imported by `read --format arrow` and `parquet` alone.
 """
 
 from collections.abc import Iterable, Iterator
 from io import IOBase
 from typing import TYPE_CHECKING
 
+from tidelog.cli.choices import ReadFormat
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.selection import Selection
 from tidelog.cli.surroundings import Surroundings
@@ -16,6 +17,7 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
 
 COLUMNS = (
     "topic",
@@ -37,14 +39,15 @@ def write_arrow(
     partitions: list[TopicPartition],
     wanted: Selection,
     limit: int | None,
+    kind: ReadFormat,
 ) -> int:
-    """Write the records wanted as one Arrow stream; how many have no time on the asked clock.
+    """Write the records wanted by columns; return how many have no time on the asked clock.
 
     Raises:
         UsageProblem: Stdout is a terminal.
         MissingDependency: pyarrow or numba is not installed.
     """
-    _refuse_terminal(surroundings)
+    _refuse_terminal(surroundings, kind)
     needs_arrow()
     from tidelog import scan
 
@@ -65,30 +68,44 @@ def write_arrow(
     stats = scan.ScanStats()
     how = scan.ReadOptions(env=surroundings.env)
     reader = scan.to_reader(plan, COLUMNS, options=how, stats=stats)
-    write_stream(surroundings, reader.schema, reader, limit)
+    write_columns(surroundings, reader.schema, reader, limit, kind)
     return stats.without_time
 
 
-def _refuse_terminal(surroundings: Surroundings) -> None:
+def _refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:
     if surroundings.stdout.isatty():
-        raise UsageProblem("Arrow is not for terminals; send it to a file: > FILE.arrows")
+        raise UsageProblem(f"{kind} is not for terminals; send it to a file: > FILE.{kind}")
 
 
-def write_stream(
+def write_columns(
     surroundings: Surroundings,
     schema: "pa.Schema",
     batches: "Iterable[pa.RecordBatch]",
     limit: int | None,
+    kind: ReadFormat,
 ) -> None:
-    """Write batches as one Arrow stream; raises UsageProblem where stdout is a terminal."""
+    """Write batches as Arrow or Parquet; raises UsageProblem where stdout is a terminal."""
     import pyarrow as pa  # this format's own price
 
-    _refuse_terminal(surroundings)
+    _refuse_terminal(surroundings, kind)
     buffer = surroundings.stdout.buffer
     assert isinstance(buffer, IOBase)
-    with pa.ipc.new_stream(pa.PythonFile(buffer), schema) as out:
+    sink = pa.PythonFile(buffer, "w")
+    with _writer(sink, schema, kind) as out:
         for batch in _limited(batches, limit):
             out.write_batch(batch)
+
+
+def _writer(
+    sink: "pa.PythonFile", schema: "pa.Schema", kind: ReadFormat
+) -> "pa.RecordBatchStreamWriter | ParquetWriter":
+    if kind is ReadFormat.PARQUET:
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(sink, schema)
+    import pyarrow as pa
+
+    return pa.ipc.new_stream(sink, schema)
 
 
 def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator["pa.RecordBatch"]:

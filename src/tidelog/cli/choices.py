@@ -69,6 +69,12 @@ class ReadFormat(StrEnum):
     JSON = "json"
     CSV = "csv"
     ARROW = "arrow"
+    PARQUET = "parquet"
+
+    @property
+    def is_columns(self) -> bool:
+        """Whether records are written by columns, in binary."""
+        return self in (ReadFormat.ARROW, ReadFormat.PARQUET)
 
 
 class InputFormat(StrEnum):
@@ -77,6 +83,7 @@ class InputFormat(StrEnum):
     LINES = "lines"
     JSON = "json"
     CSV = "csv"
+    ARROW = "arrow"
     PARQUET = "parquet"
 
 

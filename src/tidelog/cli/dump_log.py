@@ -3,17 +3,16 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import Final
 
 from tidelog.cli import fields, output
 from tidelog.cli.choices import Encoding
 from tidelog.cli.dump_file import Dumped, DumpFile, walk_log
+from tidelog.cli.fields import Decode
 from tidelog.cli.output import Cell, Row
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.record import Record, read_control_type, read_end_marker
 from tidelog.record.views import Batch
-
-_Decode: TypeAlias = Callable[[bytes | None], Cell]
 
 _BATCH_COLUMNS = [
     output.number("position"),
@@ -43,6 +42,7 @@ _RECORD_COLUMNS = [
     output.text("value"),
     output.text("headers"),
 ]
+_HEADER_VALUE: Final = fields.decoder(Encoding.AUTO)
 
 
 def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> Dumped:
@@ -135,7 +135,7 @@ def _flags(batch: Batch) -> str | None:
 
 
 def _record_rows(
-    key: _Decode, value: _Decode, dump: DumpFile, position: int, batch: Batch, is_valid: bool
+    key: Decode, value: Decode, dump: DumpFile, position: int, batch: Batch, is_valid: bool
 ) -> Iterator[Row]:
     if not is_valid:
         return
@@ -149,7 +149,7 @@ def _record_rows(
                 record.create_timestamp,
                 _known(record.sequence),
                 *(shown or (key(record.key), value(record.value))),
-                fields.headers_cell(record.headers),
+                fields.headers_cell(record.headers, _HEADER_VALUE),
             ]
     except UnsupportedCompression as error:
         dump.find(f"position {position}: {error}")

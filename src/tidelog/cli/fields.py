@@ -1,58 +1,91 @@
 """Keys, values and headers as cells, and cells as bytes: by a serializer's name, or as text."""
 
 import json
+import math
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 from uuid import UUID
 
-from tidelog.cli.choices import Encoding
+from tidelog.cli.choices import Encoding, ReadFormat
 from tidelog.cli.output import Cell
 from tidelog.errors import SerdeError
 from tidelog.record.serde import deserializer, serializer
 from tidelog.types import Header
 
+Decode: TypeAlias = Callable[[bytes | None], Cell]
 
-def decoder(encoding: Encoding) -> Callable[[bytes | None], Cell]:
-    """From bytes to a cell.
 
-    `auto` gives text where the bytes are UTF-8, else `{"base64": ...}`; so do bytes that are not
-    what the encoding says, since one odd record must not hide the others.
+def decoder(encoding: Encoding) -> Decode:
+    """Return the function from bytes to a cell for people.
+
+    `auto` gives text where the bytes are UTF-8, else `{"base64": ...}`. Bytes that are not of the
+    encoding become `{"base64": ...}` too, since one odd record must not hide the others.
     """
-    if encoding is Encoding.AUTO:
-        return _text
-    if encoding is Encoding.BYTES:
-        return _base64
-    read = deserializer(encoding)
+    read = exact_decoder(encoding)
 
     def decode(data: bytes | None) -> Cell:
         try:
-            found = read(data)
+            return read(data)
         except SerdeError:
             return _base64(data)
-        if found is None or isinstance(found, str | int | float | list | dict):
-            return found
-        return str(found)
 
     return decode
 
 
-def _text(data: bytes | None) -> Cell:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return _base64(data)
+def decoders(kind: ReadFormat) -> Callable[[Encoding], Decode]:
+    """Return what makes decoders for a format: exact ones where programs read it."""
+    if kind is ReadFormat.TABLE:
+        return decoder
+    return partial(exact_decoder, text_only=kind is ReadFormat.CSV)
+
+
+def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
+    """Return the function from bytes to a cell for programs: `encoder` makes the same bytes of it.
+
+    All cells of a column have one form: text for `auto`, `{"base64": ...}` for `bytes`. None
+    becomes None and nothing else does. JSON stays the same JSON, but may be written otherwise.
+    The function raises SerdeError for bytes that the form can't hold.
+
+    Args:
+        encoding: The form.
+        text_only: Cells have no types of their own, as in CSV: JSON becomes its text.
+    """
+    if encoding is Encoding.BYTES:
+        return _base64
+    is_json = encoding is Encoding.JSON
+    name = "string" if encoding is Encoding.AUTO else str(encoding)
+    read, write = deserializer(name), serializer(name)
+
+    def decode(data: bytes | None) -> Cell:
+        if data is None:
+            return None
+        found = read(data)
+        if found is None:
+            raise SerdeError(f"the {name} {_excerpt(data)} can't be told from no value")
+        if write(found) != data and not is_json:
+            raise SerdeError(f"{_excerpt(data)} as {name} would become other bytes")
+        if is_json and text_only:
+            return json.dumps(found, ensure_ascii=False)
+        if isinstance(found, float) and not math.isfinite(found):
+            return str(found)  # JSON has no word for it
+        return found if isinstance(found, str | int | float | list | dict) else str(found)
+
+    return decode
+
+
+def _excerpt(data: bytes) -> str:
+    return f"{data[:_SHOWN]!r}{'...' if len(data) > _SHOWN else ''}"
 
 
 def _base64(data: bytes | None) -> Cell:
-    return None if data is None else {"base64": b64encode(data).decode("ascii")}
+    return None if data is None else {_BASE64: b64encode(data).decode("ascii")}
 
 
-def headers_cell(headers: tuple[Header, ...]) -> Cell:
-    """Headers as a list of [name, value], since names may repeat."""
-    return [[header.key, _text(header.value)] for header in headers]
+def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
+    """Return headers as a list of [name, value], since names may repeat."""
+    return [[header.key, decode(header.value)] for header in headers]
 
 
 def shortened(cell: Cell, limit: int) -> Cell:
@@ -63,37 +96,53 @@ def shortened(cell: Cell, limit: int) -> Cell:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def encoder(encoding: Encoding) -> Callable[[object], bytes | None]:
-    """From a cell of a file, or from text that somebody typed, to bytes.
+def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object], bytes | None]:
+    """Return the function from a cell of a file, or from text that somebody typed, to bytes.
 
-    Text is read as what the encoding says: `42` is a number for `int64`, base64 for `bytes`. None
-    and, but for strings and JSON, empty text are null. The function raises SerdeError.
+    Text is read as the encoding says: `42` is a number for `int64`, base64 for `bytes`, as is
+    `{"base64": ...}`, which `exact_decoder` makes. None is null, and nothing else is. The function
+    raises SerdeError.
 
     Args:
-        encoding: Any but `auto`, which is for who knows more of the cell.
+        encoding: Any but `auto`, whose form depends on the cell's type.
+        text_only: Cells have no types of their own, as in CSV: `json` reads them as JSON text.
     """
     assert encoding is not Encoding.AUTO
     write = serializer(encoding)
-    parse = _PARSERS.get(encoding)
+    parse = _json_text if text_only and encoding is Encoding.JSON else _PARSERS.get(encoding)
 
     def encode(cell: object) -> bytes | None:
+        if encoding is Encoding.BYTES and isinstance(cell, dict):
+            cell = json.dumps(cell)
         if parse is None or not isinstance(cell, str):
             return write(cell)
-        if not cell:
-            return None
         try:
             return write(parse(cell))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SerdeError(f"{cell[:_SHOWN]!r} is no {encoding}: {error}") from error
 
     return encode
 
 
 def _base64_bytes(text: str) -> bytes:
+    if text.startswith("{"):
+        content = json.loads(text)
+        text = content.get(_BASE64)
+        if len(content) != 1 or not isinstance(text, str):
+            raise ValueError(f'expected base64, or an object with "{_BASE64}" alone')
     return b64decode(text, validate=True)
 
 
+def _json_text(text: str) -> object:
+    """Return the content of JSON text; null, which would be no value, is refused."""
+    content: object = json.loads(text)
+    if content is None:
+        raise ValueError("null is no value; an empty cell stands for that")
+    return content
+
+
 _SHOWN: Final = 60
+_BASE64: Final = "base64"
 _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
     Encoding.BYTES: _base64_bytes,
     Encoding.INT32: int,
@@ -110,13 +159,6 @@ def typed_bytes(text: str, encoding: Encoding) -> bytes:
     """
     if encoding is Encoding.AUTO:
         return text.encode()
-    cell: object = text
-    if encoding is Encoding.JSON:
-        try:
-            cell = json.loads(text)
-        except ValueError as error:
-            raise SerdeError(f"{text[:_SHOWN]!r} is no JSON: {error}") from error
-    found = encoder(encoding)(cell)
-    if found is None:
-        raise SerdeError(f"{text[:_SHOWN]!r} as {encoding} is null, which is no key")
+    found = encoder(encoding, text_only=True)(text)
+    assert found is not None
     return found

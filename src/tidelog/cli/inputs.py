@@ -1,30 +1,37 @@
-"""Files of rows as records: lines, JSON lines, CSV with a heading, Parquet.
+"""Files of rows as records: lines, JSON lines, CSV with a heading, Arrow, Parquet.
 
 A row's value is the whole row as JSON (the line itself for JSON lines, so that no number is
-written anew), or one column. Errors name the input and the line.
+written anew), or one column. Errors name the input and the line. `read` writes files of which
+`produce` makes the same records (docs/cli.md).
 """
 
-import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from io import TextIOWrapper
+from datetime import datetime
 from pathlib import PurePath
-from typing import BinaryIO, Final
-from uuid import UUID
+from typing import BinaryIO, Final, TypeAlias, cast
 
 from tidelog.cli.choices import Encoding, InputFormat
 from tidelog.cli.fields import encoder
+from tidelog.cli.input_rows import (
+    ROW_READERS,
+    EpochMs,
+    InputRow,
+    Wanted,
+    file_lines,
+    no_column,
+    to_json,
+)
 from tidelog.cli.problems import Refused, UsageProblem
-from tidelog.errors import InvalidTime, MissingDependency, SerdeError
+from tidelog.errors import InvalidTime, SerdeError
 from tidelog.types import Header, NewRecord
 
-# Python's own limit is 128 KiB, and records may be longer. More than a batch holds is a lost quote.
-_CSV_CELL_MAX: Final = 1 << 27
-_PARQUET_ROWS: Final = 8_192
 _SHOWN: Final = 60
+# As `read` calls its columns of epoch ms: their numbers are not looked at for their unit.
+_MS: Final = "_ms"
+_WHOLE: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 _BY_SUFFIX: Final = {
@@ -32,6 +39,9 @@ _BY_SUFFIX: Final = {
     ".jsonl": InputFormat.JSON,
     ".ndjson": InputFormat.JSON,
     ".csv": InputFormat.CSV,
+    ".arrow": InputFormat.ARROW,
+    ".arrows": InputFormat.ARROW,
+    ".feather": InputFormat.ARROW,
     ".parquet": InputFormat.PARQUET,
     ".pq": InputFormat.PARQUET,
 }
@@ -47,12 +57,13 @@ class Columns:
     """Which columns of a row are what; None where there is no such column.
 
     Attributes:
-        key: The record's key; null or an empty CSV cell is "no key".
+        key: The record's key. Null, which is an empty cell in CSV, is "no key".
         time: Its create time, in the grammar of docs/time.md; null is the log's clock.
         value: Its value alone; the whole row where None.
         headers: An object of header names and values.
         key_as: What the key's cell becomes; text and JSON by what the cell is where `auto`.
         value_as: What the value's cell becomes, or a line of a file of lines.
+        headers_as: What the values of headers become.
     """
 
     key: str | None = None
@@ -61,28 +72,31 @@ class Columns:
     headers: str | None = None
     key_as: Encoding = Encoding.AUTO
     value_as: Encoding = Encoding.AUTO
+    headers_as: Encoding = Encoding.AUTO
 
     def __bool__(self) -> bool:
         return any((self.key, self.time, self.value, self.headers))
+
+    @property
+    def wanted(self) -> Wanted:
+        """The columns that are read: all, where the value is the whole row."""
+        named = (self.key, self.time, self.value, self.headers)
+        names = None if self.value is None else frozenset(name for name in named if name)
+        return Wanted(names, self.time)
 
     def ensure_consistent(self, kind: InputFormat) -> None:
         """Raise UsageProblem for encodings of what is not there."""
         if self.key is None and self.key_as is not Encoding.AUTO:
             raise UsageProblem(f"--key-as {self.key_as} needs the column of the key: --key COL")
+        if self.headers is None and self.headers_as is not Encoding.AUTO:
+            raise UsageProblem(
+                f"--headers-as {self.headers_as} needs the column of headers: --headers COL"
+            )
         is_row = self.value is None and kind is not InputFormat.LINES
         if is_row and self.value_as not in (Encoding.AUTO, Encoding.JSON):
             raise UsageProblem(
                 f"--value-as {self.value_as}: a whole row is JSON; give its column: --value COL"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class InputRow:
-    """One row: its columns, its own bytes, and how errors call it."""
-
-    fields: Mapping[str, object]
-    raw: bytes
-    place: str
 
 
 def read_records(
@@ -109,23 +123,19 @@ def read_records(
     columns.ensure_consistent(kind)
     if kind is InputFormat.LINES:
         if columns:
-            raise UsageProblem("lines have no columns; say --format json, csv or parquet")
+            raise UsageProblem("lines have no columns; say --format json, csv, arrow or parquet")
         return _line_records(source, name, columns.value_as)
-    rows = _READERS[kind](source, name)
-    return (_record(row, columns, parse_time) for row in rows)
-
-
-def _lines(source: BinaryIO) -> Iterator[bytes]:
-    for line in source:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+    rows = ROW_READERS[kind](source, name, columns.wanted)
+    to_record = _RecordMaker(columns, parse_time, text_only=kind is InputFormat.CSV)
+    return map(to_record.record, rows)
 
 
 def _line_records(source: BinaryIO, name: str, value_as: Encoding) -> Iterator[NewRecord]:
     if value_as is Encoding.AUTO:
-        yield from (NewRecord(value=line) for line in _lines(source))
+        yield from (NewRecord(value=line) for line in file_lines(source))
         return
-    encode = encoder(value_as)
-    for number, line in enumerate(_lines(source), 1):
+    encode = encoder(value_as, text_only=True)
+    for number, line in enumerate(file_lines(source), 1):
         place = f"{name} line {number}"
         try:
             yield NewRecord(value=encode(line.decode()))
@@ -133,104 +143,72 @@ def _line_records(source: BinaryIO, name: str, value_as: Encoding) -> Iterator[N
             raise Refused(f"{place}: {error}") from error
 
 
-def _json_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:
-    for number, line in enumerate(_lines(source), 1):
-        if not line.strip():
-            continue
-        place = f"{name} line {number}"
-        try:
-            fields: object = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise Refused(f"{place}: not JSON: {error}; one object on each line") from error
-        if not isinstance(fields, dict):
-            raise Refused(f"{place}: {type(fields).__name__}, a JSON object expected")
-        yield InputRow(fields, line.strip(), place)
+class _RecordMaker:
+    """Makes records of rows."""
+
+    def __init__(
+        self, columns: Columns, parse_time: Callable[[str], int], *, text_only: bool
+    ) -> None:
+        self._columns = columns
+        self._parse_time = parse_time
+        self._key = _encode(columns.key_as, text_only=text_only)
+        self._value = _encode(columns.value_as, text_only=text_only)
+        # Headers are JSON also where cells are text, and so are their values.
+        self._header = _encode(columns.headers_as, text_only=False)
+
+    def record(self, row: InputRow) -> NewRecord:
+        """Return a row's record; raises Refused, which names the row."""
+        key, time, value, headers = (
+            self._columns.key,
+            self._columns.time,
+            self._columns.value,
+            self._columns.headers,
+        )
+        return NewRecord(
+            key=None if key is None else _encoded(row, key, self._key),
+            value=row.raw if value is None else _encoded(row, value, self._value),
+            timestamp=None if time is None else _time(row, time, self._parse_time),
+            headers=() if headers is None else _headers(row, headers, self._header),
+        )
 
 
-def _csv_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:
-    csv.field_size_limit(_CSV_CELL_MAX)
-    text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
-    try:
-        reader = csv.DictReader(text, strict=True)
-        for fields in reader:
-            place = f"{name} line {reader.line_num}"
-            if None in fields or None in fields.values():
-                count = len(reader.fieldnames or ())
-                raise Refused(f"{place}: not {count} columns as the heading has")
-            yield InputRow(fields, _to_json(fields), place)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise Refused(f"{name}: not CSV in UTF-8: {error}") from error
-    finally:
-        if not source.closed:
-            text.detach()  # or it would close the source, which isn't ours
+_Encode: TypeAlias = Callable[[object], bytes | None]
 
 
-def _parquet_rows(source: BinaryIO, name: str) -> Iterator[InputRow]:
-    try:
-        from pyarrow import ArrowInvalid, parquet
-    except ImportError as error:
-        raise MissingDependency("Parquet needs pyarrow; `pip install 'tidelog[arrow]'`") from error
-    try:
-        file = parquet.ParquetFile(source)
-    except (ArrowInvalid, OSError) as error:
-        raise Refused(f"{name}: not Parquet: {error}") from error
-    number = 0
-    for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
-        for fields in batch.to_pylist():
-            number += 1
-            yield InputRow(fields, _to_json(fields), f"{name} row {number}")
-
-
-_READERS: Final[Mapping[InputFormat, Callable[[BinaryIO, str], Iterable[InputRow]]]] = {
-    InputFormat.JSON: _json_rows,
-    InputFormat.CSV: _csv_rows,
-    InputFormat.PARQUET: _parquet_rows,
-}
-
-
-def _record(row: InputRow, columns: Columns, parse_time: Callable[[str], int]) -> NewRecord:
-    key, value = columns.key, columns.value
-    return NewRecord(
-        key=None if key is None else _encoded(row, key, columns.key_as, empty=None),
-        value=row.raw if value is None else _encoded(row, value, columns.value_as),
-        timestamp=None if columns.time is None else _time(row, columns.time, parse_time),
-        headers=() if columns.headers is None else _headers(row, columns.headers),
-    )
+def _encode(encoding: Encoding, *, text_only: bool) -> _Encode:
+    return _bytes if encoding is Encoding.AUTO else encoder(encoding, text_only=text_only)
 
 
 def _field(row: InputRow, name: str) -> object:
     if name not in row.fields:
-        known = ", ".join(list(row.fields)[:_SHOWN])
-        raise Refused(f"{row.place}: no column {name!r}; there are {known}")
+        raise Refused(no_column(row.place, name, row.fields))
     return row.fields[name]
 
 
-def _encoded(
-    row: InputRow, name: str, encoding: Encoding, *, empty: bytes | None = b""
-) -> bytes | None:
-    """A cell as bytes, by the encoding that was asked for."""
+def _encoded(row: InputRow, name: str, encode: _Encode) -> bytes | None:
+    """Return a cell as bytes."""
     content = _field(row, name)
-    if encoding is Encoding.AUTO or (content == "" and empty is None):
-        return _bytes(content, empty=empty)
     try:
-        return encoder(encoding)(content)
-    except SerdeError as error:
+        return encode(content)
+    except (SerdeError, UnicodeEncodeError) as error:
         raise Refused(f"{row.place}: {name}: {error}") from error
 
 
-def _bytes(content: object, *, empty: bytes | None = b"") -> bytes | None:
-    """A cell as bytes: text as UTF-8, null as null, anything else as JSON."""
+def _bytes(content: object) -> bytes | None:
+    """Return a cell as bytes: text as UTF-8, null as null, anything else as JSON."""
     if content is None:
         return None
     if isinstance(content, str):
-        return content.encode() if content else empty
-    return content if isinstance(content, bytes) else _to_json(content)
+        return content.encode()
+    return content if isinstance(content, bytes) else to_json(content)
 
 
 def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | None:
     content = _field(row, name)
     if content is None or content == "":
         return None
+    if isinstance(content, EpochMs) or (name.endswith(_MS) and _is_whole(content)):
+        return int(cast("int | str", content))
     if isinstance(content, bool) or not isinstance(content, str | int | float | datetime):
         raise Refused(f"{row.place}: {name} is {str(content)[:_SHOWN]!r}, no time")
     if isinstance(content, float):
@@ -244,52 +222,48 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
         raise Refused(f"{row.place}: {name}: {error}") from error
 
 
-def _headers(row: InputRow, name: str) -> tuple[Header, ...]:
+def _is_whole(content: object) -> bool:
+    if isinstance(content, str):
+        return _WHOLE.fullmatch(content) is not None
+    return isinstance(content, int) and not isinstance(content, bool)
+
+
+def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
     content = _field(row, name)
     if content is None or content == "":
         return ()
     if isinstance(content, str):
         try:
             content = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Refused(f"{row.place}: {name}: not JSON: {error}") from error
     pairs = _pairs(content)
     if pairs is None:
-        raise Refused(f"{row.place}: {name}: an object of header names and values expected")
-    return tuple(Header(key, _bytes(value)) for key, value in pairs)
+        raise Refused(
+            f"{row.place}: {name}: an object of header names and values expected, "
+            "or a list of [name, value]"
+        )
+    try:
+        return tuple(Header(key, encode(value)) for key, value in pairs)
+    except (SerdeError, UnicodeEncodeError) as error:
+        raise Refused(f"{row.place}: {name}: {error}") from error
 
 
 def _pairs(content: object) -> list[tuple[str, object]] | None:
     """Names and values of an object, or of a list of pairs as Parquet's maps come out."""
     if isinstance(content, dict):
-        return [(str(key), value) for key, value in content.items()]
+        return list(content.items())
     if not isinstance(content, list):
         return None
-    pairs = []
+    pairs: list[tuple[str, object]] = []
     for item in content:
-        if isinstance(item, dict) and "key" in item and "value" in item:
-            pairs.append((str(item["key"]), item["value"]))
+        if isinstance(item, dict):
+            key, value = item.get("key"), item.get("value")
         elif isinstance(item, tuple | list) and len(item) == 2:
-            pairs.append((str(item[0]), item[1]))
+            key, value = item
         else:
             return None
+        if not isinstance(key, str):
+            return None
+        pairs.append((key, value))
     return pairs
-
-
-def _to_json(content: object) -> bytes:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_special).encode()
-
-
-def _special(content: object) -> object:
-    """What JSON has no word for: times as ISO 8601, numbers and ids as text, bytes as base64."""
-    if isinstance(content, datetime | date | time):
-        return content.isoformat()
-    if isinstance(content, timedelta):
-        return content.total_seconds()
-    if isinstance(content, Decimal | UUID):
-        return str(content)
-    if isinstance(content, bytes):
-        from base64 import b64encode
-
-        return b64encode(content).decode("ascii")
-    raise TypeError(f"JSON can't hold {type(content).__name__}")

@@ -129,7 +129,7 @@ key_as_option: Final = one_of(
     "key_as",
     kind=Encoding,
     default=Encoding.AUTO,
-    text="What keys are; auto is text, else base64.",
+    text="What keys are; auto is text.",
 )
 value_as_option: Final = one_of(
     "--value-as",
@@ -138,6 +138,12 @@ value_as_option: Final = one_of(
     kind=Encoding,
     default=Encoding.AUTO,
     text="What values are.",
+)
+headers_as_option: Final = one_of(
+    "--headers-as",
+    kind=Encoding,
+    default=Encoding.AUTO,
+    text="What the values of headers are.",
 )
 inexact_option: Final = one_of(
     "--inexact",

@@ -4,7 +4,6 @@ A time column is one cell in a table and two fields for scripts: `NAME`, in ISO 
 and `NAME_ms`. Rows are written as they come; nothing waits for the last one.
 """
 
-import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -139,7 +138,7 @@ def _fields(columns: Sequence[Column], row: Row, zone: str | None) -> dict[str, 
 
 
 class _Csv:
-    """A heading and comma separated rows; nothing stands for null."""
+    """A heading and comma separated rows: an empty cell is null, `""` is empty text."""
 
     def __init__(
         self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
@@ -147,17 +146,32 @@ class _Csv:
         self._columns = columns
         self._zone = zone
         self._stdout = surroundings.stdout
-        self._writer = csv.writer(surroundings.stdout, lineterminator="\n")
-        self._writer.writerow(_fields(columns, [None] * len(columns), zone))
+        names = _fields(columns, [None] * len(columns), zone)
+        self._stdout.write(_csv_line(names))
 
     def write(self, rows: Iterable[Row]) -> None:
         for row in rows:
             fields = _fields(self._columns, row, self._zone).values()
-            self._writer.writerow(["" if cell is None else _plain(cell) for cell in fields])
+            self._stdout.write(_csv_line(fields))
         self._stdout.flush()
 
     def close(self) -> None:
         pass
+
+
+def _csv_line(cells: Iterable[Cell]) -> str:
+    return f"{','.join(map(_csv_cell, cells))}\n"
+
+
+def _csv_cell(cell: Cell) -> str:
+    """Return a cell, quoted where it must be. Python's writer leaves a carriage return bare."""
+    if cell is None:
+        return ""
+    text = _plain(cell)
+    if text and not any(c in text for c in ',"\r\n'):
+        return text
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"'
 
 
 class _Table:

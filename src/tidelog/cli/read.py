@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Final
 
 from tidelog.cli import times
-from tidelog.cli.choices import ReadFormat
 from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell, Writer
@@ -35,13 +34,15 @@ def read(surroundings: Surroundings, place: Place, topic: str, options: ReadOpti
         return
     with open_directory(surroundings, place.data) as directory:
         partitions = _partitions(directory, topic, options.partition)
-        if options.format is ReadFormat.ARROW:
+        if options.format.is_columns:
             from tidelog.cli.arrow import write_arrow
 
-            count = write_arrow(surroundings, directory.path, partitions, wanted, options.limit)
+            count = write_arrow(
+                surroundings, directory.path, partitions, wanted, options.limit, options.format
+            )
             say_untimed(surroundings, count, options.clock)
             return
-        _Reading(surroundings, directory, partitions, options).run(wanted)
+        _Reading(surroundings, directory, topic, partitions, options).run(wanted)
 
 
 def _partitions(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
@@ -51,7 +52,7 @@ def _partitions(directory: Directory, topic: str, number: int | None) -> list[To
 def _selection(surroundings: Surroundings, options: ReadOptions) -> Selection:
     if options.follow and options.end is not None:
         raise UsageProblem("--follow has no end; leave --to out")
-    if options.follow and options.format is ReadFormat.ARROW:
+    if options.follow and options.format.is_columns:
         raise UsageProblem("--follow writes table, json or csv")
     start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
     start, end = _offsets(options.offsets)
@@ -87,6 +88,7 @@ class _Reading:
         self,
         surroundings: Surroundings,
         directory: Directory,
+        topic: str,
         partitions: list[TopicPartition],
         options: ReadOptions,
     ) -> None:
@@ -95,7 +97,7 @@ class _Reading:
         self._options = options
         self._left = options.limit
         self._untimed = Untimed()
-        self._maker = RowMaker(options)
+        self._maker = RowMaker(topic, options)
 
     def run(self, wanted: Selection) -> None:
         """Write everything wanted, then what comes where that is asked for."""

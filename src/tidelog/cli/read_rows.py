@@ -8,6 +8,7 @@ from tidelog.cli.choices import Encoding, Format, ReadFormat
 from tidelog.cli.output import Cell, Column, Writer
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import SerdeError
 from tidelog.record.record import Record
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -31,6 +32,7 @@ class ReadOptions:
         zone: Where times without a zone are meant, and how times are printed.
         key: What keys are shown as.
         value: What values are shown as.
+        headers: What the values of headers are shown as.
         wide: Do not cut long values in a table.
     """
 
@@ -46,6 +48,7 @@ class ReadOptions:
     zone: str | None
     key: Encoding
     value: Encoding
+    headers: Encoding
     wide: bool
 
 
@@ -63,11 +66,14 @@ _SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], output.time("create_time"), *_COLUMNS[4
 class RowMaker:
     """Makes rows of records, as the options want them."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, topic: str, options: ReadOptions) -> None:
+        self._topic = topic
         self._options = options
         self._is_table = options.format is ReadFormat.TABLE
-        self._key = fields.decoder(options.key)
-        self._value = fields.decoder(options.value)
+        decoder = fields.decoders(options.format)
+        self._key, self._value = decoder(options.key), decoder(options.value)
+        # Headers are JSON also where cells are text, and so are their values.
+        self._header = fields.decoders(ReadFormat.JSON)(options.headers)
 
     def writer(self, surroundings: Surroundings) -> Writer:
         """Where the rows go."""
@@ -76,15 +82,34 @@ class RowMaker:
         return output.writer(surroundings, columns, kind, zone=self._options.zone)
 
     def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
-        """One record's row."""
-        key, value = self._key(record.key), self._value(record.value)
+        """Return one record's row.
+
+        Raises:
+            SerdeError: A row for a program can't hold the record in the forms of its columns.
+        """
+        key = self._cell("key", self._key, record.key, partition, record)
+        value = self._cell("value", self._value, record.value, partition, record)
         row: list[Cell] = [partition, record.offset, record.timestamp, append_ms]
         if not self._is_table:
-            headers = fields.headers_cell(record.headers)
+            headers: Cell = [
+                [one.key, self._cell("headers", self._header, one.value, partition, record)]
+                for one in record.headers
+            ]
             return [*row, record.create_timestamp, key, value, headers]
         if self._options.wide:
             return [*row, key, value]
         return [*row, *(fields.shortened(cell, VALUE_CHARACTERS) for cell in (key, value))]
+
+    def _cell(
+        self, name: str, decode: fields.Decode, data: bytes | None, partition: int, record: Record
+    ) -> Cell:
+        try:
+            return decode(data)
+        except SerdeError as error:
+            place = f"{TopicPartition(self._topic, partition)} offset {record.offset}"
+            raise SerdeError(
+                f"{place}: {name}: {error}; --{name}-as bytes writes all of them as base64"
+            ) from error
 
 
 def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 from tidelog.cli import fields, output, times
-from tidelog.cli.arrow import COLUMNS, write_stream
+from tidelog.cli.arrow import COLUMNS, write_columns
 from tidelog.cli.brokers import open_remote
 from tidelog.cli.choices import Encoding, Format, Inexact, ReadFormat
 from tidelog.cli.cluster_options import Place
@@ -107,11 +107,11 @@ def read_table(
             inexact=inexact,
         )
         stats = _new_stats()
-        if options.format is ReadFormat.ARROW:
+        if options.format.is_columns:
             reader = table.to_arrow(stats=stats)
-            write_stream(surroundings, reader.schema, reader, options.limit)
+            write_columns(surroundings, reader.schema, reader, options.limit, options.format)
         else:
-            _print_table(surroundings, table, stats, options)
+            _print_table(surroundings, topic, table, stats, options)
         _say(surroundings, table, stats, whole=options.limit is None)
 
 
@@ -150,9 +150,13 @@ def _new_stats() -> "TableStats":
 
 
 def _print_table(
-    surroundings: Surroundings, table: "Table", stats: "TableStats", options: ReadOptions
+    surroundings: Surroundings,
+    topic: str,
+    table: "Table",
+    stats: "TableStats",
+    options: ReadOptions,
 ) -> None:
-    maker = RowMaker(options)
+    maker = RowMaker(topic, options)
     out = maker.writer(surroundings)
     left = options.limit
     for batch in table.to_arrow(stats=stats):
@@ -256,8 +260,8 @@ def diff(surroundings: Surroundings, place: Place, topic: str, options: DiffOpti
         )
         stats = _new_stats()
         reader = found.to_arrow(stats=stats)
-        if options.format is ReadFormat.ARROW:
-            write_stream(surroundings, reader.schema, reader, None)
+        if options.format.is_columns:
+            write_columns(surroundings, reader.schema, reader, None, options.format)
         else:
             _print_diff(surroundings, reader, options)
         _say(surroundings, found, stats, whole=True)
@@ -274,7 +278,8 @@ def _print_diff(
 
 
 def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
-    key, value = fields.decoder(options.key), fields.decoder(options.value)
+    maker = fields.decoders(options.format)
+    key, value = maker(options.key), maker(options.value)
     is_cut = options.format is ReadFormat.TABLE and not options.wide
 
     def shown(cell: Cell) -> Cell:

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cli.brokers import open_remote
-from tidelog.cli.choices import ReadFormat
 from tidelog.cli.cluster_options import Access
 from tidelog.cli.output import Cell, Writer
 from tidelog.cli.read_rows import ReadOptions, RowMaker, chosen, say_untimed
@@ -39,11 +38,11 @@ def read(
     """Print the records of a topic that are wanted: partition by partition, by offset."""
     with open_remote(surroundings, access) as cluster:
         partitions = chosen(topic, cluster.partitions(topic), options.partition)
-        if options.format is ReadFormat.ARROW:
-            count = _write_arrow(surroundings, cluster, partitions, wanted, options.limit)
+        if options.format.is_columns:
+            count = _write_arrow(surroundings, cluster, partitions, wanted, options)
             say_untimed(surroundings, count, options.clock)
             return
-        _Reading(surroundings, cluster, partitions, options).run(wanted)
+        _Reading(surroundings, cluster, topic, partitions, options).run(wanted)
 
 
 def _splits(
@@ -73,10 +72,10 @@ def _write_arrow(
     cluster: "RemoteDirectory",
     partitions: list[TopicPartition],
     wanted: Selection,
-    limit: int | None,
+    options: ReadOptions,
 ) -> int:
-    """Write the records wanted as one Arrow stream; how many have no time on the asked clock."""
-    from tidelog.cli.arrow import COLUMNS, write_stream
+    """Write the records wanted by columns; return how many have no time on the asked clock."""
+    from tidelog.cli.arrow import COLUMNS, write_columns
     from tidelog.frames import needs_arrow
 
     needs_arrow()
@@ -88,7 +87,7 @@ def _write_arrow(
         for split in _splits(cluster, partitions, wanted)
         for batch in cluster.reading.batches(split, COLUMNS, stats)
     )
-    write_stream(surroundings, schema(COLUMNS), batches, limit)
+    write_columns(surroundings, schema(COLUMNS), batches, options.limit, options.format)
     return stats.without_time
 
 
@@ -99,6 +98,7 @@ class _Reading:
         self,
         surroundings: Surroundings,
         cluster: "RemoteDirectory",
+        topic: str,
         partitions: list[TopicPartition],
         options: ReadOptions,
     ) -> None:
@@ -108,7 +108,7 @@ class _Reading:
         self._options = options
         self._left = options.limit
         self._untimed = Untimed()
-        self._maker = RowMaker(options)
+        self._maker = RowMaker(topic, options)
 
     def run(self, wanted: Selection) -> None:
         """Write everything wanted, then what comes where that is asked for."""

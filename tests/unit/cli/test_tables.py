@@ -110,7 +110,8 @@ WRITTEN = [
     ("int64", "42", struct.pack(">q", 42), 42),
     ("double", "1.5", struct.pack(">d", 1.5), 1.5),
     ("uuid", UUID, UUID.encode(), UUID),
-    ("json", "x", b'"x"', "x"),
+    ("json", '"""x"""', b'"x"', "x"),
+    ("json", "7", b"7", 7),
     ("bytes", "AQI=", b"\x01\x02", {"base64": "AQI="}),
 ]
 
