@@ -444,10 +444,14 @@ class DirectoryLocked(TidelogError):
 class ClockJump(TidelogError):
     """The wall clock jumped ahead by more than an hour; appends wait for an explicit accept.
 
+    Clients get Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as its text.
+
     Attributes:
         last_ms: Last append time given out, or the wall time expected.
         now_ms: What the wall clock says.
     """
+
+    code: ClassVar[int | None] = 44
 
     def __init__(self, last_ms: int, now_ms: int, reason: str) -> None:
         self.last_ms = last_ms

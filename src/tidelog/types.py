@@ -20,6 +20,12 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
+# Topics in which a broker keeps books: no client writes to them.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
+
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)

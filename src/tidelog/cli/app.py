@@ -14,6 +14,7 @@ from tidelog.cli.options import examples
 
 # Command -> module of this package; it is one of the module's COMMANDS.
 HOMES: Final = {
+    "accept-clock": "app_reopen",
     "audit": "app_audit",
     "compact": "app_compact",
     "config": "app_topics",

@@ -1,4 +1,4 @@
-"""`tidelog reopen`, declared for click."""
+"""`tidelog reopen` and `tidelog accept-clock`, declared for click."""
 
 from typing import Final
 
@@ -28,4 +28,22 @@ def _reopen(surroundings: Surroundings, target: str | None, data: str | None) ->
     return command.run(surroundings, command.ReopenOptions(data=data, target=target))
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (_reopen,)
+@click.command(
+    "accept-clock",
+    epilog=examples("tidelog accept-clock --data data"),
+)
+@data_option
+@click.pass_obj
+def _accept_clock(surroundings: Surroundings, data: str | None) -> int:
+    """Let appends go on although the clock jumped.
+
+    Appends wait where the clock jumps ahead by over an hour, or where the last append time lies
+    so far ahead of it. What is accepted is remembered over restarts. Asks the broker, or another
+    process, that has the directory open; else opens it.
+    """
+    from tidelog.cli import reopen as command
+
+    return command.accept_clock(surroundings, data)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_reopen, _accept_clock)

@@ -45,6 +45,11 @@ from tidelog.cli.surroundings import Surroundings
     show_default=True,
     help="How stderr tells what happens: lines, or a JSON object each.",
 )
+@click.option(
+    "--accept-clock",
+    is_flag=True,
+    help="Append although the clock jumped, or append times lie ahead of it; it is remembered.",
+)
 @click.option("--insecure", is_flag=True, help="Allow an address that other machines can reach.")
 @click.pass_obj
 def _serve(  # noqa: PLR0913 - one parameter for each option
@@ -57,6 +62,7 @@ def _serve(  # noqa: PLR0913 - one parameter for each option
     metrics: str | None,
     log_format: Literal["text", "json"],
     insecure: bool,
+    accept_clock: bool,
 ) -> int:
     """Be a broker that Kafka's clients write to and read from.
 
@@ -80,6 +86,7 @@ def _serve(  # noqa: PLR0913 - one parameter for each option
         metrics=metrics,
         log_format=log_format,
         insecure=insecure,
+        accept_clock=accept_clock,
     )
     return command.serve(surroundings, options)
 

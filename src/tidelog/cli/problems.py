@@ -5,7 +5,6 @@ from enum import IntEnum
 from typing import Final
 
 from tidelog.errors import (
-    ClockJump,
     ClusterFailure,
     ConfigError,
     CorruptData,
@@ -45,7 +44,6 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (UnknownTopic, "`tidelog topics` lists what there is"),
     (TopicExists, "`tidelog describe TOPIC` shows it"),
     (OffsetOutOfRange, "`tidelog describe TOPIC` shows the offsets"),
-    (ClockJump, "--accept-clock goes on as it is"),
     (CorruptData, "`tidelog dump FILE` shows what is whole"),
     (UnsupportedVersion, "a later release of tidelog may know it"),
     (ClusterFailure, "are --bootstrap, --command-config and --timeout right?"),

@@ -115,7 +115,10 @@ def _open_target(
         accept = options.accept_clock
         return open_directory(surroundings, place.data, writable=True, accept_clock=accept)
     if options.accept_clock:
-        raise UsageProblem("--accept-clock is about a directory's clock; brokers have their own")
+        raise UsageProblem(
+            "--accept-clock is about a directory's clock; for a broker run"
+            " `tidelog accept-clock --data DIR` where its directory is"
+        )
     return open_remote(surroundings, place.access)
 
 

@@ -43,6 +43,7 @@ class ServeOptions:
     metrics: str | None = None
     log_format: LogFormat = "text"
     insecure: bool = False
+    accept_clock: bool = False
 
 
 def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
@@ -83,7 +84,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
         plans = planned(config, place)
         if not options.insecure:
             ensure_private(config, plans, "--insecure")
-        loops.run(_serve(surroundings, data, config, plans))
+        loops.run(_serve(surroundings, data, config, plans, accepts_clock=options.accept_clock))
 
 
 @contextmanager
@@ -155,9 +156,16 @@ def _ending() -> Iterator[signal.Signals]:
 
 
 async def _serve(
-    surroundings: Surroundings, data: str, config: BrokerConfig, plans: Sequence[ListenerPlan]
+    surroundings: Surroundings,
+    data: str,
+    config: BrokerConfig,
+    plans: Sequence[ListenerPlan],
+    *,
+    accepts_clock: bool,
 ) -> None:
     server = Server(open_node(data, config, env=surroundings.env))
+    if accepts_clock:
+        server.node.log_dir.accept_clock()  # no client is there yet who would wait for it
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _ending():

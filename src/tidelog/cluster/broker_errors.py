@@ -46,6 +46,8 @@ _ADVICE: Final = {
     " message.max.bytes (in Spark the option kafka.max.request.size)",
     32: "; the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms say"
     " which times it takes",
+    44: "; a tidelog broker refuses so while its clock can't be believed: its log says why, and"
+    " `tidelog accept-clock --data DIR` on its machine lets appends go on",
     87: "; a compacted topic takes no record without a key",
     90: "; another attempt of the same writer writes in its place",
 }

@@ -2,6 +2,7 @@
 
     status    who follows whom, and where every partition is
     flush     make durable what was copied
+    accept_clock  as of every holder: for the time after it is promoted
     promote   stop following: all is made durable, the lock goes; who asked may open the directory
     swap      as of every holder: segments of one's own making take the place of finished ones
 
@@ -87,6 +88,7 @@ def control_verbs(follower: Followed) -> Verbs:
         "flush": flush,
         PROMOTE: promote,
         "attach": attach,
+        "accept_clock": VERBS["accept_clock"],
         "swap": VERBS["swap"],
         "erase": erase,
     }

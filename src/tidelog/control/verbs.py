@@ -64,6 +64,10 @@ def _flush(log_dir: LogDir, _: Arguments) -> Result:
     return {}
 
 
+def _accept_clock(log_dir: LogDir, _: Arguments) -> Result:
+    return {"accepted_ms": log_dir.accept_clock()}
+
+
 def _attach(log_dir: LogDir, arguments: Arguments) -> Result:
     segments = arguments.get("segments")
     if not isinstance(segments, list):
@@ -119,6 +123,7 @@ def _commit_id(arguments: Arguments) -> str:
 VERBS: Final[Verbs] = {
     "status": _status,
     "flush": _flush,
+    "accept_clock": _accept_clock,
     "attach": _attach,
     "swap": _swap,
     "erase": _erase,

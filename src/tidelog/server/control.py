@@ -52,6 +52,7 @@ class Control:
             "status": self._status,
             "flush": self._flush,
             "reopen": self._reopen,
+            "accept_clock": self._accept_clock,
             "attach": partial(self._change, "attach"),
             "swap": partial(self._change, "swap"),
             "erase": partial(self._change, "erase"),
@@ -135,6 +136,18 @@ class Control:
             if failure is not None and not partition.is_gone:
                 raise failure
         return {}
+
+    async def _accept_clock(self, _: Mapping[str, object]) -> _Result:
+        """Let appends go on although the clock jumped; all partitions are opened for it."""
+        log_dir = self._node.log_dir
+        names = [name for topic in self._node.topics.all() for name in log_dir.partitions(topic)]
+        await self._open(names)
+        accepted_ms = log_dir.append_time_to_accept()
+        keep = partial(log_dir.keep_accepted_clock, accepted_ms)
+        await asyncio.get_running_loop().run_in_executor(self._changing, keep)
+        log_dir.take_clock(accepted_ms)
+        LOGGER.warning("the clock was accepted, with append times up to %d ms", accepted_ms)
+        return {"accepted_ms": accepted_ms}
 
     async def _reopen(self, arguments: Mapping[str, object]) -> _Result:
         """Open partitions anew that are offline since their disk failed."""

@@ -2,18 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from tidelog.config import BrokerConfig
 from tidelog.server.partitions import Partitions
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.topic_info import TopicInfo
+from tidelog.types import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
-SHARE_STATE_TOPIC: Final = "__share_group_state"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
+__all__ = ["INTERNAL_TOPICS", "OFFSETS_TOPIC", "SHARE_STATE_TOPIC", "TRANSACTIONS_TOPIC", "Topics"]
+
 
 _Told = TypeVar("_Told")
 

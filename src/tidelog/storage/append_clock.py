@@ -4,7 +4,8 @@
 ahead by more than the limit while we run would stamp every later record for as long as it takes
 real time to catch up. `AppendClock` (one per partition) gives out max(last, now), also after a
 restart on a slower clock. Where either is more than the limit ahead, appends raise `ClockJump`
-until somebody accepts the clock: a guess could freeze the append time for years.
+until somebody accepts the clock: a guess could freeze the append time for years. What was accepted
+holds for append times up to the last one that was there then; the directory remembers it.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """
@@ -15,8 +16,13 @@ from typing import Final
 
 from tidelog.env import Clock
 from tidelog.errors import ClockJump
+from tidelog.types import INT64_MAX
 
 NEVER: Final = -1
+_WAY_OUT: Final = (
+    "appends wait; put the clock right, or let them go on by `tidelog accept-clock --data DIR`"
+    " (or --accept-clock of serve and produce, or LogDir.accept_clock)"
+)
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -26,8 +32,18 @@ class ClockWatch:
     Safe for several threads.
     """
 
-    def __init__(self, clock: Clock, *, limit_ms: int = 3_600_000) -> None:
+    def __init__(
+        self, clock: Clock, *, limit_ms: int = 3_600_000, accepted_ms: int = NEVER
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            clock: The clock to watch.
+            limit_ms: How far wall time may run ahead of monotonic time.
+            accepted_ms: Append times up to this one, inclusive, may lie ahead of the clock.
+        """
         self._clock = clock
+        self.accepted_ms = accepted_ms
         self._limit_ms = limit_ms
         self._lock = threading.Lock()
         self._wall_ms = clock.now_ms()
@@ -57,9 +73,14 @@ class ClockWatch:
             self._wall_ms, self._monotonic_ms = now, monotonic
             return now
 
-    def accept(self) -> None:
-        """Take the wall clock as it is now for right."""
+    def accept(self, up_to_ms: int = NEVER) -> None:
+        """Take the wall clock as it is now for right.
+
+        Args:
+            up_to_ms: Append times up to this one, inclusive, may lie ahead of the clock.
+        """
         with self._lock:
+            self.accepted_ms = max(self.accepted_ms, up_to_ms)
             self._jump = None
             self._wall_ms = self._clock.now_ms()
             self._monotonic_ms = self._clock.monotonic_ms()
@@ -75,8 +96,19 @@ def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
         expected_ms,
         now_ms,
         f"the wall clock says {now_ms} ms, {now_ms - expected_ms} ms more than has passed since it"
-        " was last seen: appends wait until the clock is accepted (accept_clock, --accept-clock)",
+        f" was last seen: {_WAY_OUT}",
     )
+
+
+class TrustedClock(ClockWatch):
+    """A clock that is believed whatever it says: for logs whose appends must never wait."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock, accepted_ms=INT64_MAX)
+
+    def now_ms(self, limit_ms: int | None = None) -> int:  # noqa: ARG002 - there is no limit
+        """Return wall time in ms."""
+        return self._clock.now_ms()
 
 
 class Moment:
@@ -135,13 +167,13 @@ class AppendClock:
     def _check_start(self, now_ms: int) -> None:
         """A last row far ahead: the clock was wrong when it was written, or it is wrong now."""
         ahead = self._last_ms - now_ms
-        if ahead > self._limit_ms:
+        if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
             error = ClockJump(
                 self._last_ms,
                 now_ms,
                 f"the last append time on disk, {self._last_ms} ms, lies {ahead} ms ahead of the"
-                f" clock ({now_ms} ms): until the clock has caught up every record would get that"
-                " time; put the clock right, or accept it (accept_clock, --accept-clock)",
+                f" clock ({now_ms} ms), so every record would get that time until the clock has"
+                f" caught up: {_WAY_OUT}",
             )
             _LOGGER.warning("%s", error)
             raise error

@@ -170,7 +170,8 @@ class DirectoryState(Closing):
 
     def _load_writable(self) -> None:
         self._lock = self._take_lock()
-        self._watch = ClockWatch(self.env.clock)
+        accepted_ms = text_files.read_accepted_clock(self.env.files, self.path, self.report)
+        self._watch = ClockWatch(self.env.clock, accepted_ms=accepted_ms)
         if read_meta_properties(self.env.files, self.path) is None:
             write_meta_properties(self.env.files, self.path, self._new_meta_properties())
         self._was_clean = self._take_clean_marker()

@@ -36,6 +36,11 @@ class Log(SteppingLog):
 
     # -- appending ---------------------------------------------------------------------------
 
+    @property
+    def last_append_ms(self) -> int:
+        """The last append time given out or found on disk in ms, -1 where there is none."""
+        return self._append_clock.last_ms
+
     def append(
         self,
         records: Iterable[NewRecord],

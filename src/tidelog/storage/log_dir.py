@@ -24,7 +24,8 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopic,
 )
-from tidelog.storage import commits, files
+from tidelog.storage import commits, files, text_files
+from tidelog.storage.append_clock import TrustedClock
 from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import LogDirOptions, reach
 from tidelog.storage.handles import as_storage_failure, typed_reads
@@ -38,7 +39,13 @@ from tidelog.storage.topic_info import TopicInfo, find_topics
 from tidelog.storage.topics import Made, NewTopic, unknown_topic
 from tidelog.storage.topics_file import PARTITION_COUNT_LIMIT
 from tidelog.storage.unsynced import rewrite_unsynced
-from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
+from tidelog.types import (
+    INTERNAL_TOPICS,
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -368,7 +375,8 @@ class LogDir(TopicDeletion):
             recovery_point = self._checkpoints.recovery_points.get(name, 0)
         deferrals = self._options.deferrals
         options = LogOptions(
-            watch=self._watch,
+            # Groups and transactions must go on; no answer depends on these topics' append times.
+            watch=TrustedClock(self.env.clock) if name.topic in INTERNAL_TOPICS else self._watch,
             recovery_point=recovery_point,
             log_start_offset=self._checkpoints.starts.get(name, 0),
             body_check=self._options.body_check,
@@ -492,12 +500,46 @@ class LogDir(TopicDeletion):
                 self.log(name, number)
         self.env.files.sync_dir(self.path)  # a partition's name may be as new as what is in it
 
-    def accept_clock(self) -> None:
-        """Let appends go on although the clock jumped; see `tidelog.storage.append_clock`."""
+    def accept_clock(self) -> int:
+        """Let appends go on although the clock jumped, durably; see `tidelog.storage.append_clock`.
+
+        Opens all partitions. One that can't be opened counts for nothing here.
+
+        Returns:
+            The last append time that is accepted, in ms; -1 where none is known.
+
+        Raises:
+            ReadOnly: The directory was opened for reading.
+            StorageFailure: It can't be kept; nothing was accepted.
+        """
         self._ensure_writable()
         for info in self._registry.topics.values():
             for number in info.present:
-                self.log(info.name, number).accept_clock()
+                with suppress(TidelogError):
+                    self.log(info.name, number)
+        accepted_ms = self.append_time_to_accept()
+        self.keep_accepted_clock(accepted_ms)
+        self.take_clock(accepted_ms)
+        return accepted_ms
+
+    def append_time_to_accept(self) -> int:
+        """Return the last append time of all open partitions in ms, -1 where none is known."""
+        return max([self._watch.accepted_ms, *(log.last_append_ms for log in self._logs.values())])
+
+    def keep_accepted_clock(self, accepted_ms: int) -> None:
+        """Write down, durably and in any thread, up to which append time the clock is accepted.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        try:
+            text_files.write_accepted_clock(self.env.files, self.path, accepted_ms)
+        except OSError as error:
+            raise as_storage_failure(error, self.path, "accept the clock") from error
+
+    def take_clock(self, accepted_ms: int) -> None:
+        """Let appends go on with append times up to this one, and with the wall clock as it is."""
+        self._watch.accept(accepted_ms)
 
 
 __all__ = ["NO_TOPIC_ID", "LogDir", "LogDirOptions"]

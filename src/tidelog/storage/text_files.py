@@ -9,7 +9,7 @@ Source: Kafka 4.x CheckpointFile, PartitionMetadataFile; docs/format.md#text-fil
 import posixpath
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tidelog.env import FileSystem
@@ -22,10 +22,12 @@ from tidelog.storage.files import (
     read_file,
     write_atomically,
 )
-from tidelog.types import INT64_MAX, Buffer, TopicPartition
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer, TopicPartition
 
 CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
+# Ours: append times up to the one in it may lie ahead of the clock.
+ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 # What Kafka reads at start; -1 says that no KRaft controller knows this start.
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 
@@ -155,6 +157,30 @@ def write_partition_metadata(
     """Write a directory's `partition.metadata`; see `write_atomically`."""
     path, data = f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id)
     write_atomically(files, path, data, sync_name=sync_name, is_durable=is_durable)
+
+
+def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str], None]) -> int:
+    """Return the last append time (ms) that was accepted in a log directory, -1 for none.
+
+    A damaged file is reported, and accepts nothing.
+    """
+    try:
+        data = read_file(files, posixpath.join(directory, ACCEPTED_CLOCK_FILE))
+        ((text,),) = decode_checkpoint(data, 1)
+        return parse_number(text, "accepted append time")
+    except FileNotFoundError:
+        return NO_TIMESTAMP
+    except (CorruptFile, ValueError) as error:
+        report(
+            f"{ACCEPTED_CLOCK_FILE}: {error}; a clock that was accepted has to be accepted again"
+        )
+        return NO_TIMESTAMP
+
+
+def write_accepted_clock(files: FileSystem, directory: str, accepted_ms: int) -> None:
+    """Write, durably, the last append time that was accepted although it lay ahead of the clock."""
+    path = posixpath.join(directory, ACCEPTED_CLOCK_FILE)
+    write_atomically(files, path, encode_checkpoint([str(accepted_ms)]))
 
 
 def write_clean_shutdown(files: FileSystem, directory: str) -> None:

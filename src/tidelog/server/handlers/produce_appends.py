@@ -7,7 +7,7 @@ Source: Kafka's protocol guide, API 0; KIP-467 (errors by record).
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.errors import RefusedRecords, TidelogError
+from tidelog.errors import ClockJump, RefusedRecords, TidelogError
 from tidelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -181,11 +181,13 @@ def refused(index: int, code: int, reason: str | None = None) -> PartitionProduc
 
 
 def failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
-    """What the log said, as Kafka tells it: only refused records are explained."""
+    """Return the log's error as Kafka's code; refused records and a clock jump are explained."""
     code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
     answer = refused(index, code)
     if code not in _WITHOUT_START:
         answer.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, ClockJump):
+        answer.error_message = str(error)
     if isinstance(error, RefusedRecords) and error.record_errors:
         answer.error_message = str(error)
         answer.record_errors = [
