@@ -27,6 +27,7 @@ from tidelog import scan
 from tidelog.record.encode import encode_table
 from tidelog.spark.rows import SparkRows, row_type
 from tidelog.spark.source import BATCH_ROWS, plan_options
+from tidelog.spark.source_options import scan_columns
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 
@@ -133,9 +134,10 @@ def nothing(
 ) -> Callable[[], "DataFrame"]:
     """The rival, with the sizes and numbers of our splits' own record batches."""
     plan = plan_options({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
-    batch = next(scan.read(plan.splits[0], columns, options=scan.ReadOptions(rows=BATCH_ROWS)))
+    wanted, how = scan_columns(columns, {}), scan.ReadOptions(rows=BATCH_ROWS)
+    batch = next(scan.read(plan.splits[0], wanted, options=how))
     sink = Path(path, f"batch-{len(columns)}.arrow")
-    first = SparkRows(columns).convert(batch)
+    first = SparkRows(columns).convert(batch, plan.splits[0].topic_partition)
     with pa.OSFile(str(sink), "wb") as file, pa.ipc.new_stream(file, first.schema) as writer:
         writer.write_batch(first)
     counts = [-(-(split.end_offset - split.start_offset) // batch.num_rows) for split in plan]

@@ -67,13 +67,13 @@ class BrokerTask:
         from tidelog.spark.rows import SparkRows
 
         stats = ScanStats()
-        rows = SparkRows(self.columns, self.options.serdes)
+        rows = SparkRows(self.columns, self.options.serdes, permissive=self.options.permissive)
         start = self.start_offset
         while start < self.end_offset:
             try:
-                for batch in self._batches(start, stats):
+                for batch in self._batches(start, rows.scanned, stats):
                     settle()
-                    yield rows.convert(batch)
+                    yield rows.convert(batch, self.name)
                     self._check_times(stats)
                 start = self.end_offset
             except OffsetOutOfRange as error:
@@ -84,17 +84,23 @@ class BrokerTask:
         self._check_times(stats)
         self._tell(stats)
 
-    def _batches(self, start: int, stats: ScanStats) -> "Iterator[pa.RecordBatch]":
+    def _batches(
+        self, start: int, columns: tuple[str, ...], stats: ScanStats
+    ) -> "Iterator[pa.RecordBatch]":
         settings = read_settings(self.options)
         if settings.fetch is not None:
-            return self._fetched(start, settings.fetch, stats)
+            return self._fetched(start, columns, settings.fetch, stats)
         from tidelog.cluster.consumed_rows import consumed
 
         how = consume_settings(self.options, settings)
-        return consumed(self.split(start), self.columns, how, stats)
+        return consumed(self.split(start), columns, how, stats)
 
     def _fetched(
-        self, start: int, settings: "FetchSettings", stats: ScanStats
+        self,
+        start: int,
+        columns: tuple[str, ...],
+        settings: "FetchSettings",
+        stats: ScanStats,
     ) -> "Iterator[pa.RecordBatch]":
         from functools import partial
 
@@ -109,7 +115,7 @@ class BrokerTask:
             self.options.bootstrap, self.name, seams, topic_id=self.topic_id, settings=settings
         )
         try:
-            yield from fetched(self.split(start), self.columns, fetch, stats, rows=BATCH_ROWS)
+            yield from fetched(self.split(start), columns, fetch, stats, rows=BATCH_ROWS)
         finally:
             fetch.close()
 

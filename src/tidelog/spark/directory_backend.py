@@ -13,7 +13,7 @@ from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
 from tidelog.spark.limits import Limits
 from tidelog.spark.plans import NOTHING_MEANT, wanted_of
-from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.source_options import SourceOptions, scan_columns
 from tidelog.spark.table_tasks import directory_home, plan_table
 from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Bounds, Task, matching, settle
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
@@ -56,16 +56,16 @@ class SplitTask:
         from tidelog.spark.rows import SparkRows
 
         stats = ScanStats()
-        rows = SparkRows(self.columns, self.options.serdes)
+        rows = SparkRows(self.columns, self.options.serdes, permissive=self.options.permissive)
         how = ReadOptions(
             rows=BATCH_ROWS,
             strict=self.options.strict,
             fail_on_data_loss=self.options.fail_on_data_loss,
             env=source_env(self.options),
         )
-        for batch in read(self.split, self.columns, options=how, stats=stats):
+        for batch in read(self.split, rows.scanned, options=how, stats=stats):
             settle()
-            yield rows.convert(batch)
+            yield rows.convert(batch, self.split.topic_partition)
         for lost in stats.lost:
             _LOG.warning("not in the log any more: %s", lost)
         if stats.without_time and self.options.has_times:
@@ -224,7 +224,7 @@ class DirectoryBackend:
             times=scan.TimeMode.EXACT if options.is_exact else scan.TimeMode.POSITIONS,
             needs_match=options.needs_match,
             isolation=options.isolation,
-            columns=self._columns,
+            columns=scan_columns(self._columns, self._options.serdes),
             split_bytes=options.split_bytes,
             min_partitions=options.min_partitions,
             max_offsets=options.max_records or INT64_MAX,
@@ -251,7 +251,7 @@ class DirectoryBackend:
             list(wanted),
             per_partition=wanted,
             isolation=options.isolation,
-            columns=self._columns,
+            columns=scan_columns(self._columns, self._options.serdes),
             split_bytes=options.split_bytes,
             min_partitions=options.min_partitions,
             max_offsets=options.max_records or INT64_MAX,

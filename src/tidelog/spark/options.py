@@ -39,6 +39,7 @@ READ_OPTIONS: Final = {
     "inexact": "with table: refuse or mark, where compaction or retention took the past away",
     "keyAs": "what keys are, and so the type of the column: bytes, string, int32, int64, ...",
     "valueAs": "what values are, likewise",
+    "mode": "failfast, or permissive: null where a cell can't be shown, _corrupt_record says why",
     "includeHeaders": "true: with the column headers",
     "includeAppendTimestamp": "true: with the column appendTimestamp",
     "minPartitions": "make at least about so many tasks",

@@ -2,14 +2,17 @@
 
 Spark compares names, order, types and nullability of the first record batch with its own schema
 and trusts the rest, so every batch here has just that. Times become microseconds; what does not
-fit into 64 bits then (a time some 292,000 years away) is an error that names the record.
+fit into 64 bits then (a time some 292,000 years away) is an error that names the record, or null
+with the reason beside it (`mode=permissive`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -25,7 +28,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.errors import InvalidRequest, InvalidTimestamp, SerdeError
+from tidelog.errors import InvalidRequest, InvalidTimestamp, RequestError, SerdeError
+from tidelog.spark.source_options import REASON, scan_columns
+from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
@@ -48,7 +53,9 @@ TYPES: Final[dict[str, DataType]] = {
     "producerEpoch": ShortType(),
     "sequence": IntegerType(),
     "leaderEpoch": IntegerType(),
+    REASON: StringType(),
 }
+_US_PER_MS: Final = 1000
 
 
 # What key and value are, by the name of their serializer.
@@ -96,63 +103,143 @@ def check_row_type(asked: StructType, serdes: Serdes = NO_SERDES) -> tuple[str, 
 
 
 class SparkRows:
-    """Turns record batches of a scan into record batches for Spark."""
+    """Turns record batches of a scan into record batches for Spark.
 
-    def __init__(self, columns: Sequence[str], serdes: Serdes = NO_SERDES) -> None:
+    Attributes:
+        scanned: Columns that the scan's batches have, in order.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], serdes: Serdes = NO_SERDES, *, permissive: bool = False
+    ) -> None:
+        """Begin.
+
+        Args:
+            columns: Of Spark's rows, in order.
+            serdes: Names of serializers of the columns `key` and `value`.
+            permissive: Cells that can't be shown are null, with the reason in the column `REASON`.
+        """
+        self.scanned = scan_columns(columns, serdes)
         self._schema = to_arrow_schema(row_type(columns, serdes), timezone="UTC")
-        kinds = [field.type for field in self._schema]
+        self._permissive = permissive
         self._converters = [
-            _serde_converter(name, serdes[name]) if name in serdes else _converter(name, kind)
-            for name, kind in zip(columns, kinds, strict=True)
+            _converter(field.name, field.type, serdes.get(field.name, "bytes"))
+            for field in self._schema
         ]
 
-    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch, name: TopicPartition) -> pa.RecordBatch:
         """The same rows in Spark's types.
 
+        Args:
+            batch: Rows with the columns `scanned`.
+            name: Their partition, for errors.
+
         Raises:
-            InvalidTimestamp: A time that Spark can't hold.
-            SerdeError: A key or value that is not of its serializer.
+            InvalidTimestamp: A time that Spark can't hold; names partition and offset.
+            SerdeError: A key or value that is not of its serializer; names partition and offset.
         """
-        arrays = [
-            convert(column) for convert, column in zip(self._converters, batch.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        reasons: dict[int, list[str]] = {}
+        arrays = {
+            field.name: self._converted(converter, batch, field.name, name, reasons)
+            for field, converter in zip(self._schema, self._converters, strict=True)
+            if field.name != REASON
+        }
+        if REASON in self._schema.names:
+            arrays[REASON] = _told(reasons, batch.num_rows)
+        ordered = [arrays[column] for column in self._schema.names]
+        return pa.RecordBatch.from_arrays(ordered, schema=self._schema)
 
-
-def _converter(name: str, kind: pa.DataType) -> "Callable[[Column], Column]":
-    if name == "headers":
-        return lambda column: _headers(column, kind)
-    if pa.types.is_timestamp(kind):
-        return lambda column: _times(name, column, kind)
-    return _same
-
-
-def _serde_converter(name: str, serde: str) -> "Callable[[Column], Column]":
-    from tidelog.record.columns.serdes import decode_column
-
-    def convert(column: "Column") -> "Column":
+    def _converted(
+        self,
+        converter: "_Converter",
+        batch: pa.RecordBatch,
+        column_name: str,
+        name: TopicPartition,
+        reasons: dict[int, list[str]],
+    ) -> "Column":
+        column = batch.column(column_name)
         try:
-            return decode_column(column, serde)
-        except SerdeError as error:
-            raise SerdeError(
-                f"column {name}: {error}; without {name}As it is read as bytes"
-            ) from error
+            return converter.convert(column)
+        except (SerdeError, pa.ArrowInvalid):
+            wrong = dict(converter.find_wrong(column) if self._permissive else ())
+            if not wrong:
+                row, error = next(iter(converter.find_wrong(column)))
+                raise type(error)(f"{_place(batch, name, row)}: {error}") from None
+        for row, error in wrong.items():
+            reasons.setdefault(row, []).append(f"{_place(batch, name, row)}: {error}")
+        is_wrong = np.zeros(len(column), np.bool_)
+        is_wrong[list(wrong)] = True
+        kept = pc.if_else(pa.array(is_wrong), pa.scalar(None, column.type), column)
+        return converter.convert(kept)
 
-    return convert
+
+def _told(reasons: Mapping[int, Sequence[str]], count: int) -> "Column":
+    """The column of reasons: null where there is none."""
+    if not reasons:
+        return pa.nulls(count, pa.string())
+    texts = ["; ".join(reasons[row]) if row in reasons else None for row in range(count)]
+    return pa.array(texts, pa.string())
+
+
+def _place(batch: pa.RecordBatch, name: TopicPartition, row: int) -> str:
+    """A record for people: its partition and its offset."""
+    return f"{name} offset {batch.column('offset')[row].as_py()}"
+
+
+class _Converter(NamedTuple):
+    """How a column becomes one of Spark's.
+
+    Attributes:
+        convert: Raises SerdeError or ArrowInvalid where a cell can't be shown.
+        find_wrong: Rows of these cells, in order, with the error of each.
+    """
+
+    convert: "Callable[[Column], Column]"
+    find_wrong: "Callable[[Column], Iterable[tuple[int, RequestError]]]"
+
+
+def _converter(name: str, kind: pa.DataType, serde: str) -> _Converter:
+    if serde != "bytes":
+        return _serde_converter(name, serde)
+    if name == "headers":
+        return _Converter(lambda column: _headers(column, kind), _none_wrong)
+    if pa.types.is_timestamp(kind):
+        return _Converter(lambda column: column.cast(kind), partial(_wrong_times, name))
+    return _Converter(_same, _none_wrong)
+
+
+def _serde_converter(name: str, serde: str) -> _Converter:
+    from tidelog.record.columns.serdes import decode_column, wrong_values
+
+    def find_wrong(column: "Column") -> "Iterator[tuple[int, RequestError]]":
+        for row, error in wrong_values(column, serde):
+            hint = f"without {name}As it is read as bytes, with mode=permissive as null"
+            yield row, SerdeError(f"column {name}: {error}; {hint}")
+
+    return _Converter(lambda column: decode_column(column, serde), find_wrong)
 
 
 def _same(column: "Column") -> "Column":
     return column
 
 
-def _times(name: str, column: "Column", kind: pa.DataType) -> "Column":
-    try:
-        return column.cast(kind)
-    except pa.ArrowInvalid as error:
-        raise InvalidTimestamp(
-            f"column {name}: a record's time does not fit into Spark's timestamps ({error});"
-            " leave the column out by the option columns"
-        ) from error
+def _none_wrong(_: "Column") -> "Iterable[tuple[int, RequestError]]":
+    return ()
+
+
+def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestError]]":
+    """Times in ms that are beyond 64 bits in microseconds."""
+    times = np.asarray(column.cast(pa.int64()).fill_null(0))
+    most = INT64_MAX // _US_PER_MS
+    for row in np.flatnonzero((times > most) | (times < -most)).tolist():
+        yield (
+            row,
+            InvalidTimestamp(
+                f"column {name}: {times[row]} ms does not fit into Spark's timestamps"
+                " (microseconds in 64 bits; was it meant as micro- or nanoseconds?); leave the"
+                " column out by the option columns, or read it as null by mode=permissive"
+            ),
+        )
 
 
 def _headers(column: "Column", kind: pa.DataType) -> "Column":

@@ -6,7 +6,7 @@ of source can do is refused for the other, with the reason.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +28,9 @@ GROUP_PREFIX: Final = "spark-kafka-relation"
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 # The Kafka connector's columns, in its order; headers and append time come behind on request.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
+# Why a record can't be shown, with mode=permissive; under the name that Spark's file sources have.
+REASON: Final = "_corrupt_record"
 
 PerPartition = Mapping[TopicPartition, int]
 # One for all partitions, or one for each; None where nothing was said.
@@ -135,6 +138,7 @@ class SourceOptions:
         group_prefix: What the client's group id begins with.
         table: How keys are reduced; None where records are read.
         serdes: Names of serializers of the columns `key` and `value`, where they were given.
+        permissive: Cells that can't be shown are null, and the column `REASON` says why.
     """
 
     path: str = ""
@@ -169,6 +173,7 @@ class SourceOptions:
     group_prefix: str = GROUP_PREFIX
     table: TableAsked | None = None
     serdes: Mapping[str, str] = field(default_factory=dict)
+    permissive: bool = False
 
     @property
     def is_broker(self) -> bool:
@@ -250,6 +255,7 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
         group_prefix=options.text("groupIdPrefix") or GROUP_PREFIX,
         table=_table(options, now_ms),
         serdes=read_serdes(options),
+        permissive=read_mode(options),
     )
 
 
@@ -298,7 +304,11 @@ def _client(options: Options) -> dict[str, str]:
 
 
 def read_columns(options: Options) -> tuple[str, ...]:
-    """The columns of a row; whether they exist is for the scan to say."""
+    """The columns of a row; whether they exist is for the scan to say.
+
+    Raises:
+        InvalidRequest: The column of reasons without mode=permissive.
+    """
     named = options.names("columns")
     with_headers = options.flag("includeHeaders", default=False)
     with_append_time = options.flag("includeAppendTimestamp", default=False)
@@ -307,7 +317,31 @@ def read_columns(options: Options) -> tuple[str, ...]:
         columns = (*columns, "headers")
     if with_append_time and "appendTimestamp" not in columns:
         columns = (*columns, "appendTimestamp")
-    return columns
+    is_permissive = read_mode(options)
+    if REASON in columns and not is_permissive:
+        raise InvalidRequest(f"column {REASON} goes with the option mode=permissive")
+    return (*columns, REASON) if is_permissive and REASON not in columns else columns
+
+
+def read_mode(options: Options) -> bool:
+    """Whether a record that can't be shown is shown as far as it can be, with the reason."""
+    modes = {"failfast": False, "permissive": True}
+    if (options.text("mode") or "").strip().lower() == "dropmalformed":
+        raise InvalidRequest(
+            "option mode=dropmalformed would lose records in silence: give mode=permissive and"
+            f" filter by {REASON} IS NULL"
+        )
+    return options.choice("mode", modes, "failfast")
+
+
+def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns that a scan reads for these rows.
+
+    The offset is among them wherever a cell may be one that can't be shown: errors name it.
+    """
+    found = tuple(name for name in columns if name != REASON)
+    may_fail = any(name in TIME_COLUMNS or serdes.get(name, "bytes") != "bytes" for name in found)
+    return (*found, "offset") if may_fail and "offset" not in found else found
 
 
 def _isolation(options: Options) -> IsolationLevel:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidelog.keyed import DirectoryHome, Table, TableHome
 from tidelog.objects import env_for
 from tidelog.scan.table_doubts import without_time_doubt
-from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.source_options import SourceOptions, scan_columns
 from tidelog.spark.tasks import BatchPlan, settle
 from tidelog.types import TopicPartition
 
@@ -93,7 +93,8 @@ def plan_table(
     tasks = []
     reports = []
     for name in chooser.partitions():
-        table = table_of(home, name, options, columns)
+        wanted = scan_columns(columns, options.serdes)
+        table = table_of(home, name, options, wanted)
         for splits in table.plan().values():
             reports += [f"not exact: {doubt}" for doubt in table.doubts()]
             if splits:
@@ -128,13 +129,13 @@ class TableTask:
         from tidelog.scan.tables import TableStats
         from tidelog.spark.rows import SparkRows
 
-        rows = SparkRows(self.columns, self.options.serdes)
+        rows = SparkRows(self.columns, self.options.serdes, permissive=self.options.permissive)
         stats = TableStats()
         with _home(self.options) as home:
-            table = table_of(home, self.name, self.options, self.columns)
+            table = table_of(home, self.name, self.options, rows.scanned)
             for batch in table.rows_of(self.name, self.splits, stats):
                 settle()
-                yield rows.convert(batch)
+                yield rows.convert(batch, self.name)
         if stats.without_key:
             _LOG.warning("%s: %d records have no key: left out", self.name, stats.without_key)
         if self.options.table is not None and self.options.table.at_ms is not None:

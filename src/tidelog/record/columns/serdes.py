@@ -13,7 +13,7 @@ from tidelog.errors import SerdeError
 from tidelog.record.serde import SERDE_NAMES, serde
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -83,17 +83,23 @@ def _places(column: "Column") -> "tuple[Ints, Bytes]":
     return places, np.frombuffer(memoryview(data or b""), np.uint8)
 
 
-def _check_values(column: "Column", encoding: str) -> None:
-    """Raise SerdeError for the first value that is not of the encoding."""
+def wrong_values(column: "Column", encoding: str) -> "Iterator[tuple[int, SerdeError]]":
+    """Find the values of a binary column that are not of the encoding: row and error of each."""
     read = serde(encoding).deserialize
-    for cell in column:
+    for row, cell in enumerate(column):
         value: bytes | None = cell.as_py()
         try:
             read(value)
         except SerdeError as error:
             assert value is not None
             more = "..." if len(value) > _SHOWN else ""
-            raise SerdeError(f"{error} ({value[:_SHOWN].hex(' ')}{more})") from error
+            yield row, SerdeError(f"{error} ({value[:_SHOWN].hex(' ')}{more})")
+
+
+def _check_values(column: "Column", encoding: str) -> None:
+    """Raise SerdeError for the first value that is not of the encoding."""
+    for _, error in wrong_values(column, encoding):
+        raise error
 
 
 def encode_column(column: "Column", encoding: str) -> "Column":

@@ -295,12 +295,12 @@ class _Reduce:
         with open_home(self.asked.place) as home:
             asked = replace(self.asked, topic=name)
             how = fold_of(home, [name], asked.clock, MEMORY_BYTES)
-            found = split_winners(home.rows(), [split], self.columns, how, stats)
-            ranked = checked(asked.table(home, self.columns), name, [split], found, stats)
+            found = split_winners(home.rows(), [split], rows.scanned, how, stats)
+            ranked = checked(asked.table(home, rows.scanned), name, [split], found, stats)
             for batch in ranked:
-                records, version = batch.select(list(self.columns)), batch.column(_VERSION)
+                records, version = batch.select(list(rows.scanned)), batch.column(_VERSION)
                 lives = records.column("value").is_valid()
-                shown = rows.convert(records)
+                shown = rows.convert(records, name)
                 arrays = [*shown.columns, version, lives]
                 yield pa.RecordBatch.from_arrays(
                     arrays, names=[*shown.schema.names, _VERSION, "value_lives"]
