@@ -5,7 +5,8 @@ from typing import Final
 from tidelog.errors import InvalidRequest
 from tidelog.scan import Wanted
 from tidelog.spark.limits import Limits
-from tidelog.spark.source_options import Given, SourceOptions
+from tidelog.spark.option_ranges import Given
+from tidelog.spark.source_options import SourceOptions
 from tidelog.types import INT64_MAX, TopicPartition
 
 NOTHING_MEANT: Final = "nothing to read: no topic fits, or filters leave no partition"

@@ -164,9 +164,9 @@ class SparkRows:
             wrong = dict(converter.find_wrong(column) if self._permissive else ())
             if not wrong:
                 row, error = next(iter(converter.find_wrong(column)))
-                raise type(error)(f"{_place(batch, name, row)}: {error}") from None
+                raise type(error)(f"{_place(batch, name, row)} {error}") from None
         for row, error in wrong.items():
-            reasons.setdefault(row, []).append(f"{_place(batch, name, row)}: {error}")
+            reasons.setdefault(row, []).append(f"{_place(batch, name, row)} {error}")
         is_wrong = np.zeros(len(column), np.bool_)
         is_wrong[list(wrong)] = True
         kept = pc.if_else(pa.array(is_wrong), pa.scalar(None, column.type), column)
@@ -214,7 +214,7 @@ def _serde_converter(name: str, serde: str) -> _Converter:
     def find_wrong(column: "Column") -> "Iterator[tuple[int, RequestError]]":
         for row, error in wrong_values(column, serde):
             hint = f"without {name}As it is read as bytes, with mode=permissive as null"
-            yield row, SerdeError(f"column {name}: {error}; {hint}")
+            yield row, SerdeError(f"(column {name}): {error}; {hint}")
 
     return _Converter(lambda column: decode_column(column, serde), find_wrong)
 
@@ -235,7 +235,7 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
         yield (
             row,
             InvalidTimestamp(
-                f"column {name}: {times[row]} ms does not fit into Spark's timestamps"
+                f"(column {name}): {times[row]} ms does not fit into Spark's timestamps"
                 " (microseconds in 64 bits; was it meant as micro- or nanoseconds?); leave the"
                 " column out by the option columns, or read it as null by mode=permissive"
             ),

@@ -4,21 +4,24 @@ Times that give no zone are refused; numbers are ms, as in the Kafka connector. 
 of source can do is refused for the other, with the reason.
 """
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, InvalidTime
+from tidelog.errors import InvalidRequest
 from tidelog.objects.urls import local_path
+from tidelog.spark.option_ranges import (
+    END,
+    START,
+    Given,
+    read_offset_option,
+    read_time_option,
+)
 from tidelog.spark.options import READ_OPTIONS, Options, read_serdes
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 SPLIT_BYTES: Final = 128 << 20
 # The Kafka connector's defaults.
 POLL_TIMEOUT_MS: Final = 120_000
@@ -32,9 +35,6 @@ TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
 # Why a record can't be shown, with mode=permissive; under the name that Spark's file sources have.
 REASON: Final = "_corrupt_record"
 
-PerPartition = Mapping[TopicPartition, int]
-# One for all partitions, or one for each; None where nothing was said.
-Given = int | PerPartition | None
 _NOT_OF_BROKERS: Final = {
     "zoneCache": "is about directories; brokers have no zone maps",
     "splitBytes": "is about directories; brokers know no sizes, give maxRecordsPerPartition",
@@ -201,12 +201,8 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
     start_ms = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     end_ms = read_time_option(options, "endingTimestamp", "endingOffsetsByTimestamp", now_ms)
     # The connector's precedence: a time wins over an offset on the same side.
-    start_offsets = (
-        None if start_ms is not None else _offset(options, "startingOffsets", "earliest", EARLIEST)
-    )
-    end_offsets = (
-        None if end_ms is not None else _offset(options, "endingOffsets", "latest", LATEST)
-    )
+    start_offsets = None if start_ms is not None else read_offset_option(options, START)
+    end_offsets = None if end_ms is not None else read_offset_option(options, END)
     topics = options.names("subscribe")
     pattern = options.text("subscribePattern")
     assigned = _assigned(options)
@@ -362,56 +358,3 @@ def _assigned(options: Options) -> tuple[TopicPartition, ...]:
             raise InvalidRequest(f"option assign={text}: {READ_OPTIONS['assign']}")
         found += [TopicPartition(topic, number) for number in numbers]
     return tuple(found)
-
-
-def _offset(options: Options, name: str, word: str, special: int) -> Given:
-    """An offset option: its one word, or JSON by partition."""
-    text = options.text(name)
-    if text is None or text.strip().lower() == word:
-        return None
-    if not text.lstrip().startswith("{"):
-        raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
-
-    def read(value: object) -> int:
-        # The other side's word makes no sense in a batch: nothing starts at the end.
-        if type(value) is int and (value >= 0 or value == special):
-            return value
-        raise InvalidRequest(
-            f"option {name}: offset {value!r}, a number >= 0 or {special} ({word})"
-        )
-
-    return read_by_partition(options, name, read)
-
-
-def read_time_option(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
-    """A time option: one for all partitions, which wins, or JSON by partition."""
-    text = options.text(name)
-    if text is not None:
-        return _read_time(name, text, now_ms)
-    if options.text(by_partition) is None:
-        return None
-    return read_by_partition(
-        options, by_partition, lambda value: _read_time(by_partition, value, now_ms)
-    )
-
-
-def _read_time(name: str, value: object, now_ms: int) -> int:
-    if isinstance(value, str | int) and not isinstance(value, bool):
-        try:
-            return parse_point(str(value), now_ms=now_ms)
-        except InvalidTime as error:
-            raise InvalidTime(error.text, f"option {name}: {error.reason}") from error
-    raise InvalidRequest(f"option {name}: time {value!r}, ms since the epoch or a text")
-
-
-def read_by_partition(options: Options, name: str, read: Callable[[object], int]) -> PerPartition:
-    """`{"topic": {"0": VALUE}}` as values by partition."""
-    found: dict[TopicPartition, int] = {}
-    for topic, values in options.json(name).items():
-        if not isinstance(values, dict):
-            raise InvalidRequest(f"option {name}={json.dumps(values)}: {READ_OPTIONS[name]}")
-        for number, value in values.items():
-            if not re.fullmatch(r"[0-9]{1,9}", number):
-                raise InvalidRequest(f"option {name}: {number!r} is no number of a partition")
-            found[TopicPartition(topic, int(number))] = read(value)
-    return found

@@ -11,16 +11,9 @@ from typing import Final
 
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, InvalidTime
+from tidelog.spark.option_ranges import EARLIEST, LATEST, Given, read_by_partition, read_time_option
 from tidelog.spark.options import READ_OPTIONS, Options
-from tidelog.spark.source_options import (
-    EARLIEST,
-    LATEST,
-    Given,
-    SourceOptions,
-    read_by_partition,
-    read_source_options,
-    read_time_option,
-)
+from tidelog.spark.source_options import SourceOptions, read_source_options
 from tidelog.spark.stream_limits import MAX_DELAY_MS, Limits
 from tidelog.timespec.units import NS_PER_MS, parse_duration
 

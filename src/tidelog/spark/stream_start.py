@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from tidelog.errors import InvalidRequest, LostOffsets
-from tidelog.spark.source_options import EARLIEST, LATEST, Given
+from tidelog.spark.option_ranges import EARLIEST, LATEST, Given
 from tidelog.spark.stream_loss import Extent, Seen
 from tidelog.spark.stream_options import Start
 from tidelog.types import TopicPartition

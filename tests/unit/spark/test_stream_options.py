@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.spark.source_options import EARLIEST, LATEST
+from tidelog.spark.option_ranges import EARLIEST, LATEST
 from tidelog.spark.stream_limits import Limits
 from tidelog.spark.stream_options import (
     STREAM_OPTIONS,

@@ -51,7 +51,7 @@ def test_the_error_names_partition_and_offset(
     with pytest.raises(kind) as caught:
         rows(root, **options)
     place = "t-0 offset 0" if options.get("keyAs") == "uuid" else "t-1 offset 10"
-    assert f"{place}: column {column}" in str(caught.value)
+    assert f"{place} (column {column}):" in str(caught.value)
 
 
 def test_permissive_shows_the_rest_and_says_why(root: str) -> None:
@@ -60,9 +60,12 @@ def test_permissive_shows_the_rest_and_says_why(root: str) -> None:
     (odd,) = [row for row in found if row["_corrupt_record"] is not None]
     assert (odd["key"], odd["value"], odd["timestamp"]) == (None, None, None)
     assert (odd["topic"], odd["partition"], odd["offset"]) == ("t", 1, 10)
-    reasons = str(odd["_corrupt_record"]).split("; t-1 offset 10: ")
-    assert [reason.split(":")[0] for reason in reasons[1:]] == ["column value", "column timestamp"]
-    assert reasons[0].startswith("t-1 offset 10: column key:")
+    reasons = str(odd["_corrupt_record"]).split("; t-1 offset 10 ")
+    assert [reason.split(":")[0] for reason in reasons[1:]] == [
+        "(column value)",
+        "(column timestamp)",
+    ]
+    assert reasons[0].startswith("t-1 offset 10 (column key):")
     assert {row["key"] for row in found if row is not odd} == {7}
 
 
