@@ -9,6 +9,7 @@ Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes
 Over 400 lines because every call stands here with its contract; the work is done elsewhere.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Self
@@ -22,7 +23,7 @@ from tidelog.objects import env_for, local_path
 from tidelog.record.record import Record
 from tidelog.storage.log import BATCH_BYTES, AppendResult, Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.log_reader import LogReader, unknown_times_note
 from tidelog.storage.partitioner import Partitioner
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
@@ -32,6 +33,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    RecordCount,
     TopicPartition,
 )
 
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from tidelog.frames import Scan, TopicChoice
     from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats
+
+_LOGGER = logging.getLogger(__name__)
 
 # What a point in time may be given as: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
@@ -269,12 +273,24 @@ class Directory(Closing):
             clock: `record` or `append`.
 
         Returns:
-            Every partition asked; None where no record is that late.
+            Every partition asked; None where no record is that late. On the append clock,
+            `without_time` is the number of records before the answer whose append time is unknown.
+            Where the answer is None, `without_append_time` tells how many there are in all, and a
+            warning is logged if there are any.
 
         Raises:
             ValueError: A negative time, or an unknown clock.
         """
-        return self._log_dir.offsets_for_times(times, clock=ClockName(clock))
+        found = self._log_dir.offsets_for_times(times, clock=ClockName(clock))
+        if ClockName(clock) is ClockName.APPEND:
+            for name, answer in found.items():
+                if answer is None and (count := self.without_append_time(name)):
+                    _LOGGER.warning("%s", unknown_times_note(name, count))
+        return found
+
+    def without_append_time(self, partition: TopicPartition) -> int:
+        """Number of records of a partition whose append time is unknown."""
+        return self.partition(partition.topic, partition.partition).without_append_time()
 
     def offsets_at(
         self, topic: str, when: When, *, clock: str = ClockName.RECORD
@@ -382,8 +398,12 @@ class Directory(Closing):
         end: When | None = None,
         clock: str = ClockName.RECORD,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> int:
+    ) -> RecordCount:
         """How many records `read` would hand out of the same range, mostly by zone maps alone.
+
+        Returns:
+            The number, an int; its `without_time` is the number of records that have no time on
+            the clock, so lie in no range.
 
         Raises:
             As `read`; for figures by partition see `tidelog.scan.count`.
@@ -393,7 +413,7 @@ class Directory(Closing):
         wanted = Wanted(start_ms=_maybe(self.point, start), end_ms=_maybe(self.point, end))
         clock_name = ClockName(clock)
         found = count(self._log_dir, topic, wanted=wanted, clock=clock_name, isolation=isolation)
-        return found.records
+        return RecordCount(found.records, without_time=found.without_time, is_least=found.is_least)
 
     def scan(  # noqa: PLR0913 - one keyword for each way to choose
         self,

@@ -18,7 +18,7 @@ from tidelog.scan import count as count_records
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import format_ms
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicPartition
 
 if TYPE_CHECKING:
     import duckdb
@@ -197,9 +197,10 @@ class Scan(ArrowSource):
             self.plan(), self._columns(), options=options, stats=stats, threads=threads
         )
 
-    def count(self) -> int:
+    def count(self) -> RecordCount:
         """How many records there are, mostly by zone maps alone; see `tidelog.scan.count`."""
-        return self.counts().records
+        found = self.counts()
+        return RecordCount(found.records, without_time=found.without_time, is_least=found.is_least)
 
     def counts(self) -> Count:
         """How many records there are, by partition, and what was read to know it."""

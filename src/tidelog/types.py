@@ -98,11 +98,35 @@ class OffsetAndTimestamp(NamedTuple):
         offset: Logical offset of the record found.
         timestamp: Its time in ms on the clock that was asked.
         leader_epoch: Leader epoch of its batch, None where unknown.
+        without_time: Records before it whose append time is unknown, in an answer on the append
+            clock that a directory gives: each of them may be a match. 0 on the record clock, and
+            in answers of brokers, which do not tell it.
     """
 
     offset: int
     timestamp: int
     leader_epoch: int | None = None
+    without_time: int = 0
+
+
+class RecordCount(int):
+    """A number of records in a range of time, and of those that lie in no range.
+
+    Attributes:
+        without_time: Records of the topic that have no time on the clock.
+        is_least: Whether there may be more of those, as `tidelog.scan.count.PartitionCount` says.
+    """
+
+    without_time: int
+    is_least: bool
+
+    def __new__(
+        cls, records: int, *, without_time: int = 0, is_least: bool = False
+    ) -> "RecordCount":
+        """Make the number, which compares and adds as an int."""
+        found = super().__new__(cls, records)
+        found.without_time, found.is_least = without_time, is_least
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from tidelog.errors import (
     ReadOnly,
     UnknownTopic,
 )
+from tidelog.record.builder import build_batch
+from tidelog.scan import TimeMode, Wanted, plan
 from tidelog.storage.partitioner import partition_of
-from tidelog.types import Header, NewRecord, TopicPartition
+from tidelog.types import ClockName, Header, NewRecord, TopicPartition
 
 PATH = "/data"
 CONFIG = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -202,3 +204,59 @@ def test_tidelog_open_is_the_way_in(tmp_path: Path) -> None:
         assert dict(directory.topics()) == {}
     with pytest.raises(InvalidRequest):
         tidelog.open(str(tmp_path / "missing"))
+
+
+class TestRecordsWithoutAnAppendTime:
+    """Ten records of another program, then five of ours; answers tell of the ten."""
+
+    @pytest.fixture
+    def directory(self) -> Directory:
+        env = seeded_env(1)
+        with Directory.open(PATH, writable=True, env=env) as new:
+            new.create_topic("t", config=CONFIG)
+            path = new.partition("t", 0).segments[-1].log_path
+        data = b"".join(build_batch(keyed(2), base_offset=offset) for offset in range(0, 10, 2))
+        file = env.files.open(path, write=True)
+        file.pwrite(data, 0)
+        file.sync()
+        file.close()
+        env.files.remove(f"{PATH}/.kafka_cleanshutdown")
+        directory = Directory.open(PATH, writable=True, env=env)
+        directory.append("t", keyed(5))
+        return directory
+
+    def test_a_look_up_tells_how_many_earlier_ones_there_are(self, directory: Directory) -> None:
+        (answer,) = directory.offsets_at("t", START_MS, clock="append").values()
+        assert answer is not None
+        assert (answer.offset, answer.without_time) == (10, 10)
+        directory.log("t", 0).delete_records(3)
+        (answer,) = directory.offsets_at("t", START_MS, clock="append").values()
+        assert answer is not None
+        assert (answer.offset, answer.without_time) == (10, 7)
+        (answer,) = directory.offsets_at("t", 0).values()
+        assert answer is not None
+        assert answer.without_time == 0
+
+    def test_an_answer_that_is_none_is_logged_with_their_number(
+        self, directory: Directory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name = TopicPartition("t", 0)
+        assert directory.offsets_at("t", START_MS + 1, clock="append") == {name: None}
+        assert "the append time of 10 records" in caplog.text
+        assert directory.without_append_time(name) == 10
+
+    def test_a_count_is_a_number_that_tells_it(self, directory: Directory) -> None:
+        found = directory.count("t", start=START_MS, clock="append")
+        assert (found, found.without_time, found.is_least) == (5, 10, False)
+        found = directory.scan("t", start=START_MS, clock="append").count()
+        assert (found, found.without_time) == (5, 10)
+
+    def test_a_plan_by_positions_reports_it(self, directory: Directory) -> None:
+        planned = plan(
+            directory.log_dir,
+            "t",
+            wanted=Wanted(start_ms=START_MS),
+            clock=ClockName.APPEND,
+            times=TimeMode.POSITIONS,
+        )
+        assert "the append time of 10 records before the answer" in planned.reports[-1]

@@ -55,19 +55,40 @@ def find_offsets(
         output.time("time"),
         output.number("leader_epoch"),
     ]
+    unknown: list[int] | None = None
     if place.access is not None:
         with open_remote(surroundings, place.access) as cluster:
             found = _remote_answers(surroundings, cluster, topic, question)
     else:
         with open_directory(surroundings, place.data) as directory:
             found = _answers(surroundings, directory, topic, question)
+            if question.clock is ClockName.APPEND and question.at not in (EARLIEST, LATEST):
+                unknown = _unknown(directory, topic, found)
     rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(found)]
+    if unknown is not None:
+        columns.append(output.number("without_time"))
+        for row, count in zip(rows, unknown, strict=True):
+            row.append(count)
     output.print_rows(surroundings, columns, rows, kind, zone=question.zone)
+    if unknown is not None and any(unknown):
+        surroundings.say(
+            f"the append time of {sum(unknown)} records before these offsets is unknown; any of"
+            " them may be that late"
+        )
     missing = sum(answer is None for answer in found)
     if missing:
         surroundings.say(
             f"{missing} of {len(found)} partitions have no record at or after {question.at}"
         )
+
+
+def _unknown(directory: Directory, topic: str, found: list[OffsetAndTimestamp | None]) -> list[int]:
+    """For each partition how many records before the answer have no append time."""
+    names = directory.log_dir.partitions(topic)
+    return [
+        directory.without_append_time(name) if answer is None else answer.without_time
+        for name, answer in zip(names, found, strict=True)
+    ]
 
 
 def _answers(
@@ -110,7 +131,11 @@ def _found(
         ends = directory.end_offsets(partitions, isolation=question.isolation)
         return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
     time_ms = times.read_point(surroundings, question.at, question.zone)
-    answers = directory.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=question.clock)
+    asked = dict.fromkeys(partitions, time_ms)
+    if isinstance(directory, Directory):
+        answers = directory.log_dir.offsets_for_times(asked, clock=question.clock)
+    else:
+        answers = directory.offsets_for_times(asked, clock=question.clock)
     return [answers[p] for p in partitions]
 
 

@@ -29,6 +29,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    RecordCount,
     TopicPartition,
 )
 
@@ -216,7 +217,7 @@ class AsyncRemoteDirectory:
         end: When | None = None,
         clock: str = ClockName.RECORD,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> int:
+    ) -> RecordCount:
         """See `RemoteDirectory.count`."""
         found = self._directory.scan(topic, start=start, end=end, clock=clock, isolation=isolation)
         return await self._run(found.count)

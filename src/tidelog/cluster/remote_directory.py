@@ -37,6 +37,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    RecordCount,
     TopicPartition,
 )
 
@@ -381,7 +382,7 @@ class RemoteDirectory(Closing):
         end: When | None = None,
         clock: str = ClockName.RECORD,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> int:
+    ) -> RecordCount:
         """How many records `read` would hand out of the same range; they are all fetched."""
         return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
 

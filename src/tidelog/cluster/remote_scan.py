@@ -13,7 +13,7 @@ from tidelog.errors import ClusterFailure, InvalidRequest, MissingTimestamps
 from tidelog.frames import ArrowSource, TopicChoice, needs_arrow
 from tidelog.scan import ScanStats, Split, Wanted
 from tidelog.storage.files import decode_topic_id
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,11 +233,13 @@ class RemoteScan(ArrowSource):
         rows = self._rows(self.plan(), self._columns(), stats or ScanStats())
         return pa.RecordBatchReader.from_batches(schema, rows)
 
-    def count(self) -> int:
+    def count(self) -> RecordCount:
         """How many records there are; they are all fetched, since brokers can't count."""
         needs_arrow()
-        rows = self._rows(self.plan(), ("offset",), ScanStats())
-        return sum(batch.num_rows for batch in rows)
+        stats = ScanStats()
+        rows = self._rows(self.plan(), ("offset",), stats)
+        number = sum(batch.num_rows for batch in rows)
+        return RecordCount(number, without_time=stats.without_time)
 
     def _rows(
         self, splits: Sequence[Split], columns: Sequence[str], stats: ScanStats

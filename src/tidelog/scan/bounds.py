@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tidelog.errors import InvalidRequest, LostOffsets
 from tidelog.scan.split import EARLIEST, LATEST, Wanted
+from tidelog.storage.log_reader import LogReader, unknown_times_note
 from tidelog.types import (
     INT64_MAX,
     INT64_MIN,
@@ -116,6 +117,17 @@ def resolve(reader: PartitionView, wanted: Wanted, question: Question) -> Bounds
     if wanted.filter_ms is not None:
         time_range = _overlap(time_range, wanted.filter_ms)
     return Bounds(start, max(start, end), time_range, tuple(lost))
+
+
+def append_time_notes(
+    reader: LogReader, wanted: Wanted, question: Question, start: int
+) -> tuple[str, ...]:
+    """What `start` does not tell where it stands for a time on the append clock."""
+    is_position = question.times is TimeMode.POSITIONS and wanted.start_ms is not None
+    if not is_position or question.clock is ClockName.RECORD:
+        return ()
+    count = reader.without_append_time(start)
+    return (unknown_times_note(reader.topic_partition, count),) if count else ()
 
 
 def _overlap(times: tuple[int, int] | None, others: tuple[int, int]) -> tuple[int, int]:

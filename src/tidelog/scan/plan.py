@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
 from tidelog.markup import bytes_text, html_table
-from tidelog.scan.bounds import Bounds, Question, TimeMode, resolve
+from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.collection import without_collection
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, Split, Wanted, pack
@@ -277,6 +277,7 @@ class _Draft:
     log_bytes: int
     sidecar_bytes: int
     has_skipped: bool
+    notes: tuple[str, ...] = ()
 
 
 def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -> int:
@@ -330,7 +331,8 @@ class _Planner:
         with without_collection():
             uncut = list(finder.pieces())
         sizes = reader.size_bytes(), finder.sidecar_bytes
-        return _Draft(name, reader, bounds, uncut, *sizes, finder.has_skipped)
+        notes = append_time_notes(reader, wanted, self._question, bounds.start)
+        return _Draft(name, reader, bounds, uncut, *sizes, finder.has_skipped, notes)
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
         """The plan of these drafts, in splits of about `target_bytes`."""
@@ -341,7 +343,7 @@ class _Planner:
             log_bytes=sum(draft.log_bytes for draft in drafts),
             sidecar_bytes=sum(draft.sidecar_bytes for draft in drafts),
             has_skipped=any(draft.has_skipped for draft in drafts),
-            reports=tuple(self._log_dir.reports),
+            reports=(*self._log_dir.reports, *(note for one in drafts for note in one.notes)),
         )
 
     def whole(self, draft: _Draft) -> Split:

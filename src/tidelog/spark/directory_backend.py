@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidelog.storage.epochs import LeaderEpochs
     from tidelog.storage.log_dir import LogDir
     from tidelog.storage.log_reader import LogReader
+    from tidelog.types import OffsetAndTimestamp
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
@@ -141,7 +142,20 @@ class DirectoryBackend:
         """See `Backend`."""
         with self._open() as log_dir:
             found = log_dir.offsets_for_times(times, clock=self._options.clock)
+            if self._options.clock is ClockName.APPEND:
+                self._warn_of_unknown(log_dir, found)
         return {name: None if hit is None else hit.offset for name, hit in found.items()}
+
+    def _warn_of_unknown(
+        self, log_dir: "LogDir", found: "Mapping[TopicPartition, OffsetAndTimestamp | None]"
+    ) -> None:
+        from tidelog.storage.log_reader import unknown_times_note
+
+        for name, hit in found.items():
+            reader = log_dir.reader(name.topic, name.partition)
+            count = hit.without_time if hit is not None else reader.without_append_time()
+            if count:
+                _LOG.warning("%s", unknown_times_note(name, count))
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `Backend`; as `leader-epoch-checkpoint` knows them."""

@@ -465,7 +465,8 @@ class LogDir(TopicDeletion):
             clock: Which of a record's two times is meant.
 
         Returns:
-            Every partition asked, None where no record is that late. Source: KIP-79.
+            Every partition asked, None where no record is that late. On the append clock with
+            the number of records before it that have no time. Source: KIP-79.
 
         Raises:
             ValueError: A negative time; nothing was looked up.
@@ -474,10 +475,15 @@ class LogDir(TopicDeletion):
         for name, timestamp_ms in times.items():
             if timestamp_ms < 0:
                 raise ValueError(f"{name}: time {timestamp_ms} is negative")
-        return {
-            name: self.reader(name.topic, name.partition).offset_for_time(time_ms, clock=clock)
-            for name, time_ms in times.items()
-        }
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for name, time_ms in times.items():
+            reader = self.reader(name.topic, name.partition)
+            answer = reader.offset_for_time(time_ms, clock=clock)
+            if answer is not None and clock is ClockName.APPEND:
+                without_time = reader.without_append_time(answer.offset)
+                answer = answer._replace(without_time=without_time)
+            found[name] = answer
+        return found
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that can be read of each partition. Source: KIP-79."""

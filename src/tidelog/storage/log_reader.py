@@ -25,7 +25,7 @@ from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
 from tidelog.storage.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.tiers.view import TierAccess
-from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
+from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.array_lookup import Longs
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from tidelog.storage.txn_index import AbortedTxn
 
 ANY_OFFSET: Final = 2**63 - 1
+
+
+def unknown_times_note(name: TopicPartition, count: int) -> str:
+    """Note on an answer on the append clock that some records can't be part of."""
+    return (
+        f"{name}: the append time of {count} records before the answer is unknown; any of them may"
+        " be that late"
+    )
 
 
 class LogReader(LoadedLog):
@@ -148,6 +156,14 @@ class LogReader(LoadedLog):
             self._log_start_offset,
             search=self._search,
         )
+
+    @typed_read
+    def without_append_time(self, before: int | None = None) -> int:
+        """Number of records before an offset (of all where None) whose append time is unknown."""
+        end = self.log_end_offset if before is None else before
+        self.trusted_end()
+        start = self._log_start_offset
+        return lookup.count_without_append_time(self._segments, start, end)
 
     @typed_read
     def find_in_memory(self, timestamp_ms: int) -> OffsetAndTimestamp | lookup.NotLoaded | None:

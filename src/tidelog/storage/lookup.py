@@ -164,6 +164,38 @@ def find_by_append_time(
     return None
 
 
+def count_without_append_time(segments: Sequence[Segment], start: int, end: int) -> int:
+    """Number of data records with offsets in [start, end) whose append time is unknown."""
+    spans = [
+        (segment, max(start, segment.base_offset), min(end, segment.end_offset))
+        for segment in segments
+    ]
+    return sum(
+        _count_unstamped(segment, *span)
+        for segment, first, behind in spans
+        if first < behind and segment.may_reach_append_ms(HIGHEST)
+        for span in segment.append_times.unknown_in(first, behind)
+    )
+
+
+def _count_unstamped(segment: Segment, first: int, end: int) -> int:
+    """Number of data records with offsets in [first, end) in batches that bear no append time."""
+    count = 0
+    position = position_floor(segment, first)
+    for at, batch in iterate_batches(segment, position, segment.size_bytes):
+        if batch.base_offset >= end:
+            break
+        if batch.last_offset < first or batch.is_control or stamped_ms(batch) is not None:
+            continue
+        number = batch.record_count
+        if number is not None and first <= batch.base_offset and batch.last_offset < end:
+            count += number
+        else:
+            records = checked_records(segment, at, batch)
+            count += sum(first <= record.offset < end for record in records)
+    return count
+
+
 def _candidates(segment: Segment, target: int, start: int) -> Iterator[tuple[int, int, int | None]]:
     """Runs of offsets that may hold a match, in order: (start, end, append time or unknown)."""
     for first, end, append_ms in segment.append_times.runs(start, segment.end_offset):

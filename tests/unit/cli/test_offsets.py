@@ -49,3 +49,12 @@ def test_max_is_about_the_record_clock(two: Cli) -> None:
     result = two.run("offsets", "flights", "--at", "max", "--clock", "append")
     assert result.code == 3
     assert "record clock" in result.err
+
+
+def test_records_without_an_append_time_are_told(two: Cli) -> None:
+    two.data.joinpath("flights-0", "00000000000000000000.appendtime").unlink()
+    result = two.ok("offsets", "flights", "--at", "-2h", "--clock", "append", "-o", "json")
+    assert [row["without_time"] for row in result.objects] == [2, 0]
+    assert "the append time of 2 records before these offsets is unknown" in result.err
+    result = two.ok("offsets", "flights", "--at", "-2h", "-o", "json")
+    assert "without_time" not in result.objects[0]
