@@ -16,7 +16,10 @@ Over 400 lines because it is one list, a few lines for each class.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
+
+# Characters of a value that an error shows.
+_SHOWN_MAX: Final = 400
 
 
 class TidelogError(Exception):
@@ -459,6 +462,13 @@ class ClockJump(TidelogError):
         super().__init__(reason)
 
 
+def shortened(value: str) -> str:
+    """Return a value as errors show it: the beginning of a long one, with its length."""
+    if len(value) <= _SHOWN_MAX:
+        return value
+    return f"{value[:_SHOWN_MAX]}... ({len(value)} characters)"
+
+
 class ConfigError(TidelogError):
     """A setting with an unknown name or a value outside its range.
 
@@ -474,7 +484,7 @@ class ConfigError(TidelogError):
         self.key = key
         self.value = value
         self.allowed = allowed
-        shown = key if value is None else f"{key}={value}"
+        shown = key if value is None else f"{key}={shortened(value)}"
         super().__init__(f"{shown}: {allowed}")
 
 

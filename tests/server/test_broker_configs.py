@@ -53,10 +53,12 @@ def start(data: str, **settings: str) -> Broker:
     return tidelog.broker(data, settings={**SETTINGS, **given})
 
 
-def alter(broker: Broker, who: str, *changes: Change, trial: bool = False) -> tuple[int, str]:
-    """Change settings of the broker or of all; error code and text."""
+def alter(
+    broker: Broker, who: str, *changes: Change, trial: bool = False, kind: int = BROKER
+) -> tuple[int, str]:
+    """Change settings of the broker, of all, or of a topic; error code and text."""
     resource = IncrementalAlterConfigsResource(
-        resource_type=BROKER,
+        resource_type=kind,
         resource_name=who,
         configs=[
             IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
@@ -263,3 +265,47 @@ def test_another_brokers_settings_are_not_ours(data: str) -> None:
     Path(data, CLUSTER_FILE).write_bytes(text)
     with start(data) as broker:
         assert described(broker, OWN, "max.connections").config_source == DEFAULT
+
+
+THROTTLED = "leader.replication.throttled.replicas"
+INVALID_CONFIG = 40
+# Half of what a string of the protocol holds, and a little more.
+HALVES = [",".join(f"{half}{n:04}:0" for n in range(2100)) for half in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "who", "name"), [(TOPIC, "t", THROTTLED), (BROKER, ALL, "log.cleanup.policy")]
+)
+def test_a_list_grows_no_longer_than_clients_can_be_told(
+    data: str, kind: int, who: str, name: str
+) -> None:
+    halves = HALVES if kind == TOPIC else ["compact", ",".join(["delete"] + ["x" * 9] * 3500)]
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("t"))
+        assert alter(broker, who, (name, APPEND, halves[0]), kind=kind) == (0, "")
+        before = described(broker, who, name, kind).value
+        code, text = alter(broker, who, (name, APPEND, halves[1]), kind=kind)
+        assert code == INVALID_CONFIG
+        assert len(text) < 2000
+        assert described(broker, who, name, kind).value == before
+    with start(data) as broker:
+        assert described(broker, who, name, kind).value == before
+
+
+def test_a_long_value_that_is_refused_is_answered(data: str) -> None:
+    long = "x" * 32_760
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("t"))
+        for name in ("cleanup.policy", "retention.ms", long):
+            code, text = alter(broker, "t", (name, SET, long), kind=TOPIC)
+            assert code == INVALID_CONFIG
+            assert text
+        assert alter(broker, ALL, (long, SET, "1"))[0]
+        assert alter(broker, long, ("max.connections", SET, "1"))[0]
+
+
+def test_what_is_too_long_already_is_told_as_null(data: str) -> None:
+    users = ";".join(f"User:{n:07}" for n in range(4000))
+    with start(data, super_users=users) as broker:
+        assert described(broker, OWN, "super.users").value is None
+        assert described(broker, OWN, "max.connections").value is not None

@@ -159,7 +159,7 @@ def _committed(client: Client, operation: str, place: "ck.TopicPartition") -> Co
         return None
     epoch = place.leader_epoch
     known = None if epoch == NO_LEADER_EPOCH else epoch
-    return Committed(place.offset, known, place.metadata or "")
+    return Committed(place.offset, known)
 
 
 def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
@@ -197,11 +197,7 @@ def _place(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
     from confluent_kafka import TopicPartition as Place
 
     if offset.leader_epoch is None:
-        return Place(partition.topic, partition.partition, offset.offset, offset.metadata)
+        return Place(partition.topic, partition.partition, offset.offset)
     return Place(
-        partition.topic,
-        partition.partition,
-        offset.offset,
-        metadata=offset.metadata,
-        leader_epoch=offset.leader_epoch,
+        partition.topic, partition.partition, offset.offset, leader_epoch=offset.leader_epoch
     )

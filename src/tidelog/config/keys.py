@@ -4,8 +4,24 @@ Source: Kafka 4.3's `TopicConfig`, `LogConfig` and `ServerTopicConfigSynonyms`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from tidelog.config.values import ConfigValue, ValueKind
+from tidelog.errors import ConfigError
+
+# Clients are told settings in strings of Kafka's protocol, which are no longer.
+TEXT_BYTES_MAX: Final = 32_767
+
+
+def is_tellable(text: str) -> bool:
+    """Whether a text fits into a string of Kafka's protocol."""
+    return len(text) <= TEXT_BYTES_MAX and len(text.encode(errors="replace")) <= TEXT_BYTES_MAX
+
+
+def ensure_tellable(name: str, text: str) -> None:
+    """Raise ConfigError for a value that no client could be told."""
+    if not is_tellable(text):
+        raise ConfigError(name, text, f"must be at most {TEXT_BYTES_MAX} bytes")
 
 
 @dataclass(frozen=True, slots=True)

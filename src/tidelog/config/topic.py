@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self, cast
 
+from tidelog.config.keys import ensure_tellable
 from tidelog.config.resolve import ConfigNote, NoteKind, Setting, resolve
 from tidelog.config.topic_keys import (
     CLEANUP_COMPACT,
@@ -182,6 +183,8 @@ def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote
     Source: what a topic's registry entry holds, so that old names don't outlive their author.
     """
     settings, notes = resolve(given)
+    for name, text in given.items():
+        ensure_tellable(name, text)
     return {name: text_of(setting.value) for name, setting in settings.items()}, notes
 
 

@@ -10,9 +10,11 @@ from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.config.dynamic import TOPIC_DEFAULTS, is_list
+from tidelog.config.keys import ensure_tellable
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.errors import ConfigError
 from tidelog.server.errors import UNKNOWN_SERVER_ERROR, Refusal
-from tidelog.server.topic_rules import INVALID_CONFIG, INVALID_REQUEST, parsed
+from tidelog.server.topic_rules import INVALID_CONFIG, INVALID_REQUEST, config_refusal, parsed
 
 
 class Operation(IntEnum):
@@ -64,10 +66,19 @@ def _changed(
             case Operation.DELETE:
                 found[change.name] = None
             case Operation.APPEND | Operation.SUBTRACT:
-                found[change.name] = changed_list(change)
+                found[change.name] = _told(change.name, changed_list(change))
             case _:
                 raise Refusal(UNKNOWN_SERVER_ERROR)
     return found
+
+
+def _told(name: str, text: str) -> str:
+    """A list that has grown, which no request has held to the length of a string."""
+    try:
+        ensure_tellable(name, text)
+    except ConfigError as error:
+        raise config_refusal(error) from error
+    return text
 
 
 def _changed_list(change: Change, given: Mapping[str, str], config: TopicConfig) -> str:

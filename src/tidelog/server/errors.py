@@ -5,6 +5,8 @@ from typing import ClassVar, Final
 from tidelog.errors import TidelogError
 
 UNKNOWN_SERVER_ERROR: Final = -1
+# Characters, of up to four bytes each; a string of the protocol has 32,767 bytes at most.
+_MESSAGE_MAX: Final = 8_000
 
 
 class Unanswered(TidelogError):
@@ -26,13 +28,16 @@ class Refusal(TidelogError):
 
     Attributes:
         error_code: Kafka's.
-        message: What tools print; None for no text.
+        message: What tools print; None for no text. Of what clients have sent it may hold a part as
+            long as a string of the protocol can be, so it is cut where it would not fit into one.
     """
 
     code: ClassVar[int | None] = None
 
     def __init__(self, error_code: int, message: str | None = None) -> None:
         self.error_code = error_code
+        if message is not None and len(message) > _MESSAGE_MAX:
+            message = f"{message[:_MESSAGE_MAX]}... ({len(message)} characters)"
         self.message = message
         super().__init__(message or f"error {error_code}")
 

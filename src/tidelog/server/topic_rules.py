@@ -12,7 +12,7 @@ from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, shortened
 from tidelog.server.errors import Refusal
 
 UNKNOWN_TOPIC: Final = 3
@@ -191,5 +191,5 @@ def config_refusal(error: ConfigError, error_code: int = INVALID_CONFIG) -> Refu
     """What a client hears of a setting that can't be."""
     if error.value is None:
         return Refusal(error_code, str(error))
-    text = f"Invalid value {error.value} for configuration {error.key}: {error.allowed}"
+    text = f"Invalid value {shortened(error.value)} for configuration {error.key}: {error.allowed}"
     return Refusal(error_code, text)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.config import TopicConfig
+from tidelog.config.keys import is_tellable
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.altered_configs import (
     AlterConfigsRequest,
@@ -134,16 +135,21 @@ def _described(
     return found
 
 
+def _told(text: str | None) -> str | None:
+    """The value; null, as for passwords, where no string of the protocol holds it."""
+    return None if text is None or not is_tellable(text) else text
+
+
 def _shown(setting: DescribedSetting, request: DescribeConfigsRequest) -> DescribedConfig:
     layers = setting.layers if request.include_synonyms else ()
     return DescribedConfig(
         name=setting.name,
-        value=setting.value,
+        value=_told(setting.value),
         read_only=setting.is_read_only,
         config_source=setting.source,
         is_sensitive=setting.is_sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=layer.name, value=layer.value, source=layer.source)
+            DescribeConfigsSynonym(name=layer.name, value=_told(layer.value), source=layer.source)
             for layer in layers
         ],
         config_type=setting.kind,

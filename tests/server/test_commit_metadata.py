@@ -1,0 +1,71 @@
+"""Commits that carry a text: groups that have some are shown and moved, and ours carry none."""
+
+import pytest
+from tests.commanding import Shell, only
+from tests.server.raw import RawClient
+
+import tidelog
+from tidelog.cluster.view import Committed
+from tidelog.protocol.messages import OFFSET_COMMIT, OFFSET_FETCH
+from tidelog.protocol.messages.commits import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.groups import OffsetFetchRequest, OffsetFetchTopic
+from tidelog.server.in_process import Broker
+from tidelog.types import NewRecord, TopicPartition
+
+PLACE = TopicPartition("t", 0)
+# What the client library finds behind a text of this length is chance: several lengths and tries.
+TEXTS = ("", "a", "ab", "abc", "é" * 12, "x" * 200)
+
+
+@pytest.fixture
+def shell(broker: Broker) -> Shell:
+    broker.call(lambda node: node.topics.create("t"))
+    with tidelog.connect(broker.bootstrap_servers) as log:
+        log.append("t", [NewRecord(value=b"v")] * 9)
+        log.cluster.commit("g", {PLACE: Committed(1)})  # the broker has its groups from now on
+    return Shell(broker.bootstrap_servers)
+
+
+def commit(address: str, group: str, text: str) -> None:
+    """Commit offset 3 as a consumer that notes a text with it."""
+    part = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=3, committed_metadata=text
+    )
+    topic = OffsetCommitRequestTopic(name="t", partitions=[part])
+    message = OffsetCommitRequest(group_id=group, member_id="", topics=[topic])
+    with RawClient(address) as client:
+        answer = client.ask(OFFSET_COMMIT, 7, message)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+def committed(address: str, group: str) -> tuple[int, str | None]:
+    """Offset and text, as they are on the wire."""
+    topic = OffsetFetchTopic(name="t", partition_indexes=[0])
+    with RawClient(address) as client:
+        answer = client.ask(OFFSET_FETCH, 5, OffsetFetchRequest(group_id=group, topics=[topic]))
+    found = answer.topics[0].partitions[0]
+    return found.committed_offset, found.metadata
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_group_whose_commits_carry_a_text_is_shown_and_moved(shell: Shell, text: str) -> None:
+    commit(shell.bootstrap, "g", text)
+    for _ in range(3):
+        (group,) = shell.rows("groups", "describe", "g")
+        assert only(group["offsets"])["offset"] == 3
+        (row,) = shell.rows("lag", "g")
+        assert row["committed"] == 3
+    shell.rows("rewind", "--group", "g", "--to", "earliest", "--execute")
+    assert committed(shell.bootstrap, "g") == (0, "")
+
+
+@pytest.mark.parametrize("epoch", [None, 0])
+def test_a_commit_of_ours_carries_no_text(shell: Shell, epoch: int | None) -> None:
+    with tidelog.connect(shell.bootstrap) as log:
+        log.cluster.commit("g", {PLACE: Committed(5, epoch)})
+        assert log.cluster.committed("g") == {PLACE: Committed(5, epoch)}
+    assert committed(shell.bootstrap, "g") == (5, "")
