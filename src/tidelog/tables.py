@@ -11,6 +11,7 @@ try:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from tidelog.record.columns.encoder import check_times
     from tidelog.record.encode import encode_table
     from tidelog.record.partitions import choose_partitions
     from tidelog.scan import COLUMNS, ReadOptions, ScanStats, Wanted, plan, to_reader
@@ -88,7 +89,13 @@ def _pieces(batches: Iterable[bytearray]) -> Iterator[bytearray]:
 def choose_rows(
     table: pa.Table, partition_count: int, keyless: int
 ) -> tuple[npt.NDArray[np.int32], pa.Table]:
-    """Each row's partition, and the table without the column that may have said it."""
+    """Return each row's partition, and the table without the column that may have said it.
+
+    Raises:
+        InvalidRequest: A partition that is not there, or a column `timestamp` of another type.
+        InvalidTimestamp: A time that no way in takes.
+    """
+    check_times(table)
     if PARTITION_COLUMN in table.column_names:
         given = table[PARTITION_COLUMN].cast(pa.int32())
         chosen = np.asarray(given.combine_chunks().fill_null(keyless))

@@ -1,11 +1,16 @@
 """The words that every layer shares: topic partitions, clocks, timestamp types, special values.
 
-Owns no logic. Everything here is immutable.
+Everything here is immutable. Its only logic is what `NewRecord` takes, and what choices take.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple, NewType, TypeAlias
+from operator import index
+from typing import Final, NamedTuple, NewType, Self, TypeAlias
+
+from tidelog.errors import InvalidRequest, InvalidTimestamp
 
 # What every decoder accepts. (collections.abc.Buffer needs Python 3.12.)
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -137,18 +142,130 @@ class Header:
     value: bytes | None
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_TIME_FORM: Final = "a create time is 0 to 2^63-1 ms since 1970, or null for the log's clock"
+
+
+def time_refused(value: str, where: str = "") -> InvalidTimestamp:
+    """Return the error of a create time that no log should hold, the same by every way in."""
+    return InvalidTimestamp(f"{where}{': ' if where else ''}timestamp {value}: {_TIME_FORM}")
+
+
+def check_time(ms: int) -> int:
+    """Return a time in ms that was made of a date; raises InvalidTimestamp for one before 1970."""
+    if not 0 <= ms <= INT64_MAX:
+        raise time_refused(f"{ms} ms")
+    return ms
+
+
+def _as_time(given: object) -> int:
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise InvalidRequest(f"timestamp {given}: it has no time zone; give it one, or ms")
+        return check_time((given - _EPOCH) // _MS)
+    try:
+        ms = index(given)  # type: ignore[arg-type]
+    except TypeError:
+        ms = None
+    if ms is None or isinstance(given, bool):
+        raise InvalidRequest(
+            f"timestamp {given!r} is {type(given).__name__}; give ms since 1970, a datetime with a"
+            " time zone, or None for the log's clock; `point()` of a directory reads text"
+        )
+    if not NO_TIMESTAMP <= ms <= INT64_MAX:
+        raise time_refused(f"{ms} ms")
+    return ms
+
+
+def _as_bytes(name: str, given: object) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{name} is text that UTF-8 can't hold: {error}") from error
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise InvalidRequest(f"{name} is {type(given).__name__}; give bytes, text or None")
+
+
+def _as_headers(given: object) -> tuple[Header, ...]:
+    """Return headers of `Header`s, of pairs as Kafka's Python clients take them, or of a dict."""
+    if given is None:
+        return ()
+    pairs = given.items() if isinstance(given, Mapping) else given
+    if isinstance(pairs, str | bytes | Header):
+        pairs = None
+    try:
+        return tuple(_as_header(one) for one in pairs)  # type: ignore[attr-defined]
+    except TypeError:
+        raise InvalidRequest(
+            f"headers {given!r:.60}; give Header(key, value), pairs (key, value), or a dict"
+        ) from None
+
+
+def _as_header(given: object) -> Header:
+    if isinstance(given, Header):
+        key, value = given.key, given.value
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        key, value = given
+    else:
+        raise TypeError
+    if not isinstance(key, str):
+        raise InvalidRequest(f"the name of header {key!r:.60} is {type(key).__name__}; give text")
+    return Header(key, _as_bytes(f"the value of header {key!r:.60}", value))
+
+
+_PLAIN: Final = frozenset({bytes, type(None)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
     """A record as a producer hands it in.
 
     Attributes:
-        key: Serialized key, None for a record without one.
-        value: Serialized value, None is a tombstone in a compacted topic.
-        timestamp: Create time in ms; None asks for the log's clock, -1 means "has no time".
-        headers: In the producer's order; keys may repeat.
+        key: Serialized key, None for a record without one. Text is stored as UTF-8.
+        value: Serialized value, None is a tombstone in a compacted topic. Text is stored as UTF-8.
+        timestamp: Create time in ms, or a datetime with a time zone, which is rounded down to ms.
+            None asks for the log's clock, -1 means "has no time".
+        headers: In the producer's order; keys may repeat. Pairs (key, value) and a dict are taken.
+
+    Raises:
+        InvalidTimestamp: A time before 1970 or over 2^63-1 ms.
+        InvalidRequest: An argument of another type.
     """
 
     key: bytes | None = None
     value: bytes | None = None
     timestamp: int | None = None
     headers: tuple[Header, ...] = ()
+
+    def __post_init__(self) -> None:
+        time, keep = self.timestamp, object.__setattr__
+        if time is not None and (time.__class__ is not int or not -1 <= time <= INT64_MAX):
+            keep(self, "timestamp", _as_time(time))
+        if self.key.__class__ not in _PLAIN:
+            keep(self, "key", _as_bytes("key", self.key))
+        if self.value.__class__ not in _PLAIN:
+            keep(self, "value", _as_bytes("value", self.value))
+        if self.headers != ():
+            keep(self, "headers", _as_headers(self.headers))
+
+    @classmethod
+    def of_log(
+        cls,
+        *,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        timestamp: int | None = None,
+        headers: tuple[Header, ...] = (),
+    ) -> Self:
+        """Return a record that is in a log already: other programs write any time."""
+        self, keep = object.__new__(cls), object.__setattr__
+        for name, content in zip(
+            ("key", "value", "timestamp", "headers"), (key, value, timestamp, headers), strict=True
+        ):
+            keep(self, name, content)
+        return self

@@ -24,7 +24,7 @@ headers = st.lists(
     st.builds(Header, st.text(st.characters(codec="utf-8"), max_size=4), contents), max_size=3
 ).map(tuple)
 records = st.builds(
-    NewRecord, key=contents, value=contents, timestamp=times, headers=st.just(()) | headers
+    NewRecord.of_log, key=contents, value=contents, timestamp=times, headers=st.just(()) | headers
 )
 
 

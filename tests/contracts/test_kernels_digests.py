@@ -127,7 +127,7 @@ def log_of(records: Sequence[Entry], edges: Sequence[int], codec: Codec = Codec.
     """Batches of the records, cut at the edges; all times are small enough for one batch."""
     log = b""
     for start, end in pairwise(edges):
-        new = [NewRecord(key=k, value=v, timestamp=t) for k, v, t in records[start:end]]
+        new = [NewRecord.of_log(key=k, value=v, timestamp=t) for k, v, t in records[start:end]]
         if new:
             log += build_batch(new, base_offset=start, codec=codec)
     return log

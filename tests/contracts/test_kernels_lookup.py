@@ -44,7 +44,7 @@ def segments(draw: st.DrawFn) -> Segment:
         stamped = draw(st.integers(0, 3)) == 0
         deltas = np.cumsum(draw(st.lists(st.integers(1, 2), min_size=4, max_size=4))).tolist()
         batch = build_batch(
-            [NewRecord(key=None, value=b"v", timestamp=time) for time in times],
+            [NewRecord.of_log(key=None, value=b"v", timestamp=time) for time in times],
             base_offset=offset,
             codec=draw(st.sampled_from((Codec.NONE, Codec.NONE, Codec.NONE, Codec.LZ4))),
             timestamp_type=TimestampType(int(stamped)),

@@ -24,13 +24,13 @@ contents = (
 )
 headers = st.builds(Header, st.text(max_size=8), st.none() | st.binary(max_size=12))
 records = st.builds(
-    NewRecord,
+    NewRecord.of_log,
     key=contents,
     value=contents,
     timestamp=timestamps,
     headers=st.lists(headers, max_size=3).map(tuple),
 )
-plain_records = st.builds(NewRecord, key=contents, value=contents, timestamp=timestamps)
+plain_records = st.builds(NewRecord.of_log, key=contents, value=contents, timestamp=timestamps)
 
 
 @dataclass(frozen=True, slots=True)

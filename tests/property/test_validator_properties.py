@@ -33,7 +33,7 @@ timestamps = st.one_of(
 texts = st.one_of(st.none(), st.binary(max_size=6))
 records = st.lists(
     st.builds(
-        NewRecord,
+        NewRecord.of_log,
         key=texts,
         value=texts,
         timestamp=timestamps,

@@ -25,13 +25,13 @@ from tidelog.cli.input_rows import (
     to_json,
 )
 from tidelog.cli.problems import Refused, UsageProblem
-from tidelog.errors import InvalidTime, SerdeError
-from tidelog.types import Header, NewRecord
+from tidelog.errors import InvalidTime, InvalidTimestamp, SerdeError
+from tidelog.types import Header, NewRecord, check_time
 
 _SHOWN: Final = 60
 # As `read` calls its columns of epoch ms: their numbers are not looked at for their unit.
 _MS: Final = "_ms"
-_WHOLE: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+_WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 
 _BY_SUFFIX: Final = {
@@ -164,10 +164,11 @@ class _RecordMaker:
             self._columns.value,
             self._columns.headers,
         )
+        timestamp = None if time is None else _time(row, time, self._parse_time)
         return NewRecord(
             key=None if key is None else _encoded(row, key, self._key),
             value=row.raw if value is None else _encoded(row, value, self._value),
-            timestamp=None if time is None else _time(row, time, self._parse_time),
+            timestamp=timestamp,
             headers=() if headers is None else _headers(row, headers, self._header),
         )
 
@@ -207,8 +208,11 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
     content = _field(row, name)
     if content is None or content == "":
         return None
-    if isinstance(content, EpochMs) or (name.endswith(_MS) and _is_whole(content)):
-        return int(cast("int | str", content))
+    try:
+        if isinstance(content, EpochMs) or (name.endswith(_MS) and _is_whole(content)):
+            return check_time(int(cast("int | str", content)))
+    except InvalidTimestamp as error:
+        raise Refused(f"{row.place}: {name}: {error}") from error
     if isinstance(content, bool) or not isinstance(content, str | int | float | datetime):
         raise Refused(f"{row.place}: {name} is {str(content)[:_SHOWN]!r}, no time")
     if isinstance(content, float):
@@ -225,7 +229,7 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
 def _is_whole(content: object) -> bool:
     if isinstance(content, str):
         return _WHOLE.fullmatch(content) is not None
-    return isinstance(content, int) and not isinstance(content, bool)
+    return isinstance(content, int) and not isinstance(content, bool) and content >= 0
 
 
 def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:

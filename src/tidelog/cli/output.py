@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias
 from tidelog.cli import times
 from tidelog.cli.choices import Format
 from tidelog.cli.surroundings import Surroundings
+from tidelog.types import NO_TIMESTAMP
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
 Row: TypeAlias = Sequence[Cell]
@@ -103,7 +104,7 @@ def print_object(surroundings: Surroundings, content: dict[str, Cell]) -> None:
 
 def time_fields(name: str, ms: Cell, zone: str | None = None) -> dict[str, Cell]:
     """A time as scripts get it: `name` in ISO 8601, `name_ms` as a number; null for none."""
-    if not isinstance(ms, int) or ms < 0:
+    if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
     return {name: times.iso(ms, zone), f"{name}_ms": ms}
 

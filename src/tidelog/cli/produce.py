@@ -178,7 +178,7 @@ def _records(
     surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
 ) -> Iterator[NewRecord]:
     def parse_time(text: str) -> int:
-        return times.read_point(surroundings, text, options.zone)
+        return times.read_create_time(surroundings, text, options.zone)
 
     kind = options.format or inputs.format_of(options.source)
     if kind is InputFormat.PARQUET and options.source == STDIN:

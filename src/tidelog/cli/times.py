@@ -24,8 +24,13 @@ def iso(ms: int, zone: str | None = None) -> str:
 
 
 def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """A point in time in ms; raises InvalidTime."""
+    """Return a point in time in ms; raises InvalidTime."""
     return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+
+
+def read_create_time(surroundings: Surroundings, text: str, zone: str | None) -> int:
+    """Return a record's own time in ms, rounded down as in columns; raises InvalidTime."""
+    return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone, down=True)
 
 
 def read_bounds(

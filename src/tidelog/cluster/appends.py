@@ -22,7 +22,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.storage.log import AppendResult
-from tidelog.types import NO_OFFSET, NO_TIMESTAMP, Codec
+from tidelog.types import NO_OFFSET, NO_TIMESTAMP, Codec, time_refused
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
@@ -320,6 +320,4 @@ def _refuse_time(where: str, time_ms: int) -> None:
             " library would send the present time in its place"
         )
     if time_ms < NO_TIMESTAMP:
-        raise InvalidTimestamp(
-            f"{where}: timestamp {time_ms}; a record's is 1 ms or more, or -1 for none"
-        )
+        raise time_refused(f"{time_ms} ms", where)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import InvalidRecord, InvalidRequest, InvalidTimestamp
+from tidelog.record.columns.encoder import create_times
 from tidelog.tables import choose_rows
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
-_US: Final = 1000
 _COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 
@@ -43,20 +43,17 @@ def times(column: "Column", now_ms: int) -> list[int]:
     """Create times in ms, rounded down; `now_ms` for null.
 
     Raises:
-        InvalidTimestamp: A time of 0 ms, which the client library takes for "now".
+        InvalidTimestamp: A time of 0 ms, which the client library takes for "now", or one that
+            no way in takes.
+        InvalidRequest: The column holds neither timestamps nor integers.
     """
-    if pa.types.is_timestamp(column.type):
-        micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-        found = np.asarray(micros.fill_null(0)).astype(np.int64) // _US
-    else:
-        found = np.asarray(column.cast(pa.int64()).fill_null(0)).astype(np.int64)
-    is_given = np.asarray(column.is_valid())
-    if (is_given & (found == 0)).any():
+    found = create_times(column, len(column), now_ms)
+    if (found == 0).any():
         raise InvalidTimestamp(
             "a row whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client library would send"
             " the present time in its place; leave such rows out, or move them by a millisecond"
         )
-    filled: list[int] = np.where(is_given, found, now_ms).tolist()
+    filled: list[int] = found.tolist()
     return filled
 
 

@@ -342,7 +342,7 @@ def without_records(batch: Batch, offsets: set[int]) -> bytes | bytearray | memo
 def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
     """The record with the time that its producer gave it, which stays on disk under a stamp."""
     ms = record.create_timestamp if is_stamped else record.timestamp
-    return NewRecord(
+    return NewRecord.of_log(
         key=record.key,
         value=record.value,
         headers=record.headers,

@@ -18,7 +18,9 @@ OPEN_END: Final = INT64_MAX
 _SEPARATOR: Final = ".."
 
 
-def parse_point(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> int:
+def parse_point(
+    text: str, *, now_ms: int, zone: tzinfo | str | None = None, down: bool = False
+) -> int:
     """A point in time in ms since the epoch.
 
     What is finer than a millisecond is rounded up, which is exact for a search ("at or after").
@@ -27,6 +29,7 @@ def parse_point(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
         text: As docs/time.md says: ISO 8601, epoch ms, `now`, `-6h`, `P1D`, `@...`.
         now_ms: What `now` is, in ms since the epoch.
         zone: For times that name none; None refuses them.
+        down: Round down instead, as a record's own time is.
 
     Raises:
         InvalidTime: It can't be read, or not in one way only; the text says what would be right.
@@ -36,7 +39,8 @@ def parse_point(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
         if stripped.startswith("@"):
             return parse_rpk_point(stripped, now_ms=now_ms)
         moment = read_moment(stripped, now_ms)
-        return checked_ms(stripped, moment.resolve(now_ms * NS_PER_MS, zone_of(zone)))
+        ns = moment.resolve(now_ms * NS_PER_MS, zone_of(zone))
+        return checked_ms(stripped, ns // NS_PER_MS * NS_PER_MS if down else ns)
     except InvalidTime as error:
         raise _about(text, error) from None
 

@@ -256,14 +256,14 @@ class TestTimes:
 
     def test_extreme_times_come_back(self) -> None:
         times = [INT64_MAX, INT64_MIN, -1, 0, INT64_MIN + 1, INT64_MAX - 1]
-        batch = RecordBatch(build_batch([NewRecord(timestamp=time) for time in times]))
+        batch = RecordBatch(build_batch([NewRecord.of_log(timestamp=time) for time in times]))
         assert [record.timestamp for record in batch.records()] == times
         assert batch.max_timestamp == INT64_MAX
 
     def test_a_time_beyond_64_bits_is_refused(self) -> None:
         for time in (INT64_MAX + 1, INT64_MIN - 1):
             with pytest.raises(InvalidTimestamp):
-                build_batch([NewRecord(timestamp=time)])
+                build_batch([NewRecord.of_log(timestamp=time)])
 
     def test_create_times_are_lost_where_a_cleaner_wrote_the_append_time_over_them(self) -> None:
         same = [replace(new, timestamp=TIME) for new in NEW]

@@ -27,7 +27,7 @@ OWN_ORIGINS = (AppendOrigin.COORDINATOR, AppendOrigin.SINK)
 
 
 def record(timestamp: int = NOW, key: bytes | None = b"k", value: bytes | None = b"v") -> NewRecord:
-    return NewRecord(key=key, value=value, timestamp=timestamp, headers=(Header("h", b"1"),))
+    return NewRecord.of_log(key=key, value=value, timestamp=timestamp, headers=(Header("h", b"1"),))
 
 
 def records(count: int = 3) -> list[NewRecord]:

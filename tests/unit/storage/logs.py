@@ -50,7 +50,7 @@ def reader_of(env: Env) -> LogReader:
 
 def new_records(times: Iterable[int | None], value: bytes = b"v") -> list[NewRecord]:
     """One keyed record for each time."""
-    return [NewRecord(key=b"k", value=value, timestamp=time) for time in times]
+    return [NewRecord.of_log(key=b"k", value=value, timestamp=time) for time in times]
 
 
 def put(log: Log, *times: int | None, value: bytes = b"v", codec: Codec = Codec.NONE) -> None:

@@ -35,8 +35,10 @@ from tidelog.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     Codec,
     TimestampType,
+    time_refused,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +145,7 @@ def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
 
     ends, keys, values = _headers(column("headers"))
     return RecordSource(
-        timestamps=_timestamps(column("timestamp"), batch.num_rows, now_ms),
+        timestamps=create_times(column("timestamp"), batch.num_rows, now_ms),
         key=_binary(column("key"), "key"),
         value=_binary(column("value"), "value"),
         header_ends=ends,
@@ -152,21 +154,46 @@ def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
     )
 
 
-def _timestamps(column: "Column | None", rows: int, now_ms: int) -> "Longs":
-    """Times in ms, rounded down; `now_ms` where there is none."""
+def check_times(table: pa.Table) -> None:
+    """Raise as `create_times` does, with the row's number in the whole table."""
+    if "timestamp" in table.column_names:
+        row = 0
+        for chunk in table["timestamp"].chunks:
+            create_times(chunk, len(chunk), 0, first_row=row)
+            row += len(chunk)
+
+
+def create_times(column: "Column | None", rows: int, now_ms: int, *, first_row: int = 0) -> "Longs":
+    """Return times in ms, rounded down; `now_ms` where there is none.
+
+    Raises:
+        InvalidTimestamp: A time before 1970, where integers may say -1 for "has no time".
+        InvalidRequest: The column holds neither timestamps nor integers.
+    """
     if column is None:
         return _frozen(np.full(rows, now_ms, np.int64))
+    numbers = _whole_ms(column, now_ms)
+    smallest = 0 if isinstance(column, pa.TimestampArray) else NO_TIMESTAMP
+    if len(numbers) and int(numbers.min()) < smallest:
+        row = int(np.argmax(numbers < smallest))
+        raise time_refused(f"{numbers[row]} ms (row {first_row + row})")
+    return numbers
+
+
+def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     per_ms = 1
-    if isinstance(column, pa.TimestampArray):
-        if column.type.unit == "s":
-            column = column.cast(pa.timestamp("ms", column.type.tz))
-        per_ms = _PER_MS.get(column.type.unit, 1)
-        column = column.cast(pa.int64())
-    elif not pa.types.is_integer(column.type):
-        raise InvalidRequest(f"column 'timestamp' is {column.type}; want a timestamp or int64 ms")
     try:
+        if isinstance(column, pa.TimestampArray):
+            kind = column.type
+            if kind.unit == "s":
+                column = column.cast(pa.timestamp("ms", kind.tz))
+            per_ms = _PER_MS.get(kind.unit, 1)
+            column = column.cast(pa.int64())
+        elif not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+            wanted = "a timestamp or int64 ms"
+            raise InvalidRequest(f"column 'timestamp' is {column.type}; want {wanted}")
         numbers = column.cast(pa.int64())
-    except pa.ArrowInvalid as error:  # unsigned and above 2^63-1
+    except pa.ArrowInvalid as error:  # over 2^63-1
         raise InvalidRequest(f"column 'timestamp': {error}") from error
     if per_ms > 1:
         nulls = np.asarray(numbers.is_null()) if numbers.null_count else None
