@@ -9,6 +9,7 @@ from tidelog.cli.output import Column, Row
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
 from tidelog.storage import files, meta_properties, segment_notes, text_files, topics_file
 from tidelog.storage.epochs import LeaderEpochs
+from tidelog.types import NO_TIMESTAMP
 
 _Rows = Callable[[bytes], Iterator[Row]]
 
@@ -38,10 +39,9 @@ def _epochs(data: bytes) -> Iterator[Row]:
 
 
 def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
-    for end, base, named in text_files.decode_checkpoint(data, 3):
-        fields = (end, base, named)
-        first, last, fingerprint = (text_files.parse_number(text, "field") for text in fields)
-        yield [first, last, f"{fingerprint:08x}"]
+    for fields in text_files.decode_checkpoint(data, 3, 4):
+        end, base, named, *last_ms = (text_files.parse_number(text, "field") for text in fields)
+        yield [end, base, f"{named:08x}", last_ms[0] if last_ms else NO_TIMESTAMP]
 
 
 def _segment_notes(data: bytes) -> Iterator[Row]:
@@ -84,6 +84,7 @@ TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
             output.number("end_offset"),
             output.number("last_base_offset"),
             output.text("fingerprint"),
+            output.number("last_append_ms"),
         ],
         _append_time_checkpoint,
     ),

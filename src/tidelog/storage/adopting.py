@@ -37,7 +37,7 @@ class Adoption:
     @property
     def stamp_ms(self) -> int:
         """The time that LogAppendTime writes into batches."""
-        return max(self.append_ms, self.now_ms)
+        return self.now_ms if self.append_ms == UNKNOWN_MS else self.append_ms
 
 
 class AdoptingLog(WritableLog):
@@ -53,11 +53,12 @@ class AdoptingLog(WritableLog):
         self._ensure_writable()
         is_timed = self._config.tidelog_append_time_enable
         append_ms = self._append_clock.next_ms() if is_timed else UNKNOWN_MS
+        now_ms = self.context.env.clock.now_ms()
+        if self._stamps_alone:
+            now_ms = self._append_clock.next_ms()
         self.roll(roll.RollReason.ATTACH)
         self.begin_epoch()
-        return Adoption(
-            self.log_end_offset, self.leader_epoch, append_ms, self.context.env.clock.now_ms()
-        )
+        return Adoption(self.log_end_offset, self.leader_epoch, append_ms, now_ms)
 
     def begin_epoch(self) -> None:
         """Say durably that this leader epoch writes from the log end on, as its first append would.

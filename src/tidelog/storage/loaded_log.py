@@ -19,7 +19,7 @@ from tidelog.storage.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.tail import TailSegment, load_tail
 from tidelog.storage.tiers.view import TierAccess, TierView
 from tidelog.storage.trust import AppendTimeCheckpoint, trusted_end
-from tidelog.types import TopicPartition
+from tidelog.types import NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.kernel_search import KernelSearch
@@ -49,6 +49,7 @@ class LoadedLog:
         self._segments: list[Segment] = []
         self._maxima = lookup.RunningMaxima()
         self._trusted: int | None = None
+        self._checkpointed_ms = NO_TIMESTAMP
         self._search: lookup.BatchSearch = lookup.search_segment
         self._kernels: KernelSearch | None = None
 
@@ -189,6 +190,7 @@ class LoadedLog:
         if self._trusted is None:
             checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
             self._trusted = trusted_end(checkpoint, self.local_segments)
+            self._checkpointed_ms = NO_TIMESTAMP if checkpoint is None else checkpoint.last_ms
             try:
                 self._limit_tail_times()
             except OSError:

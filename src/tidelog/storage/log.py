@@ -104,6 +104,8 @@ class Log(SteppingLog):
             self._ensure_writable()
         append_ms, now_ms = self._append_times_ms()
         stamp_ms = now_ms if append_ms == UNKNOWN_MS else append_ms
+        if self._stamps_alone:
+            stamp_ms = self._append_clock.next_ms()
         end, epoch = self._segments[-1].end_offset, self.leader_epoch
         batch = None
         if owned and origin is AppendOrigin.CLIENT:

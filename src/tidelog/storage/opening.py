@@ -40,6 +40,7 @@ from tidelog.storage.tiers.view import TierAccess
 from tidelog.storage.trust import last_batch
 from tidelog.storage.unsynced import leaves_doubt, mark_unsynced, rewrite_marked, sync_unsynced
 from tidelog.storage.validator import Validator
+from tidelog.types import TimestampType
 
 if TYPE_CHECKING:
     from tidelog.storage.kernel_search import KernelSearch
@@ -166,6 +167,8 @@ class OpeningLog(LogReader):
             set_passes=self._set_passes,
         )
         self._plain = PlainAppends(config, self._body_check)
+        is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._stamps_alone = is_stamped and not config.tidelog_append_time_enable
 
     def _fail(self, failure: StorageFailure) -> StorageFailure:
         """Go offline, and tell who looks after the partition; the failure, to be raised."""
@@ -345,9 +348,8 @@ class OpeningLog(LogReader):
         on_disk = self._size_on_disk(active)
         active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
         limit_ms = self._config.tidelog_max_clock_jump_ms
-        self._append_clock = AppendClock(
-            self._options.watch, last_ms=self._last_known_ms(), limit_ms=limit_ms
-        )
+        last_ms = max(self._last_known_ms(), self._checkpointed_ms)
+        self._append_clock = AppendClock(self._options.watch, last_ms=last_ms, limit_ms=limit_ms)
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
         """Whether the file holds nothing but the times that were read from it."""

@@ -40,8 +40,12 @@ def encode_checkpoint(lines: Iterable[str]) -> bytes:
     ).encode()
 
 
-def decode_checkpoint(data: Buffer, field_count: int) -> list[list[str]]:
+def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
     """The fields of each entry of a checkpoint text; an empty text has no entries.
+
+    Args:
+        data: The text.
+        field_counts: How many fields an entry may have.
 
     Raises:
         CorruptFile: Not UTF-8, another version, a wrong number of entries or fields.
@@ -58,8 +62,9 @@ def decode_checkpoint(data: Buffer, field_count: int) -> list[list[str]]:
     if len(entries) != count:
         raise CorruptFile(f"checkpoint of {count} entries has {len(entries)}")
     for fields in entries:
-        if len(fields) != field_count:
-            raise CorruptFile(f"checkpoint line {' '.join(fields)[:80]!r}: {field_count} fields")
+        if len(fields) not in field_counts:
+            numbers = " or ".join(map(str, field_counts))
+            raise CorruptFile(f"checkpoint line {' '.join(fields)[:80]!r}: {numbers} fields")
     return entries
 
 

@@ -228,9 +228,17 @@ class TrimmingLog(CompactingLog):
         )
         if deletes_all(facts, plan):
             self._roll(self.log_end_offset, RollReason.RETENTION)
+        if plan and not any(segment.size_bytes for segment in self._segments[len(plan) :]):
+            self._keep_last_time()
         self._delete_oldest(len(plan), now)
         self._release_copies(now)
         return plan
+
+    def _keep_last_time(self) -> None:
+        """Note the last append time, which no record bears once all of them are deleted."""
+        checkpoint, directory = self.checkpoint_append_times(), self.context.directory
+        fs = self.context.env.files
+        self._defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
 
     def _facts(self, segment: Segment) -> SegmentFacts:
         def times() -> SegmentTimes:

@@ -28,7 +28,8 @@ from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, iterate_batches
 
 NOTHING: Final = 0
-_FIELD_COUNT: Final = 3
+# The last one was added later: a checkpoint without it is read as one that knows no time.
+_FIELD_COUNTS: Final = (3, 4)
 _NAMED: Final = struct.Struct(">Iiq")
 
 
@@ -40,18 +41,21 @@ class AppendTimeCheckpoint:
         end_offset: Log end offset, exclusive; append times below it are sure.
         last_base_offset: Base offset of the last batch, -1 for an empty log.
         last_fingerprint: That batch's `fingerprint`.
+        last_ms: Last append time given out, -1 where it is not known: no later one may be
+            smaller, also where retention has deleted every record that bears it.
     """
 
     end_offset: int
     last_base_offset: int
     last_fingerprint: int
+    last_ms: int = -1
 
     @classmethod
     def read(cls, fs: FileSystem, directory: str) -> Self | None:
         """The partition's checkpoint, None where there is none or it can't be read."""
         path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
         try:
-            rows = text_files.decode_checkpoint(files.read_file(fs, path), _FIELD_COUNT)
+            rows = text_files.decode_checkpoint(files.read_file(fs, path), *_FIELD_COUNTS)
             (row,) = rows
             return cls(*(text_files.parse_number(text, "checkpoint field") for text in row))
         except (FileNotFoundError, CorruptFile, ValueError):
@@ -59,7 +63,7 @@ class AppendTimeCheckpoint:
 
     def write(self, fs: FileSystem, directory: str) -> None:
         """Replace the partition's checkpoint, durably."""
-        line = f"{self.end_offset} {self.last_base_offset} {self.last_fingerprint}"
+        line = f"{self.end_offset} {self.last_base_offset} {self.last_fingerprint} {self.last_ms}"
         path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
         files.write_atomically(fs, path, text_files.encode_checkpoint([line]))
 

@@ -368,14 +368,15 @@ class WritableLog(OpeningLog):
 
     def checkpoint_append_times(self) -> AppendTimeCheckpoint:
         """What proves at the next start that the log was not cut below its present end."""
+        last_ms = self._append_clock.last_ms
         for segment in reversed(self.local_segments):
             last = last_batch(segment)
             if last is not None:
-                named = fingerprint(last)
-                return AppendTimeCheckpoint(self.log_end_offset, last.base_offset, named)
+                named = last.base_offset, fingerprint(last)
+                return AppendTimeCheckpoint(self.log_end_offset, *named, last_ms)
             if segment.size_bytes:
-                return AppendTimeCheckpoint(0, -1, 0)  # damaged: nothing can be vouched for
-        return AppendTimeCheckpoint(self.log_end_offset, -1, 0)
+                return AppendTimeCheckpoint(0, -1, 0, last_ms)  # damaged: nothing is vouched for
+        return AppendTimeCheckpoint(self.log_end_offset, -1, 0, last_ms)
 
     def _drop_old_snapshots(self) -> None:
         """Keep the snapshots of segments' bases and the newest one, as Kafka does."""
