@@ -1,9 +1,12 @@
 """Logs for tests of kernels and columns: every format, codec and oddity, whole and damaged."""
 
+import struct
+
 from hypothesis import strategies as st
 
-from tidelog.record.batch import build_batch
+from tidelog.record.batch import RecordBatch, build_batch
 from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.views import walk
 from tidelog.types import (
     INT64_MAX,
     INT64_MIN,
@@ -57,8 +60,8 @@ def batches(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE, *Codec)) -
 
 
 @st.composite
-def legacy_sets(draw: st.DrawFn) -> bytes:
-    """A message set of magic 0 or 1, plain or in a wrapper."""
+def legacy_sets(draw: st.DrawFn, first: int = 0) -> bytes:
+    """A message set of magic 0 or 1, plain or in a wrapper; no offset below `first`."""
     magic = draw(st.sampled_from((0, 1)))
     chosen = draw(
         st.lists(
@@ -74,13 +77,40 @@ def legacy_sets(draw: st.DrawFn) -> bytes:
             chosen,
             magic=magic,
             codec=codec,
-            base_offset=draw(st.integers(0, 100)),
+            base_offset=first + draw(st.integers(0, 100)),
             append_time_ms=draw(st.integers(0, 50)) if stamped else None,
         )
     )
 
 
-logs = st.lists(batches() | batches() | legacy_sets(), max_size=6).map(b"".join)
+def in_sequence(found: list[bytes]) -> bytes:
+    """Batches of magic 2 one behind the other, with offsets in order."""
+    log, next_offset = bytearray(), 0
+    for batch in found:
+        moved = bytearray(batch)
+        struct.pack_into(">q", moved, 0, next_offset)
+        log += moved
+        next_offset = RecordBatch(moved).last_offset + 1
+    return bytes(log)
+
+
+@st.composite
+def _logs(draw: st.DrawFn) -> bytes:
+    """Batches and message sets with offsets in order, as every log has them."""
+    log, next_offset = bytearray(), 0
+    for _ in range(draw(st.integers(0, 6))):
+        if draw(st.integers(0, 2)) == 0:
+            part = bytearray(draw(legacy_sets(next_offset)))
+        else:
+            part = bytearray(draw(batches()))
+            base = next_offset + draw(st.integers(0, 3))
+            struct.pack_into(">q", part, 0, base)
+        log += part
+        next_offset = max(batch.last_offset for batch in walk(part)) + 1
+    return bytes(log)
+
+
+logs = _logs()
 
 
 @st.composite

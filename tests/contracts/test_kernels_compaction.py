@@ -15,14 +15,14 @@ from tidelog.record.kernels.checksums import NO_SHIFTS, shifts
 from tidelog.record.kernels.compiler import Kernel, plain
 from tidelog.record.kernels.key_hash import make_hasher
 from tidelog.record.kernels.scan import scan_batches
-from tidelog.types import Codec
+from tidelog.types import INT64_MAX, Codec
 
 SLOTS = 64
 
 
 def table_of(data: bytes) -> npt.NDArray[np.int64]:
     table = np.zeros((8, layout.BATCH_FIELDS), np.int64)
-    count, _, _ = scan_batches(frozen(data), 0, len(data), table)
+    count, _, _ = scan_batches(frozen(data), 0, len(data), table, 0, INT64_MAX)
     return table[:count].copy()
 
 

@@ -7,12 +7,14 @@ that passes there and is equal here has read nothing outside its array either.
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import batches, damaged_logs
+from tests.contracts.kernel_logs import batches, damaged_logs, in_sequence
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
 
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
 from tidelog.record.kernels import layout, plain, scan_batches
@@ -34,30 +36,43 @@ from tidelog.record.kernels.decode import (
 )
 from tidelog.record.kernels.headers import HeaderColumns, count_headers, fill_headers
 from tidelog.record.kernels.memory import Bytes, Longs
+from tidelog.record.kernels.reasons import scan_error
 from tidelog.record.kernels.times import fill_append_times, mark_lost_creates
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.offset_order import in_order
 from tidelog.record.views import walk
-from tidelog.types import INT64_MAX, Codec
+from tidelog.types import INT64_MAX, Codec, NewRecord
 
 CAPACITY = 6
 NO_SUMS = np.empty(0, np.int64)
 
-Scan = Callable[[Bytes, int, int, Longs], tuple[int, int, int]]
+Scan = Callable[[Bytes, int, int, Longs, int, int], tuple[int, int, int]]
+ANY = (0, INT64_MAX)
 
 
 def scanned(log: Bytes, scan: Scan = scan_batches) -> tuple[Longs, int, int]:
     """The table of a whole log, the place behind its last batch, and the status."""
     table = np.zeros((100, layout.BATCH_FIELDS), np.int64)
-    count, at, status = scan(log, 0, log.size, table)
+    count, at, status = scan(log, 0, log.size, table, *ANY)
     return table[:count], at, status
 
 
-@given(data=damaged_logs(), start=st.integers(0, 20), capacity=st.integers(0, 4))
-def test_walk_is_equal_compiled_and_interpreted(data: bytes, start: int, capacity: int) -> None:
+@given(
+    data=damaged_logs(),
+    start=st.integers(0, 20),
+    capacity=st.integers(0, 4),
+    between=st.tuples(st.integers(0, 9), st.integers(0, 99) | st.just(INT64_MAX)),
+)
+def test_walk_is_equal_compiled_and_interpreted(
+    data: bytes, start: int, capacity: int, between: tuple[int, int]
+) -> None:
     log, shape = frozen(data), (capacity, layout.BATCH_FIELDS)
     assert run_guarded(
-        lambda guarded: scan_batches(log, start, log.size, guarded.array(shape, np.int64))
+        lambda guarded: scan_batches(log, start, log.size, guarded.array(shape, np.int64), *between)
     ) == run_guarded(
-        lambda guarded: plain(scan_batches)(log, start, log.size, guarded.array(shape, np.int64))
+        lambda guarded: plain(scan_batches)(
+            log, start, log.size, guarded.array(shape, np.int64), *between
+        )
     )
 
 
@@ -65,7 +80,8 @@ def test_walk_is_equal_compiled_and_interpreted(data: bytes, start: int, capacit
 def test_walk_stops_where_the_plain_walk_stops(data: bytes) -> None:
     table, at, status = scanned(frozen(data))
     places, refused_at = plain_places(data)
-    if status == layout.BAD_OFFSETS:  # a rule that the plain walk leaves to its callers
+    # Rules that the plain walk leaves to its callers.
+    if status in (layout.BAD_OFFSETS, layout.BAD_ORDER):
         assert table[:, layout.POSITION].tolist() == places[: len(table)]
         assert at in places
         return
@@ -87,15 +103,79 @@ def plain_places(data: bytes) -> tuple[list[int], int | None]:
     return places, None
 
 
-@given(data=st.lists(batches(), max_size=4).map(b"".join))
-def test_table_says_what_the_headers_say(data: bytes) -> None:
-    table, _, status = scanned(frozen(data))
+@st.composite
+def runs(draw: st.DrawFn) -> bytes:
+    """Batches and messages in order of their offsets, with gaps, of which some are moved."""
+    found, next_offset = bytearray(), draw(st.integers(0, 3))
+    for _ in range(draw(st.integers(0, 5))):
+        magic = draw(st.sampled_from([1, 2]))
+        records = [NewRecord(value=b"v", timestamp=1)] * draw(st.integers(1, 3))
+        offset = next_offset + draw(st.integers(0, 4))
+        moved = max(offset + draw(st.sampled_from([0, 0, 0, -3, -1, 1, 2, 8])), 0)
+        batch = bytearray(
+            build_batch(records, base_offset=moved)
+            if magic == MAGIC_2
+            else build_legacy_set(records[:1], magic=1, base_offset=moved)
+        )
+        found += batch
+        next_offset = offset + (len(records) if magic == MAGIC_2 else 1)
+    return bytes(found)
+
+
+@given(data=runs(), next_offset=st.integers(0, 5), end_offset=st.integers(5, 30), cut=st.booleans())
+def test_offsets_are_refused_where_the_plain_rule_refuses_them(
+    data: bytes, next_offset: int, end_offset: int, *, cut: bool
+) -> None:
+    data = data[: len(data) - cut]
+    log, table = frozen(data), np.zeros((100, layout.BATCH_FIELDS), np.int64)
+    count, at, status = scan_batches(log, 0, log.size, table, next_offset, end_offset)
+    found: list[int] = []
+    refused: CorruptData | None = None
+    places = ((batch.at, batch) for batch in walk(data))
+    try:
+        found.extend(place for place, _ in in_order(places, next_offset, end_offset, "a"))
+    except CorruptData as error:
+        refused = error
+    is_ahead = status == layout.BAD_ORDER and refused is None
+    if is_ahead:  # the header of a batch that is cut proves what only whole batches prove there
+        assert cut
+        assert found == [*table[:count, layout.POSITION].tolist(), at]
+        return
+    assert table[:count, layout.POSITION].tolist() == found
+    assert (status == layout.BAD_ORDER) == (refused is not None)
+    if refused is not None:
+        told = scan_error(log, table, count, at, status, next_offset, end_offset)
+        assert (at, told.offset) == (refused.position, refused.offset)
+        assert told.reason == refused.reason
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3])
+def test_a_batch_that_lies_above_the_next_one_is_not_in_a_full_table(capacity: int) -> None:
+    offsets = [0, 1, 2]
+    offsets[capacity - 1] = 20
+    places = [*offsets[:capacity], capacity]
+    log = frozen(
+        b"".join(bytes(build_batch([NewRecord(value=b"v")], base_offset=at)) for at in places)
+    )
+    table = np.zeros((capacity, layout.BATCH_FIELDS), np.int64)
+    count, at, status = scan_batches(log, 0, log.size, table, *ANY)
+    assert (count, status) == (capacity - 1, layout.BAD_ORDER)
+    assert at == (capacity - 1) * len(log) // len(places)
+    error = scan_error(log, table, count, at, status)
+    assert f"offsets 20 to 20 where {capacity - 1} is next" in error.reason
+
+
+@given(data=st.lists(batches(), max_size=4))
+def test_table_says_what_the_headers_say(data: list[bytes]) -> None:
+    table, _, status = scanned(frozen(in_sequence(data)))
     assert status == layout.DONE
     found = [
         (*row[layout.BASE_OFFSET : layout.RECORD_COUNT + 1].tolist(), int(row[layout.CRC]))
         for row in table
     ]
-    expected = [(b.base_offset, b.last_offset, b.record_count, b.crc) for b in walk(data)]
+    expected = [
+        (b.base_offset, b.last_offset, b.record_count, b.crc) for b in walk(in_sequence(data))
+    ]
     assert found == expected
     rest = table[:, layout.BASE_TIMESTAMP : layout.MAGIC + 1].tolist()
     assert rest == [
@@ -108,7 +188,7 @@ def test_table_says_what_the_headers_say(data: bytes) -> None:
             b.leader_epoch,
             b.magic,
         ]
-        for b in walk(data)
+        for b in walk(in_sequence(data))
     ]
 
 

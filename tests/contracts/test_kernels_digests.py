@@ -24,7 +24,7 @@ from tidelog.record.kernels.memory import Ints, Longs
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.key_digests import KeySummary, PlainRecord
 from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, by_hash, joined
-from tidelog.types import Codec, NewRecord
+from tidelog.types import INT64_MAX, Codec, NewRecord
 
 SEEDS = (0x0706050403020100, 0x0F0E0D0C0B0A0908, -5, 2**63 - 1, -(2**63))
 words = st.integers(-(2**63), 2**63 - 1)
@@ -187,7 +187,7 @@ def test_what_is_folded_where_it_lies_is_what_comes_in_columns(
 def test_the_fold_of_batches_is_that_of_the_interpreter(records: list[Entry]) -> None:
     data = np.frombuffer(log_of(records, [0, len(records) // 2, len(records)]), np.uint8)
     table = np.empty((4, layout.BATCH_FIELDS), np.int64)
-    count, _, _ = scan_batches(data, 0, data.size, table)
+    count, _, _ = scan_batches(data, 0, data.size, table, 0, INT64_MAX)
     wanted = decode.Filter(0, 1 << 40, 0, 0, 0, 0, 0)
 
     def outcome(run: Run) -> object:

@@ -21,13 +21,15 @@ from tidelog.record.kernels import (
 )
 from tidelog.record.kernels.lookup import ANSWER_FIELDS
 from tidelog.record.kernels.memory import Bytes
+from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.record.record import Record
 from tidelog.record.views import walk
-from tidelog.types import Codec, NewRecord, TimestampType
+from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType
 
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
 BASE_OFFSET = 1000
+BETWEEN = BASE_OFFSET, INT64_MAX
 
 Answer = tuple[int, int, int, int]
 Search = Callable[[Bytes, Bytes, Bytes, int, int, int], Answer]
@@ -78,7 +80,8 @@ def resolve(log: bytes, answer: Answer, target: int, floor_offset: int) -> Answe
         for record in batch.records():
             if record.timestamp >= target and record.offset >= floor_offset:
                 return layout.FOUND, record.offset, record.timestamp, batch.at
-        answer = find_time(frozen(log), batch.at + batch.size_bytes, target, floor_offset)
+        behind, between = batch.at + batch.size_bytes, (batch.last_offset + 1, INT64_MAX)
+        answer = find_time(frozen(log), behind, between, target, floor_offset)
     return answer
 
 
@@ -89,13 +92,11 @@ def test_the_answer_is_the_first_match_of_all_records(
     log, index, time_index = segment
     floor_offset = BASE_OFFSET + floor
     for search in (find_time_in_segment, plain(find_time_in_segment)):
-        said = search(
-            frozen(log), frozen(index), frozen(time_index), BASE_OFFSET, target, floor_offset
-        )
+        said = search(frozen(log), frozen(index), frozen(time_index), BETWEEN, target, floor_offset)
         found = resolve(log, said, target, floor_offset)
         match = first_match(log, target, floor_offset)
         if match is None:
-            assert found == (layout.NOT_FOUND, -1, -1, len(log))
+            assert (found[0], *found[2:]) == (layout.NOT_FOUND, -1, len(log))
         else:
             record, position = match
             assert found == (layout.FOUND, record.offset, record.timestamp, position)
@@ -107,11 +108,11 @@ def test_many_at_once_are_what_each_is_alone(segment: Segment, targets: list[int
     wanted = np.array(targets, np.int64)
     for search in (find_times_in_segment, plain(find_times_in_segment)):
         out = np.empty((len(targets), ANSWER_FIELDS), np.int64)
-        search(log, index, time_index, BASE_OFFSET, wanted, BASE_OFFSET, out)
-        assert [tuple(row) for row in out.tolist()] == [
-            find_time_in_segment(log, index, time_index, BASE_OFFSET, target, BASE_OFFSET)
-            for target in targets
-        ]
+        search(log, index, time_index, BETWEEN, wanted, BASE_OFFSET, out)
+        for row, target in zip(out.tolist(), targets, strict=True):
+            alone = find_time_in_segment(log, index, time_index, BETWEEN, target, BASE_OFFSET)
+            is_found = alone[0] == layout.FOUND
+            assert tuple(row) == (alone if is_found else (alone[0], -1, *alone[2:]))
 
 
 @given(segment=segments(), targets=st.lists(st.integers(-1, 32), max_size=6))
@@ -137,21 +138,23 @@ def test_nearest_entry_lies_before_the_first_match(segment: Segment, targets: li
     time_index=st.binary(max_size=40),
     target=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 50),
     floor=st.integers(0, 2**63 - 1) | st.integers(0, 50),
+    end=st.just(INT64_MAX) | st.integers(0, 400),
 )
 def test_searches_are_equal_compiled_and_interpreted_on_any_bytes(
-    log: bytes, index: bytes, time_index: bytes, target: int, floor: int
+    log: bytes, index: bytes, time_index: bytes, target: int, floor: int, end: int
 ) -> None:
-    arguments = frozen(log), frozen(index), frozen(time_index), 0, target, floor
+    between = 0, end
+    arguments = frozen(log), frozen(index), frozen(time_index), between, target, floor
     assert find_time_in_segment(*arguments) == plain(find_time_in_segment)(*arguments)
     for position in (-1, 0, 61, len(log), len(log) + 1):
-        rest = frozen(log), position, target, floor
+        rest = frozen(log), position, between, target, floor
         assert find_time(*rest) == plain(find_time)(*rest)
 
 
 def test_an_entry_that_leads_into_a_batch_is_a_bad_index() -> None:
     log = bytes(build_batch([NewRecord(value=b"v", timestamp=5)] * 3)) * 2
     index = OFFSET_ENTRY.pack(2, 7)
-    answer = find_time_in_segment(frozen(log), frozen(index), frozen(b""), 0, 5, 2)
+    answer = find_time_in_segment(frozen(log), frozen(index), frozen(b""), ANY_OFFSETS, 5, 2)
     assert answer == (layout.BAD_INDEX, -1, -1, 7)
 
 
@@ -159,12 +162,14 @@ def test_an_entry_for_another_batch_is_a_bad_index() -> None:
     first = bytes(build_batch([NewRecord(value=b"v", timestamp=5)] * 3))
     second = bytes(build_batch([NewRecord(value=b"v", timestamp=5)] * 3, base_offset=3))
     index = OFFSET_ENTRY.pack(2, len(first))  # offset 2 ends the first batch, not the second
-    answer = find_time_in_segment(frozen(first + second), frozen(index), frozen(b""), 0, 5, 2)
+    answer = find_time_in_segment(
+        frozen(first + second), frozen(index), frozen(b""), ANY_OFFSETS, 5, 2
+    )
     assert answer == (layout.BAD_INDEX, -1, -1, len(first))
 
 
 def test_a_search_skips_batches_by_their_largest_timestamp() -> None:
     early = bytes(build_batch([NewRecord(value=b"v", timestamp=5)], codec=Codec.ZSTD))
     late = bytes(build_batch([NewRecord(value=b"v", timestamp=9)], base_offset=1))
-    answer = find_time_in_segment(frozen(early + late), frozen(b""), frozen(b""), 0, 6, 0)
+    answer = find_time_in_segment(frozen(early + late), frozen(b""), frozen(b""), ANY_OFFSETS, 6, 0)
     assert answer == (layout.FOUND, 1, 9, len(early))

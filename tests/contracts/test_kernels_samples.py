@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import batches, damaged_logs, legacy_sets
+from tests.contracts.kernel_logs import damaged_logs, logs
 
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.kernels import key_samples
@@ -16,7 +16,6 @@ from tidelog.storage.compaction.generations.samples import KeySamples
 from tidelog.storage.compaction.generations.sampling import sample_plain
 
 SEED = bytes(range(16))
-logs = st.lists(batches() | legacy_sets(), max_size=4).map(b"".join)
 shifts = st.integers(0, 2)
 
 

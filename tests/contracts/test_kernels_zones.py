@@ -14,7 +14,7 @@ from tidelog.record.kernels import zones as kernels
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.sums import count_chained, fill_tables, join_all, sum_tables
 from tidelog.storage.latency import bucket_of
-from tidelog.types import INT64_MIN, Codec
+from tidelog.types import INT64_MAX, INT64_MIN, Codec
 
 logs = st.lists(batches(codecs=(Codec.NONE,)), max_size=5).map(b"".join) | damaged_logs()
 
@@ -74,7 +74,7 @@ def test_buckets_are_those_of_the_plain_rule(latency: int) -> None:
 def _table(data: Bytes) -> Longs:
     """The magic-2 batches of a log whose bodies lie plainly in it."""
     table = np.zeros((64, layout.BATCH_FIELDS), np.int64)
-    count, _, _ = scan_batches(data, 0, data.size, table)
+    count, _, _ = scan_batches(data, 0, data.size, table, 0, INT64_MAX)
     found = table[:count]
     is_plain = (found[:, layout.MAGIC] == 2) & (found[:, layout.ATTRIBUTES] & 7 == 0)
     plainly: Longs = found[is_plain]

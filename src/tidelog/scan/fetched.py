@@ -12,6 +12,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.header import CONTROL_BIT
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.scan import scan_batches
+from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.record.record import ControlType
 from tidelog.types import INT64_MAX, Buffer
 
@@ -66,6 +67,6 @@ def _tables(data: Buffer) -> "Iterator[Longs]":
     at, status = 0, layout.FULL
     while status == layout.FULL:
         table = np.empty((_BATCHES, layout.BATCH_FIELDS), np.int64)
-        count, at, status = scan_batches(log, at, log.size, table)
+        count, at, status = scan_batches(log, at, log.size, table, *ANY_OFFSETS)
         if count:
             yield table[:count]

@@ -190,8 +190,15 @@ class PieceFinder:
     ) -> Iterator[Piece]:
         part = slice_segment(segment, start, end) if start < end else None
         if part is not None:
-            places = part.start_position, part.end_position
-            yield self._piece(segment, ZoneRange(*places, start, end), is_unknown=is_unknown)
+            found = ZoneRange(
+                part.start_position,
+                part.end_position,
+                start,
+                end,
+                floor_offset=segment.base_offset,
+                limit_offset=part.limit,
+            )
+            yield self._piece(segment, found, is_unknown=is_unknown)
 
     def _by_zones(
         self, segment: Segment, zones: ZoneMap, start: int, end: int, *, is_unknown: bool = False
@@ -220,6 +227,8 @@ class PieceFinder:
             without_time=part.without_time,
             records=part.records,
             opens_all=part.opens_all,
+            floor_offset=part.floor_offset,
+            limit_offset=part.limit_offset,
         )
         needs_times = self.with_append_times and piece.size_bytes
         return _with_times(self.reader, segment, piece) if needs_times else piece
@@ -343,4 +352,5 @@ def _part(segment: Segment, piece: Piece, start: int, end: int) -> Piece:
         end_offset=end,
         start_position=max(part.start_position, piece.start_position),
         end_position=min(part.end_position, piece.end_position),
+        limit_offset=min(part.limit, piece.limit_offset),
     )

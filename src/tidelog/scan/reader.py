@@ -11,7 +11,7 @@ Not safe for two threads on one iterator; several iterators don't know of each o
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from tidelog.errors import (
 )
 from tidelog.objects import env_for
 from tidelog.record.columns import ROWS, DecodeStats, decode, fold, tally
+from tidelog.record.offset_order import cut_problem
 from tidelog.scan.filters import AbortedBatches, piece_filter
 from tidelog.scan.plan import plan_again
 from tidelog.scan.ranges import Ranges, RangeSource
@@ -37,8 +38,7 @@ from tidelog.scan.split import Piece, Split
 from tidelog.scan.stats import ScanStats
 from tidelog.scan.tiered import all_ranges
 from tidelog.scan.times import AppendRuns
-from tidelog.storage.segment import cut_problem
-from tidelog.types import Buffer, ClockName
+from tidelog.types import INT64_MAX, Buffer, ClockName
 
 if TYPE_CHECKING:
     from tidelog.record.columns import DropBatch, Fold
@@ -135,6 +135,19 @@ def to_table(
     return to_reader(splits, columns, options=options, stats=stats).read_all()
 
 
+class _Choice(TypedDict):
+    """Which records of a part are taken; see `record.columns.decode`."""
+
+    offset_start: int
+    offset_end: int
+    record_time: tuple[int, int] | None
+    opens_all: bool
+    drop_batch: "DropBatch | None"
+    opens_from: int
+    between: tuple[int, int]
+    check_crc: bool
+
+
 class _Stale(Exception):
     """The piece's file is no longer what was planned."""
 
@@ -150,7 +163,9 @@ class _SplitReader:
     _env: Env = field(init=False)
     _ranges: Ranges = field(init=False)
     _maker: RowMaker = field(init=False)
-    _next_offset: int = field(init=False)
+    _next_offset: int = field(init=False)  # behind what was handed out
+    # First offset of a batch that was found damaged once, and may have handed out records.
+    _looks_again_at: int = field(init=False, default=INT64_MAX)
 
     def __post_init__(self) -> None:
         directory = self.split.directory
@@ -173,6 +188,8 @@ class _SplitReader:
                 if is_corrupt and was_corrupt:
                     raise stale.__cause__ from None  # type: ignore[misc] # it is set, see above
                 was_corrupt |= is_corrupt
+                if isinstance(stale.__cause__, CorruptData) and stale.__cause__.offset is not None:
+                    self._looks_again_at = stale.__cause__.offset
                 split = self._replan(split)
             else:
                 return
@@ -181,7 +198,7 @@ class _SplitReader:
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         aborted = AbortedBatches(split.aborted)
         for piece in split.pieces:
-            if piece.end_offset <= self._next_offset:
+            if piece.end_offset <= self._first_unread:
                 continue
             self._next_offset = max(self._next_offset, piece.start_offset)
             if piece.size_bytes:
@@ -234,13 +251,14 @@ class _SplitReader:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a piece, read part by part; a part ends where a batch does."""
         position, size = piece.start_position, source.read_bytes
-        next_offset = piece.start_offset
+        next_offset = piece.floor_offset
         while position < piece.end_position:
             wanted = min(size, piece.end_position - position)
             data = source.read(position, wanted)
             found = DecodeStats()
             try:
-                yield from self._rows(piece, data, drop, runs, found)
+                choice = self._choice(piece, drop, (next_offset, piece.limit_offset))
+                yield from self._rows(data, choice, runs, found)
             except CorruptData as error:
                 raise error.located(piece.path, position) from error
             finally:
@@ -251,88 +269,72 @@ class _SplitReader:
                 raise _Stale
             if not found.end_at:
                 if position + wanted >= piece.end_position:
-                    return _check_end(piece, position, next_offset)
+                    return _check_end(piece, position, max(next_offset, piece.start_offset))
                 size = wanted * 2
         return None
 
     def _rows(
-        self,
-        piece: Piece,
-        data: Buffer,
-        drop: "DropBatch | None",
-        runs: AppendRuns | None,
-        found: DecodeStats,
+        self, data: Buffer, choice: "_Choice", runs: AppendRuns | None, found: DecodeStats
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a part of a piece, or their number alone."""
         if self.options.counts_only:
-            self._tally(piece, data, drop, found)
-            return
-        if self.options.fold is not None:
-            self._fold(self.options.fold, piece, data, drop, found)
-            return
-        yield from decode(
-            data,
-            columns=self._maker.decoded,
-            offset_start=max(piece.start_offset, self._next_offset),
-            offset_end=piece.end_offset,
-            record_time=self._by_time,
-            opens_all=piece.opens_all,
-            append_times=None if runs is None else runs.arrays,
-            drop_batch=drop,
-            check_crc=self.options.check_crc,
-            rows=self.options.rows,
-            views=self.options.views,
-            stats=found,
-        )
+            self._tally(data, choice, found)
+        elif self.options.fold is not None:
+            self._fold(self.options.fold, data, choice, found)
+        else:
+            yield from decode(
+                data,
+                columns=self._maker.decoded,
+                append_times=None if runs is None else runs.arrays,
+                rows=self.options.rows,
+                views=self.options.views,
+                stats=found,
+                **choice,
+            )
 
-    def _tally(
-        self, piece: Piece, data: Buffer, drop: "DropBatch | None", found: DecodeStats
-    ) -> None:
+    def _choice(
+        self, piece: Piece, drop: "DropBatch | None", between: tuple[int, int]
+    ) -> "_Choice":
+        return {
+            "offset_start": max(piece.start_offset, self._next_offset),
+            "offset_end": piece.end_offset,
+            "record_time": self._by_time,
+            "opens_all": piece.opens_all,
+            "drop_batch": drop,
+            "opens_from": max(piece.start_offset, self._first_unread),
+            "between": between,
+            "check_crc": self.options.check_crc,
+        }
+
+    def _tally(self, data: Buffer, choice: "_Choice", found: DecodeStats) -> None:
         """Count a part, whole or not at all: what is damaged is looked at again from its start."""
         try:
-            tally(
-                data,
-                found,
-                offset_start=max(piece.start_offset, self._next_offset),
-                offset_end=piece.end_offset,
-                record_time=self._by_time,
-                opens_all=piece.opens_all,
-                drop_batch=drop,
-                check_crc=self.options.check_crc,
-            )
+            tally(data, found, **choice)
         except CorruptData:
             found.without_time = 0
             raise
         # The last batch may reach behind the piece, and the next piece then begins inside of it.
-        behind = min(found.next_offset, piece.end_offset)
+        behind = min(found.next_offset, choice["offset_end"])
         self._next_offset = max(self._next_offset, behind)
         self.stats.rows += found.rows
 
-    def _fold(
-        self,
-        into: "Fold",
-        piece: Piece,
-        data: Buffer,
-        drop: "DropBatch | None",
-        found: DecodeStats,
-    ) -> None:
+    def _fold(self, into: "Fold", data: Buffer, choice: "_Choice", found: DecodeStats) -> None:
         """Have a part taken; what is damaged is looked at again from behind what was taken."""
         assert self.split.time_range is None or self.split.clock is ClockName.RECORD
         try:
-            fold(
-                data,
-                into,
-                found,
-                offset_start=max(piece.start_offset, self._next_offset),
-                offset_end=piece.end_offset,
-                record_time=self._by_time,
-                opens_all=piece.opens_all,
-                drop_batch=drop,
-                check_crc=self.options.check_crc,
-            )
+            fold(data, into, found, **choice)
         finally:
             self._next_offset = max(self._next_offset, into.end_offset)
             self.stats.rows += found.rows
+
+    @property
+    def _first_unread(self) -> int:
+        """Offset that is next, or that of a batch that is looked at again.
+
+        A damaged batch may have handed out records before the damage was met. It is opened again
+        all the same, or nobody would hear of the rest.
+        """
+        return min(self._next_offset, self._looks_again_at)
 
     @property
     def _by_time(self) -> tuple[int, int] | None:
@@ -350,15 +352,14 @@ class _SplitReader:
         """The rest of the split by the files that are there now; says what is gone."""
         self.stats.replanned += 1
         try:
-            again, lost = plan_again(
-                split, self._next_offset, self._env, strict=self.options.strict
-            )
+            start = max(self._first_unread, self.split.start_offset)
+            again, lost = plan_again(split, start, self._env, strict=self.options.strict)
         except (UnknownTopic, InvalidRequest) as error:
             gone = LostOffsets(
                 split.topic, split.partition, self._next_offset, split.end_offset, str(error)
             )
             raise OffsetsGone((gone,)) from error
-        lost = _needed(lost, split)
+        lost = _needed(lost, split, self._next_offset)
         if lost and self.options.fail_on_data_loss:
             raise OffsetsGone(lost)
         self.stats.lost += lost
@@ -379,11 +380,13 @@ def _check_end(piece: Piece, position: int, next_offset: int) -> None:
         raise error.located(piece.path, position)
 
 
-def _needed(lost: Iterable[LostOffsets], split: Split) -> tuple[LostOffsets, ...]:
+def _needed(lost: Iterable[LostOffsets], split: Split, next_offset: int) -> tuple[LostOffsets, ...]:
     """What is lost of the offsets that the split was to read; what was pruned is no loss."""
     clipped = (
         dataclasses.replace(
-            one, start=max(one.start, piece.start_offset), end=min(one.end, piece.end_offset)
+            one,
+            start=max(one.start, piece.start_offset, next_offset),
+            end=min(one.end, piece.end_offset),
         )
         for one in lost
         for piece in split.pieces

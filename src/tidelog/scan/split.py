@@ -80,6 +80,8 @@ class Piece:
         records: Of a piece without bytes, in a plan that counts: records in the range of time.
         opens_all: Records without a time are among its own: they are counted only if every batch
             is opened.
+        floor_offset: Offset below which no batch of the bytes begins.
+        limit_offset: Offset that no batch of the bytes reaches.
     """
 
     path: str
@@ -96,6 +98,8 @@ class Piece:
     without_time: int = 0
     records: int = 0
     opens_all: bool = False
+    floor_offset: int = 0
+    limit_offset: int = INT64_MAX
 
     @property
     def size_bytes(self) -> int:

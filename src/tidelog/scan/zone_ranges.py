@@ -36,6 +36,8 @@ class ZoneRange(NamedTuple):
         without_time: Records of a range that is not read that have no time on the clock.
         records: Records of a range that is not read that lie in the range of time.
         opens_all: Whether records without a time are in a range that is read.
+        floor_offset: Offset below which no batch of the range begins.
+        limit_offset: Offset that no batch of the range reaches.
     """
 
     start_position: int
@@ -45,6 +47,8 @@ class ZoneRange(NamedTuple):
     without_time: int = 0
     records: int = 0
     opens_all: bool = False
+    floor_offset: int = 0
+    limit_offset: int = INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,12 @@ class _Collector:
         if opened is not None:
             first, last = opened
             places = (first.position, last.end_position, *self._offsets(first, last))
-            yield ZoneRange(*places, opens_all=self._opens_all)
+            yield ZoneRange(
+                *places,
+                opens_all=self._opens_all,
+                floor_offset=first.first_offset,
+                limit_offset=last.last_offset + 1,
+            )
         if told:
             first, last = told[0][0], told[-1][0]
             without_time = sum(judged[1] for _, judged in told)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import is_remote
-from tidelog.errors import CorruptBatch, CorruptData, CorruptIndex
+from tidelog.errors import CorruptData, CorruptIndex
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
@@ -13,7 +13,7 @@ from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.index_proof import index_problem, txn_problem
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.retention import SegmentTimes
-from tidelog.storage.segment import SegmentContext, SegmentFiles, cut_problem, open_log
+from tidelog.storage.segment import SegmentContext, SegmentFiles, iterate_batches, open_log
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.storage.zones import ZoneMap
@@ -201,27 +201,18 @@ class ClosedSegment(SegmentFiles):
         self.replace_indexes(self.rebuild_indexes())
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes from the log's batch headers, by Kafka's recovery rule."""
+        """Both indexes from the log's batch headers, by Kafka's recovery rule.
+
+        What readers refuse ends them: nothing behind a damaged batch is indexed.
+        """
         builder = IndexBuilder(self.context.config, self.base_offset)
         try:
-            for position, batch in self._all_batches():
+            for position, batch in iterate_batches(self, 0, self.size_bytes):
                 builder.add(batch, position)
         except CorruptData as error:
-            self.context.report(f"{error.located(self.log_path)}; indexed up to there")
+            self.context.report(f"{error}; indexed up to there")
             self.hides_records, self._largest_timestamp = True, None
         return builder.finish()
-
-    def _all_batches(self) -> Iterator[tuple[int, Batch]]:
-        """Positions and batches, in any order of offsets; CorruptBatch where they end too early."""
-        behind, next_offset = 0, self.base_offset
-        for position, batch in self._walk(0, self.size_bytes):
-            yield position, batch
-            behind = position + batch.size_bytes
-            next_offset = batch.last_offset + 1
-        left = self.size_bytes - behind
-        problem = cut_problem(left, next_offset, self.end_offset) if left else None
-        if problem is not None:
-            raise CorruptBatch(problem, at=behind, offset=next_offset)
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end) and their positions, whatever offsets they have."""

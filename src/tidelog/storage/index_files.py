@@ -15,7 +15,7 @@ from tidelog.storage import files
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.time_index import TimeIndex
-from tidelog.types import NO_TIMESTAMP
+from tidelog.types import INT32_MAX, NO_TIMESTAMP
 
 # One entry of each index: the closing time entry must fit, or the segment has no largest time.
 INDEX_BYTES_MIN: Final = 12
@@ -43,12 +43,15 @@ class IndexBuilder:
         self.max_timestamp_offset = base_offset
 
     def add(self, batch: Batch, position: int) -> None:
-        """Take the next batch, which lies at `position`."""
+        """Take the next batch, which lies at `position`; `offset_order` has taken its offsets.
+
+        A position has 31 bits: what lies behind is found by a walk from the last entry.
+        """
         last_offset = batch.last_offset
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp
             self.max_timestamp_offset = last_offset
-        if position - self._last_position > self._interval_bytes:
+        if INT32_MAX >= position > self._last_position + self._interval_bytes:
             if not self.offset_index.is_full:
                 self.offset_index.append(last_offset, position)
             if not self.time_index.is_full:

@@ -25,6 +25,7 @@ from tidelog.record.header import (
     HEADER_SIZE,
     LENGTH,
     LENGTH_AT,
+    LOG_OVERHEAD,
 )
 from tidelog.record.kernels.layout import FOUND, NEED_PLAIN, NOT_FOUND
 from tidelog.record.kernels.lookup import (
@@ -39,6 +40,7 @@ from tidelog.record.kernels.lookup import (
     nearest_entries,
     nearest_entry,
 )
+from tidelog.record.offset_order import ANY_OFFSETS, segment_limit
 from tidelog.record.views import Batch, view_batch
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.closed import ClosedSegment
@@ -46,7 +48,7 @@ from tidelog.storage.lookup import answer, search_segment
 from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment
-from tidelog.types import Codec, OffsetAndTimestamp
+from tidelog.types import INT64_MAX, Codec, OffsetAndTimestamp
 
 ARRAY_LIMIT: Final = 16_384
 # The last segment is read by pieces of this size; a larger batch is left to the plain code.
@@ -124,7 +126,7 @@ class KernelSearch:
             arrays = self.arrays_of(segment)
         log, offset_index, time_index, epochs = arrays
         found = find_time_in_segment(
-            log, offset_index, time_index, segment.base_offset, target, floor_offset
+            log, offset_index, time_index, _between(segment), target, floor_offset
         )
         status, offset, timestamp, position = found
         if status == FOUND and position in epochs:
@@ -182,7 +184,9 @@ class KernelSearch:
             if hit is not None:
                 return hit
             behind = position + batch.size_bytes
-            status, offset, timestamp, position = find_time(log, behind, target, floor_offset)
+            between = batch.last_offset + 1, _between(segment)[1]
+            found = find_time(log, behind, between, target, floor_offset)
+            status, offset, timestamp, position = found
         if status == NOT_FOUND:
             return None
         if status == FOUND:
@@ -204,7 +208,7 @@ class KernelSearch:
             return self._search_last(segment, target, floor_offset)
         log, offset_index, time_index, epochs = part.arrays
         found = find_time_in_segment(
-            log, offset_index, time_index, segment.base_offset, target, floor_offset
+            log, offset_index, time_index, _between(segment), target, floor_offset
         )
         status, offset, timestamp, position = found
         if status == FOUND:
@@ -244,23 +248,26 @@ class KernelSearch:
     ) -> OffsetAndTimestamp | None:
         """A segment that is not mapped, such as the last one, piece by piece, by position."""
         position = self._place(segment, target, floor_offset)
-        piece_bytes = FIRST_PIECE_BYTES
+        piece_bytes, between = FIRST_PIECE_BYTES, _between(segment)
         while position < segment.size_bytes:
             end = min(position + piece_bytes, segment.size_bytes)
             piece = np.frombuffer(segment.view(position, end), np.uint8)
-            status, found, timestamp, at = find_time(piece, 0, target, floor_offset)
-            if status == FOUND:
+            status, found, timestamp, at = find_time(piece, 0, between, target, floor_offset)
+            is_seen = end == segment.size_bytes or _sees_behind(piece, at)
+            if status in (FOUND, NEED_PLAIN) and is_seen:
                 batch = view_batch(piece.data, at)
-                if batch.is_valid():
-                    return answer(found, timestamp, batch)
-            if status == NEED_PLAIN:
-                batch = view_batch(piece.data, at)
+                if status == FOUND:
+                    if batch.is_valid():
+                        return answer(found, timestamp, batch)
+                    return search_segment(segment, target, floor_offset)
                 hit = _search_batch(segment, position + at, batch, target, floor_offset)
                 if hit is not None:
                     return hit
                 position += at + batch.size_bytes
-            elif status == NOT_FOUND and at:
+                between = batch.last_offset + 1, between[1]
+            elif status in (FOUND, NEED_PLAIN, NOT_FOUND) and at:
                 position += at
+                between = (between[0] if status == FOUND else found), between[1]
             elif piece_bytes == PIECE_BYTES:
                 return search_segment(segment, target, floor_offset)
             piece_bytes = PIECE_BYTES
@@ -313,7 +320,7 @@ class KernelSearch:
             arrays.log,
             arrays.offset_index,
             arrays.time_index,
-            segment.base_offset,
+            _between(segment),
             targets,
             floor_offset,
             out,
@@ -335,6 +342,18 @@ class KernelSearch:
         if bad:
             doubtful |= found & np.isin(out[:, ANSWER_POSITION], bad)
         return doubtful
+
+
+def _sees_behind(piece: Bytes, at: int) -> bool:
+    """Whether the header of the batch behind one is in a piece: it may show a wrong offset."""
+    size = LOG_OVERHEAD + int.from_bytes(piece[at + LENGTH_AT : at + LOG_OVERHEAD].tobytes())
+    return at + size + HEADER_SIZE <= len(piece)
+
+
+def _between(segment: Segment) -> tuple[int, int]:
+    """The base offset, and the offset that no batch reaches."""
+    end = INT64_MAX if segment.is_active else segment.end_offset
+    return segment.base_offset, segment_limit(segment.base_offset, end)
 
 
 def _search_batch(
@@ -371,5 +390,5 @@ def _search_compressed(batch: RecordBatch, target: int, floor_offset: int) -> tu
     image += body
     # As a view that nobody writes to, like all that kernels search.
     log = np.frombuffer(memoryview(image).toreadonly(), np.uint8)
-    status, offset, timestamp, _ = find_time(log, 0, target, floor_offset)
+    status, offset, timestamp, _ = find_time(log, 0, ANY_OFFSETS, target, floor_offset)
     return (status if status in (FOUND, NOT_FOUND) else NEED_PLAIN), offset, timestamp

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from tidelog.record.views import Batch
-from tidelog.storage.proof import position_floor, time_floor
+from tidelog.storage.proof import position_before, time_floor
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType
@@ -54,7 +54,7 @@ def search_segment(
         CorruptData: A batch on the way is damaged; located in the file.
     """
     _, offset = time_floor(segment, target)
-    start = position_floor(segment, max(offset, floor_offset))
+    start = position_before(segment, max(offset, floor_offset))
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         if batch.max_timestamp < target or batch.last_offset < floor_offset:
             continue
@@ -207,7 +207,7 @@ def _first_record(
     segment: Segment, first: int, end: int, target: int, append_ms: int | None
 ) -> OffsetAndTimestamp | None:
     """The first match with an offset in [first, end); compaction may have left none."""
-    position = position_floor(segment, first)
+    position = position_before(segment, first)
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
         if batch.last_offset < first:
             continue
@@ -260,7 +260,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
     """
     best: OffsetAndTimestamp | None = None
     for segment in segments:
-        start = position_floor(segment, floor_offset)
+        start = position_before(segment, floor_offset)
         for position, batch in iterate_batches(segment, start, segment.size_bytes):
             largest = NO_TIMESTAMP if best is None else best.timestamp
             if batch.last_offset < floor_offset or batch.max_timestamp <= largest:
@@ -274,7 +274,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
 
 def _largest_from(segment: Segment, floor_offset: int) -> int:
     """Largest timestamp of a segment's records at or above an offset, -1 where there is none."""
-    start = position_floor(segment, floor_offset)
+    start = position_before(segment, floor_offset)
     largest = NO_TIMESTAMP
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         if batch.last_offset < floor_offset or batch.max_timestamp <= largest:

@@ -14,6 +14,7 @@ Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison.
 
 from tidelog.errors import CorruptData
 from tidelog.record.batch import HEADER_SIZE
+from tidelog.record.header import LENGTH_AT, LENGTH_MIN, LOG_OVERHEAD
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.types import NO_TIMESTAMP
 
@@ -40,6 +41,15 @@ def position_floor(segment: Segment, offset: int) -> int:
     return position
 
 
+def position_before(segment: Segment, offset: int) -> int:
+    """Position of a batch that the log proves to end before `offset`, 0 where none does.
+
+    Readers of `offset` begin here: the batch that holds it is then never the first one that they
+    meet, and the order of offsets shows whether its base offset is right.
+    """
+    return position_floor(segment, offset - 1)
+
+
 def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int = 0) -> bool:
     """Whether a batch lies at `position` that ends at or before offset `key`.
 
@@ -55,8 +65,16 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
     last = batch_at(header)
     if last is None or not segment.base_offset <= last <= key:
         return False
+    size = LOG_OVERHEAD + int.from_bytes(header[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
+    if not LOG_OVERHEAD + LENGTH_MIN <= size <= segment.size_bytes - position:
+        return False
     first = int.from_bytes(header[:8], "big", signed=True)
     return first_at_least <= first <= last
+
+
+def first_offset_at(segment: Segment, position: int) -> int:
+    """First offset of the batch at a position, as far as its header tells."""
+    return int.from_bytes(segment.view(position, position + 8), "big", signed=True)
 
 
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:

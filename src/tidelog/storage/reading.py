@@ -10,12 +10,14 @@ from typing import Final
 
 from tidelog.errors import CorruptData
 from tidelog.record.batch import MAGIC_2
+from tidelog.record.offset_order import segment_limit
 from tidelog.record.record import Record
 from tidelog.record.views import Batch
 from tidelog.storage.handles import typed_reads
-from tidelog.storage.proof import leads_to, misfit, position_floor
+from tidelog.storage.proof import first_offset_at, leads_to, misfit, position_before
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.txn_index import AbortedTxn
+from tidelog.types import INT64_MAX
 
 # Read this much of a segment at a time where records are handed out one by one.
 PIECE_BYTES: Final = 1 << 20
@@ -31,6 +33,7 @@ class LogSlice:
         end_position: Byte behind the last one, the end of a batch.
         start_offset: First offset wanted, inclusive.
         end_offset: Offset behind the last one wanted.
+        limit_offset: Offset that no batch of the bytes reaches; None for that of the segment.
     """
 
     segment: Segment
@@ -38,6 +41,16 @@ class LogSlice:
     end_position: int
     start_offset: int
     end_offset: int
+    limit_offset: int | None = None
+
+    @property
+    def limit(self) -> int:
+        """Offset that no batch of the bytes reaches."""
+        segment = self.segment
+        end = INT64_MAX if segment.is_active else segment.end_offset
+        return segment_limit(
+            segment.base_offset, end if self.limit_offset is None else self.limit_offset
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -56,7 +69,7 @@ class LogSlice:
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
         for position, batch in iterate_batches(
-            self.segment, self.start_position, self.end_position
+            self.segment, self.start_position, self.end_position, end_offset=self.limit_offset
         ):
             if batch.last_offset < self.start_offset:
                 continue
@@ -77,15 +90,17 @@ def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
     if segment.end_offset <= start or segment.base_offset >= end or not segment.size_bytes:
         return None
     # Indexes are looked at only where a segment is cut: a plan of all there is reads none.
-    first = 0 if start <= segment.base_offset else position_floor(segment, start)
-    last = segment.size_bytes
+    first = 0 if start <= segment.base_offset else position_before(segment, start)
+    last, limit = segment.size_bytes, None
     if end < segment.end_offset:
-        last = _end_position(segment, end)
-    return LogSlice(segment, first, last, start, end)
+        last, limit = _end_position(segment, end)
+    return LogSlice(segment, first, last, start, end, limit)
 
 
-def _end_position(segment: Segment, end: int) -> int:
-    """Start of an indexed batch behind every batch that begins below `end`, else the size.
+def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
+    """Start of an indexed batch behind every batch that begins below `end`, and its first offset.
+
+    The segment's size and None where the index names none.
 
     The entry of the first batch whose last offset is `end` or more may still hold offsets below
     `end`; the batch of the entry behind it can't.
@@ -93,10 +108,10 @@ def _end_position(segment: Segment, end: int) -> int:
     index = segment.offset_index
     slot = index.slot_at_or_after(end) + 1
     if slot >= index.entry_count:
-        return segment.size_bytes
+        return segment.size_bytes, None
     key, position = index.entry(slot)
     if leads_to(segment, key, position, first_at_least=end):
-        return position
+        return position, first_offset_at(segment, position)
     segment.distrust_indexes(misfit(segment.log_path, key, position))
     return _end_position(segment, end)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import CorruptBatch, CorruptData, OffsetOverflow
+from tidelog.record.offset_order import order_problem
 from tidelog.record.views import Batch
 from tidelog.storage import files, zone_files
 from tidelog.storage.compaction_history import cleaned_end
@@ -25,7 +26,7 @@ from tidelog.storage.handles import sync_file, walk_file
 from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.loading import list_bases, snapshot_at, states_at
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.segment import SegmentContext, order_problem
+from tidelog.storage.segment import SegmentContext
 from tidelog.storage.segment_notes import has_notes, read_notes
 from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import INT32_MAX

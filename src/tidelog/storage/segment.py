@@ -18,7 +18,7 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File, FileStat
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile
-from tidelog.record.batch import MAGIC_2
+from tidelog.record.offset_order import cut_problem, in_order, segment_limit
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
@@ -318,11 +318,20 @@ def read_optional(
         return None
 
 
-def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+def iterate_batches(
+    segment: Segment, start: int, end: int, *, end_offset: int | None = None
+) -> Iterator[tuple[int, Batch]]:
     """The batches in bytes [start, end) of a segment, with their positions; errors are located.
 
     A mapped segment is walked through its map, others are read piece by piece. Offsets lie
-    outside of the batches' checksums, so their order is checked, and that they fit the segment.
+    outside of the batches' checksums, so their order is checked, and that they fit the segment
+    (`offset_order`).
+
+    Args:
+        segment: Where they lie.
+        start: Position of the first batch.
+        end: Position to stop at, exclusive.
+        end_offset: Offset that no batch before `end` reaches; None for that of the segment.
 
     Raises:
         CorruptBatch: A frame that can't be, or offsets that can't be there; or a finished segment
@@ -335,13 +344,11 @@ def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[in
         view = segment.view(start, end)
         batches, end = _walk_map(segment, start, view), start + len(view)
     next_offset = segment.base_offset
-    limit = INT64_MAX if segment.is_active else segment.end_offset
+    if end_offset is None:
+        end_offset = INT64_MAX if segment.is_active else segment.end_offset
+    limit = segment_limit(segment.base_offset, end_offset)
     behind = start
-    for position, batch in batches:
-        problem = order_problem(batch, next_offset, limit)
-        if problem is not None:
-            error = CorruptBatch(problem, at=0, offset=next_offset)
-            raise error.located(segment.log_path, position)
+    for position, batch in in_order(batches, next_offset, limit, segment.log_path):
         yield position, batch
         next_offset = batch.last_offset + 1
         behind = position + batch.size_bytes
@@ -350,35 +357,6 @@ def iterate_batches(segment: Segment, start: int, end: int) -> Iterator[tuple[in
         if problem is not None:
             error = CorruptBatch(problem, at=0, offset=next_offset)
             raise error.located(segment.log_path, behind)
-
-
-def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
-    """What is wrong with bytes of a finished segment that hold no whole batch.
-
-    None where all offsets were met before: then they are a torn tail that was never part of it.
-
-    Args:
-        left_bytes: How many there are.
-        next_offset: Offset behind the last whole batch.
-        end_offset: Offset behind what the bytes should hold.
-    """
-    if next_offset >= end_offset:
-        return None
-    last = end_offset - 1
-    return f"no whole batch in the last {left_bytes} bytes, where {next_offset} to {last} may lie"
-
-
-def order_problem(batch: Batch, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
-    """What is wrong with a batch's offsets, None where they lie in [next_offset, end_offset).
-
-    Only decompression tells where a legacy wrapper begins, so its end must do.
-    """
-    last = batch.last_offset
-    first = batch.base_offset if batch.magic == MAGIC_2 else last
-    if next_offset <= first <= last < end_offset:
-        return None
-    reason = f"offsets {first} to {last} where {next_offset} is next"
-    return reason if last < end_offset else f"{reason} and the segment ends at {end_offset}"
 
 
 def _walk_map(segment: Segment, start: int, view: memoryview) -> Iterator[tuple[int, Batch]]:

@@ -4,13 +4,14 @@ from typing import Final
 
 from tidelog.errors import CorruptData
 from tidelog.record.batch import HEADER_SIZE
+from tidelog.record.offset_order import in_order, order_problem, segment_limit
 from tidelog.record.views import Batch
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import batch_at, misfit, time_misfit
-from tidelog.storage.segment import SegmentContext, SegmentFiles, order_problem
+from tidelog.storage.segment import SegmentContext, SegmentFiles
 from tidelog.storage.time_index import TimeIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
@@ -45,15 +46,18 @@ class TailSegment(SegmentFiles):
         batch was not: the search goes on from the entry before. A time index whose last entry is
         not that of its batch is of no use: both indexes are built anew.
         """
-        while not self._scan_from_last_entry(file_size, check_crc=check_crc):
-            last_offset = self.offset_index.last_offset
-            self.offset_index.truncate_to(last_offset)
-            self.time_index.truncate_to(last_offset)
+        self._scan_from_sure_entry(file_size, check_crc=check_crc)
         problem = self._problem_of_indexes()
         if problem is not None:
             self.context.report(problem)
             self.offset_index, self.time_index = rebuilt_tail_indexes(self, self.size_bytes)
-            self.scan_tail(file_size, check_crc=check_crc)
+            self._scan_from_sure_entry(file_size, check_crc=check_crc)
+
+    def _scan_from_sure_entry(self, file_size: int, *, check_crc: bool) -> None:
+        while not self._scan_from_last_entry(file_size, check_crc=check_crc):
+            last_offset = self.offset_index.last_offset
+            self.offset_index.truncate_to(last_offset)
+            self.time_index.truncate_to(last_offset)
 
     def _problem_of_indexes(self) -> str | None:
         """What the last entries say and the batches do not, None where they agree."""
@@ -177,7 +181,9 @@ def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetInd
     builder = IndexBuilder(segment.context.config, segment.base_offset)
     file = segment.context.pool.get(segment.log_path)
     try:
-        for position, batch in walk_file(file, segment.log_path, 0, log_size):
+        batches = walk_file(file, segment.log_path, 0, log_size)
+        base, limit = segment.base_offset, segment_limit(segment.base_offset)
+        for position, batch in in_order(batches, base, limit, segment.log_path):
             builder.add(batch, position)
     except CorruptData as error:
         segment.context.report(f"{error}; indexed up to there")

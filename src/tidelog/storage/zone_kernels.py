@@ -24,6 +24,7 @@ from tidelog.record.kernels import zones as kernels
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.kernels.sums import sum_tables
 from tidelog.record.kernels.times import mark_lost_creates
+from tidelog.record.offset_order import segment_limit
 from tidelog.record.views import view_batch
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.latency import LatencyByHour, LatencyHistogram
@@ -103,33 +104,25 @@ class KernelBuilder:
         self._buckets: Longs = np.zeros((kernels.SPANS, kernels.BUCKETS), np.int64)
         self._facts: Longs = np.zeros((kernels.SPANS, kernels.SPAN_FIELDS), np.int64)
         self._step_ms, self._used_spans = self._latency.step_ms, 0
-        self._next_offset = segment.base_offset
         self._last_position = -1
 
     def run(self) -> bool:
         """Take all batches; whether all was right."""
         at, end, status = 0, self._log.size, layout.FULL
+        base, next_offset = self._segment.base_offset, self._segment.base_offset
+        limit = segment_limit(base, self._segment.end_offset)
         table: Longs = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
         while status == layout.FULL:
-            count, at, status = scan_batches(self._log, at, end, table)
+            count, at, status = scan_batches(self._log, at, end, table, next_offset, limit)
             for group in _groups(table[:count]):
-                if not (self._is_in_order(group) and self._sums_fit(group)):
+                if not (self._sums_fit(group) and self._take(group)):
                     return False
-                if not self._take(group):
-                    return False
+            if count:
+                next_offset = int(table[count - 1, layout.LAST_OFFSET]) + 1
+                self._last_position = int(table[count - 1, layout.POSITION])
         self._count_latencies()
-        is_torn_tail = status == layout.PARTIAL and self._next_offset >= self._segment.end_offset
+        is_torn_tail = status == layout.PARTIAL and next_offset >= self._segment.end_offset
         return status == layout.DONE or is_torn_tail
-
-    def _is_in_order(self, group: Longs) -> bool:
-        """Whether offsets grow and fit the segment; of a legacy wrapper only the last is known."""
-        last = group[:, layout.LAST_OFFSET]
-        is_2 = group[:, layout.MAGIC] == MAGIC_2
-        first = np.where(is_2, group[:, layout.BASE_OFFSET], last)
-        before = np.concatenate(([self._next_offset - 1], last[:-1]))
-        self._next_offset = int(last[-1]) + 1
-        self._last_position = int(group[-1, layout.POSITION])
-        return bool((first > before).all()) and self._next_offset <= self._segment.end_offset
 
     def _sums_fit(self, group: Longs) -> bool:
         """Whether each magic-2 batch has the checksum that it says; legacy ones check their own."""

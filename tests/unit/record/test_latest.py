@@ -16,7 +16,7 @@ from tidelog.record.kernels.latest import LatestRows, find_latest
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.latest_records import SECRET_BYTES, LatestFinder, LatestRecord
-from tidelog.types import NewRecord
+from tidelog.types import INT64_MAX, NewRecord
 
 KERNELS = [find_latest, plain(find_latest)]
 Find = Callable[[Bytes, Longs, Longs, Longs, LatestRows], int]
@@ -37,7 +37,9 @@ def log_of(batches: list[list[tuple[bytes | None, bytes | None]]]) -> bytes:
 
 def table_of(data: bytes) -> Longs:
     table: Longs = np.empty((64, layout.BATCH_FIELDS), np.int64)
-    count, _, status = scan_batches(np.frombuffer(data, np.uint8), 0, len(data), table)
+    count, _, status = scan_batches(
+        np.frombuffer(data, np.uint8), 0, len(data), table, 0, INT64_MAX
+    )
     assert status == layout.DONE
     return table[:count]
 

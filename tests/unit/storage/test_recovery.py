@@ -118,7 +118,7 @@ class TestWhereTheLogIsCut:
         directory.abandon()
         change(env, FIRST_LOG, 70, (50).to_bytes(8, "big"))
         opened = reader_of(env)
-        with pytest.raises(CorruptBatch, match=r"position 70.*segment ends at 2"):
+        with pytest.raises(CorruptBatch, match=r"position 70.*2 is the end"):
             list(opened.records())
 
 

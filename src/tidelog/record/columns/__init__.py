@@ -29,6 +29,7 @@ from tidelog.record.columns.arrays import COLUMN_TYPES, HEADERS, TIME
 from tidelog.record.columns.decoder import Decoder, count_rows
 from tidelog.record.columns.folding import Fold, fold_group
 from tidelog.record.columns.source import DecodeStats, DropBatch, Selection, groups
+from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.types import INT64_MAX, Buffer
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     append_times: "tuple[Longs, Longs] | None" = None,
     include_control: bool = False,
     drop_batch: DropBatch | None = None,
+    opens_from: int | None = None,
+    between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
     rows: int = ROWS,
     views: bool = False,
@@ -117,14 +120,18 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         include_control: Whether to take the records of control batches too.
         drop_batch: Given a table of batches (columns in `kernels.layout`), says which to leave
             out, e.g. those of aborted transactions.
+        opens_from: Open each batch that ends at or behind this offset, also where `offset_start`
+            lies behind it: for a second look at a batch of which some records were taken.
+        between: Offsets that the batches may have: none begins below the first, all end below the
+            second.
         check_crc: False where the caller has checked every batch of the buffer.
         rows: Limit of rows in one record batch, at least 1.
         views: Hand out keys and values as `binary_view`: views of the buffer, not copies.
         stats: Filled on the way, for callers that want the figures.
 
     Raises:
-        CorruptBatch: A frame, a checksum or a compressed stream is wrong; everything before it was
-            yielded. `at` counts from the buffer's first byte.
+        CorruptBatch: A frame, an offset, a checksum or a compressed stream is wrong; everything
+            before it was yielded. `at` counts from the buffer's first byte.
         CorruptRecord: A record breaks a rule; everything before it was yielded.
         UnsupportedCompression: A codec that nobody defined.
         InvalidRequest: At the first step: an unknown column, or no rows asked for.
@@ -139,6 +146,8 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         opens_all=opens_all,
         include_control=include_control,
         drop_batch=drop_batch,
+        opens_from=opens_from,
+        between=between,
     )
     stats = DecodeStats() if stats is None else stats
     decoder = Decoder(kind, rows, selection, append_times, stats)
@@ -161,6 +170,8 @@ def tally(  # noqa: PLR0913 - as `decode`
     record_time: tuple[int, int] | None = None,
     opens_all: bool = False,
     drop_batch: DropBatch | None = None,
+    opens_from: int | None = None,
+    between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
 ) -> None:
     """Count the records that `decode` would hand out, in `stats.rows`.
@@ -177,6 +188,8 @@ def tally(  # noqa: PLR0913 - as `decode`
         record_time=record_time,
         opens_all=opens_all,
         drop_batch=drop_batch,
+        opens_from=opens_from,
+        between=between,
     )
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False
@@ -194,6 +207,8 @@ def fold(  # noqa: PLR0913 - as `decode`
     record_time: tuple[int, int] | None = None,
     opens_all: bool = False,
     drop_batch: DropBatch | None = None,
+    opens_from: int | None = None,
+    between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
 ) -> None:
     """Have the records that `decode` would hand out taken by kernel, where they lie.
@@ -209,6 +224,8 @@ def fold(  # noqa: PLR0913 - as `decode`
         record_time=record_time,
         opens_all=opens_all,
         drop_batch=drop_batch,
+        opens_from=opens_from,
+        between=between,
     )
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False

@@ -17,8 +17,9 @@ from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, MAGIC_2, TIMESTAMP
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.checksums import NONE_BAD, find_bad_sum, shifts
 from tidelog.record.kernels.crc_words import HAS_INSTRUCTION
-from tidelog.record.kernels.reasons import REASONS
+from tidelog.record.kernels.reasons import scan_error
 from tidelog.record.kernels.scan import scan_batches
+from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ LEFT_GROUP_BYTES: Final = 8 << 20
 # A table is cut where it goes from batches that are opened as they are to others, and back; where
 # that changes more often, groups would become small.
 _CHANGES_MAX: Final = 8
+_SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
 
 DropBatch = Callable[["Longs"], "Mask"]
 
@@ -83,6 +85,13 @@ class Selection:
     opens_all: bool = False
     include_control: bool = False
     drop_batch: DropBatch | None = None
+    opens_from: int | None = None
+    between: tuple[int, int] = ANY_OFFSETS
+
+    @property
+    def first_opened(self) -> int:
+        """Offset below which no batch that ends there is opened."""
+        return self.offset_start if self.opens_from is None else self.opens_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +123,21 @@ def groups(
     With `leaves_sums` the checksums of groups that are opened whole are left to the caller.
 
     Raises:
-        CorruptBatch: A frame or a checksum is wrong; the batches before it were handed out.
+        CorruptBatch: A frame, a checksum or an offset is wrong; the batches before it were handed
+            out.
     """
     at, end, status = 0, log.size, layout.FULL
+    next_offset, end_offset = selection.between
     leaves_sums &= check_crc and HAS_INSTRUCTION and selection.drop_batch is None
     while status == layout.FULL:
         table = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
-        count, at, status = scan_batches(log, at, end, table)
+        count, at, status = scan_batches(log, at, end, table, next_offset, end_offset)
+        error = None
+        if status not in _SOUND:
+            error = scan_error(log, table, count, at, status, next_offset, end_offset)
         table = table[:count]
+        if count:
+            next_offset = int(table[-1, layout.LAST_OFFSET]) + 1
         for part, is_left in _parted(table, selection) if leaves_sums else ((table, False),):
             for start, stop in _cut(part, rows, LEFT_GROUP_BYTES if is_left else GROUP_BYTES):
                 group = part[start:stop]
@@ -129,8 +145,8 @@ def groups(
                     yield Group(group, is_checked=False)
                 else:
                     yield from _checked(log, group, selection, stats, check_crc=check_crc)
-    if status not in (layout.DONE, layout.PARTIAL):
-        raise CorruptBatch(REASONS[status], at=at)
+        if error is not None:
+            raise error
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
@@ -199,7 +215,7 @@ def bad_sum(batch: "Longs", found: int) -> CorruptBatch:
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
     """Which batches may hold rows that were asked for; of a legacy one only the frame is known."""
-    wanted = table[:, layout.LAST_OFFSET] >= selection.offset_start
+    wanted = table[:, layout.LAST_OFFSET] >= selection.first_opened
     wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
         wanted &= table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0

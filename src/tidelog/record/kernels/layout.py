@@ -46,6 +46,7 @@ BAD_DELTA: Final = 21
 BAD_REST: Final = 22
 BAD_INDEX: Final = 23
 BAD_SUM: Final = 26
+BAD_ORDER: Final = 27
 # Of the encoder: its input can't be written.
 BAD_COLUMN: Final = 24
 TOO_LARGE: Final = 25

@@ -28,6 +28,7 @@ from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.layout import (
     BAD_INDEX,
     BAD_OFFSETS,
+    BAD_ORDER,
     BAD_RECORD,
     DONE,
     FOUND,
@@ -35,7 +36,7 @@ from tidelog.record.kernels.layout import (
     NOT_FOUND,
 )
 from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32, load_int64
-from tidelog.record.kernels.scan import frame_status
+from tidelog.record.kernels.scan import frame_status, shows_jump
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
 from tidelog.record.legacy_header import MESSAGE_TIMESTAMP_AT
 
@@ -56,7 +57,12 @@ ANSWER_FIELDS: Final = 4
 
 @kernel
 def find_time_in_segment(
-    log: Bytes, index: Bytes, time_index: Bytes, base_offset: int, target: int, floor_offset: int
+    log: Bytes,
+    index: Bytes,
+    time_index: Bytes,
+    between: tuple[int, int],
+    target: int,
+    floor_offset: int,
 ) -> tuple[int, int, int, int]:
     """The first record of a segment with timestamp >= `target` and offset >= `floor_offset`.
 
@@ -64,7 +70,7 @@ def find_time_in_segment(
         log: All whole batches of the log file.
         index: The entries of the offset index and nothing behind them.
         time_index: Likewise of the time index.
-        base_offset: The segment's.
+        between: The segment's base offset, and the offset that no batch of it reaches.
         target: Time in ms.
         floor_offset: First offset to take, inclusive.
 
@@ -72,10 +78,12 @@ def find_time_in_segment(
         A status, offset, timestamp in ms, and the position of the batch concerned. FOUND; NOT_FOUND
         (position: end of the log); NEED_PLAIN where the batch at that position has to be opened by
         other means, and the search goes on behind it with `find_time`; BAD_INDEX where an index
-        entry says what its batch does not; PARTIAL or another BAD_ status of the batch there.
-        Offset and timestamp are -1 with every status but FOUND.
+        entry says what its batch does not; BAD_ORDER where offsets are not in order up to that
+        batch and the one behind it; PARTIAL or another BAD_ status of the batch there.
+        The timestamp is -1 with every status but FOUND; the offset is then the smallest that the
+        batch at that position may have, -1 where that is not known.
     """
-    return _search_segment(log, index, time_index, base_offset, target, floor_offset)
+    return _search_segment(log, index, time_index, between, target, floor_offset)
 
 
 @kernel
@@ -83,7 +91,7 @@ def find_times_in_segment(  # noqa: PLR0913 - the single search's arguments, and
     log: Bytes,
     index: Bytes,
     time_index: Bytes,
-    base_offset: int,
+    between: tuple[int, int],
     targets: Longs,
     floor_offset: int,
     out: Longs,
@@ -92,24 +100,32 @@ def find_times_in_segment(  # noqa: PLR0913 - the single search's arguments, and
 
     Shape:
         targets: int64[n], times in ms.
-        out: int64[n, ANSWER_FIELDS]: status, offset, timestamp, position.
+        out: int64[n, ANSWER_FIELDS]: status, offset (-1 but with FOUND), timestamp, position.
     """
     for number in range(targets.size):
         status, offset, timestamp, position = _search_segment(
-            log, index, time_index, base_offset, targets[number], floor_offset
+            log, index, time_index, between, targets[number], floor_offset
         )
         out[number, ANSWER_STATUS] = status
-        out[number, ANSWER_OFFSET] = offset
+        out[number, ANSWER_OFFSET] = offset if status == FOUND else NOTHING
         out[number, ANSWER_TIMESTAMP] = timestamp
         out[number, ANSWER_POSITION] = position
 
 
 @kernel
 def find_time(
-    log: Bytes, position: int, target: int, floor_offset: int
+    log: Bytes, position: int, between: tuple[int, int], target: int, floor_offset: int
 ) -> tuple[int, int, int, int]:
-    """The search from the batch at `position` on, without indexes; else as above."""
-    return _search_batches(log, position, target, floor_offset)
+    """The search from the batch at `position` on, without indexes; else as above.
+
+    Args:
+        log: Bytes.
+        position: Place of a batch.
+        between: Smallest offset that this batch may have, and the offset that none reaches.
+        target: Time in ms.
+        floor_offset: First offset to take, inclusive.
+    """
+    return _search_batches(log, position, between, target, floor_offset)
 
 
 @kernel
@@ -186,17 +202,42 @@ def floor_position_for(index: Bytes, base_offset: int, offset: int) -> tuple[int
 
 @inlined
 def _search_segment(
-    log: Bytes, index: Bytes, time_index: Bytes, base_offset: int, target: int, floor_offset: int
+    log: Bytes,
+    index: Bytes,
+    time_index: Bytes,
+    between: tuple[int, int],
+    target: int,
+    floor_offset: int,
 ) -> tuple[int, int, int, int]:
+    base_offset = between[0]
     indexed, wanted = _floor_time_entry(time_index, base_offset, target)
-    offset, position = floor_position_for(index, base_offset, max(wanted, floor_offset))
+    first = max(wanted, floor_offset)
+    offset, position = floor_position_for(index, base_offset, first)
     if position != 0 and not _leads_to_batch(log, position, offset):
         return BAD_INDEX, NOTHING, NOTHING, position
+    if position != 0 and not _ends_at(log, position, offset):
+        # Old brokers made one entry for an append of several batches. The entry before it, then,
+        # so that the batch that is looked for is not the first one, which nothing vouches for.
+        offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
+        if position != 0 and not _leads_to_batch(log, position, offset):
+            return BAD_INDEX, NOTHING, NOTHING, position
     # Where records are passed over because of a time entry, its batch must say the same.
     is_used = indexed != NOTHING and wanted >= floor_offset
     if is_used and not _has_largest(log, position, wanted, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
-    return _search_batches(log, position, target, floor_offset)
+    return _search_batches(log, position, between, target, floor_offset)
+
+
+@inlined
+def _ends_at(log: Bytes, position: int, offset: int) -> bool:
+    """Whether a batch lies at a position whose last offset is this one."""
+    if position < 0 or position >= log.size or frame_status(log, position, log.size)[0] != DONE:
+        return False
+    base = load_int64(log, position)
+    if load_byte(log, position + MAGIC_AT) < MAGIC_2:
+        return base == offset
+    delta = load_int32(log, position + LAST_OFFSET_DELTA_AT)
+    return base >= 0 and delta >= 0 and base == offset - delta
 
 
 @inlined
@@ -241,16 +282,18 @@ def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool
 
 @inlined
 def _search_batches(
-    log: Bytes, position: int, target: int, floor_offset: int
+    log: Bytes, position: int, between: tuple[int, int], target: int, floor_offset: int
 ) -> tuple[int, int, int, int]:
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
-    at = position
+    at, last, (next_offset, end_offset) = position, NOTHING, between
     while at < log.size:
         status, size = frame_status(log, at, log.size)
         if status != DONE:
-            return status, NOTHING, NOTHING, at
+            return status, next_offset, NOTHING, at
         status = _judge(log, at, target, floor_offset)
+        if status != BAD_OFFSETS:
+            status, last = _held_to_order(log, at, size, status, next_offset, end_offset)
         if status == FOUND:
             status, offset, timestamp = _search_records(log, at, size, target, floor_offset)
             if status == FOUND:
@@ -259,9 +302,30 @@ def _search_batches(
                 # The header promises a match: the records are damaged, or a cleaner took them.
                 status = NEED_PLAIN
         if status != NOT_FOUND:
-            return status, NOTHING, NOTHING, at
+            return status, next_offset, NOTHING, at
         at += size
-    return NOT_FOUND, NOTHING, NOTHING, at
+        next_offset = last + 1
+    return NOT_FOUND, next_offset, NOTHING, at
+
+
+@inlined
+def _held_to_order(
+    log: Bytes, at: int, size: int, status: int, next_offset: int, end_offset: int
+) -> tuple[int, int]:
+    """A batch's status, or BAD_ORDER; and its last offset.
+
+    One that may be the answer is held against the batch behind it, too.
+    """
+    first = last = load_int64(log, at)
+    if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
+        last += load_int32(log, at + LAST_OFFSET_DELTA_AT)
+    if first < next_offset or last >= end_offset:
+        return BAD_ORDER, last
+    if status != NOT_FOUND and shows_jump(
+        log, at + size, log.size, first, last, next_offset, end_offset
+    ):
+        return BAD_ORDER, last
+    return status, last
 
 
 @inlined

@@ -1,7 +1,8 @@
 """The walk over batch headers: one row of the batch table per batch, no record opened.
 
 Reads magic 2 headers in full. Of a legacy message (magic 0 and 1) it takes the frame alone and
-leaves the rest to the plain path. Checks the frame, not the CRC.
+leaves the rest to the plain path. Checks the frame and the order of offsets, not the CRC; the rules
+of the order are those of `record.offset_order`.
 
 Source: docs/format.md; Kafka's ByteBufferLogInputStream for the rules of the frame.
 """
@@ -34,6 +35,7 @@ from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_MAGIC,
     BAD_OFFSETS,
+    BAD_ORDER,
     BAD_SIZE,
     BASE_OFFSET,
     BASE_SEQUENCE,
@@ -103,29 +105,89 @@ def _length_min(magic: int) -> int:
 
 
 @kernel
-def scan_batches(log: Bytes, start: int, end: int, out: Longs) -> tuple[int, int, int]:
-    """The table of the batches in `log[start:end]`.
+def scan_batches(
+    log: Bytes,
+    start: int,
+    end: int,
+    out: Longs,
+    next_offset: int,
+    end_offset: int,
+) -> tuple[int, int, int]:
+    """The table of the batches in `log[start:end]`, as long as their offsets are in order.
+
+    Args:
+        log: Bytes.
+        start: Place of the first batch.
+        end: Where the readable bytes end, exclusive.
+        out: The table.
+        next_offset: Smallest offset that the first batch may have.
+        end_offset: Offset that no batch reaches.
 
     Shape:
         log: uint8[>= end].
-        out: int64[capacity, BATCH_FIELDS] by the caller; rows beyond the count are undefined.
+        out: int64[capacity, BATCH_FIELDS] by the caller; rows beyond the count are undefined, but
+            for that of a batch with BAD_ORDER.
 
     Returns:
         The number of batches, the place behind the last one, and why it stopped there: DONE at
-        `end`, FULL where the table is, PARTIAL at an incomplete batch, or a BAD_ status.
+        `end`, FULL where the table is, PARTIAL at an incomplete batch, or a BAD_ status. Of a
+        batch with BAD_ORDER the row is filled, too. That is the batch that is out of order, or the
+        one before it, where that lies above the place that both would fit.
     """
     at, count = start, 0
+    first, last, before = next_offset, next_offset - 1, next_offset
     while at < end:
-        if count == out.shape[0]:
-            return count, at, FULL
-        status, size = frame_status(log, at, end)
+        status, size = FULL, 0
+        if count < out.shape[0]:
+            status, size = frame_status(log, at, end)
+        if status == DONE:
+            status = _take_header(log, at, size, out, count, last + 1, end_offset)
         if status != DONE:
+            if count > 0 and shows_jump(log, at, end, first, last, before, end_offset):
+                return count - 1, out[count - 1, POSITION], BAD_ORDER
             return count, at, status
-        if not read_header(log, at, size, out, count):
-            return count, at, BAD_OFFSETS
+        before, last = last + 1, out[count, LAST_OFFSET]
+        first = last if out[count, MAGIC] < MAGIC_2 else out[count, BASE_OFFSET]
         at += size
         count += 1
     return count, at, DONE
+
+
+@inlined
+def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are right
+    log: Bytes, at: int, size: int, out: Longs, slot: int, next_offset: int, end_offset: int
+) -> int:
+    """Fill row `slot` of the table; DONE, BAD_OFFSETS or BAD_ORDER."""
+    if not read_header(log, at, size, out, slot):
+        return BAD_OFFSETS
+    last = out[slot, LAST_OFFSET]
+    # Only decompression tells where a legacy wrapper begins.
+    first = last if out[slot, MAGIC] < MAGIC_2 else out[slot, BASE_OFFSET]
+    return DONE if next_offset <= first and last < end_offset else BAD_ORDER
+
+
+@inlined
+def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
+    log: Bytes, at: int, end: int, first: int, last: int, before: int, end_offset: int
+) -> bool:
+    """Whether the batch at `at`, of which the header may be all there is, proves a jump before it.
+
+    It does where the batch before it, with offsets `first` to `last`, was not the next one
+    (`before`), and without that one the batch at `at` would be in order.
+    """
+    left = end - at
+    if first == before or left < FRAME_PREFIX_SIZE:
+        return False
+    offset = load_int64(log, at)
+    end_of_batch = offset
+    if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
+        if left < HEADER_SIZE:
+            return False
+        delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+        if delta < 0 or offset > _INT64_MAX - delta:
+            return False
+        end_of_batch += delta
+    return before <= offset <= last and end_of_batch < end_offset
 
 
 @inlined

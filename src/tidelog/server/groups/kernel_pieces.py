@@ -9,7 +9,7 @@ Imports numpy and numba: reached only once kernels are loaded.
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -23,12 +23,13 @@ from tidelog.record.header import (
     TRANSACTIONAL_BIT,
 )
 from tidelog.record.kernels import layout
+from tidelog.record.kernels.reasons import scan_error
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.latest_records import SECRET_BYTES, LatestFinder, LatestRecord
-from tidelog.record.views import Batch, view_batch, walk
+from tidelog.record.offset_order import cut_problem, segment_limit
+from tidelog.record.views import Batch, view_batch
 from tidelog.storage.handles import typed_reads
 from tidelog.storage.reading import LogSlice
-from tidelog.storage.segment import cut_problem, order_problem
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -91,11 +92,15 @@ class KernelPieces:
         """Take the whole batches that `data` begins with; how many bytes these are."""
         array, at, status = np.frombuffer(data, np.uint8), 0, layout.FULL
         while status == layout.FULL:
-            count, behind, status = scan_batches(array, at, array.size, self._table)
-            run.take(data, position, self._table[:count])
+            table, between = self._table, run.between
+            count, behind, status = scan_batches(array, at, array.size, table, *between)
+            error = None
+            if status not in (layout.DONE, layout.FULL, layout.PARTIAL):
+                error = scan_error(array, table, count, behind, status, *between)
+            run.take(data, position, table[:count])
+            if error is not None:
+                raise error.located(run.path, position)
             at = behind
-        if status not in (layout.DONE, layout.PARTIAL):
-            run.raise_bad(data, position, at)
         return at
 
 
@@ -106,15 +111,20 @@ class _Run:
         self._finder = finder
         self._part = part
         self._taker = taker
-        self._path = part.segment.log_path
+        self.path = part.segment.log_path
         self._next_offset = part.segment.base_offset
-        self._limit = INT64_MAX if part.segment.is_active else part.segment.end_offset
+        end = INT64_MAX if part.segment.is_active else part.segment.end_offset
+        self._limit = segment_limit(part.segment.base_offset, end)
+
+    @property
+    def between(self) -> tuple[int, int]:
+        """Smallest offset that the next batch may have, and the offset that no batch reaches."""
+        return self._next_offset, self._limit
 
     def take(self, data: bytes, position: int, table: "Longs") -> None:
         """Take some batches that lie in `data`, whose first byte has that position."""
         if not len(table):
             return
-        self._check_order(data, position, table)
         self._next_offset = int(table[-1, layout.LAST_OFFSET]) + 1
         table = self._wanted(table)
         is_plain = (table[:, layout.MAGIC] == MAGIC_2) & (
@@ -145,31 +155,7 @@ class _Run:
                 batch.ensure_valid()
                 self._taker.add(batch)
         except CorruptData as error:
-            raise error.located(self._path, position) from error
-
-    def _check_order(self, data: bytes, position: int, table: "Longs") -> None:
-        last = table[:, layout.LAST_OFFSET]
-        # Of a legacy wrapper only the last offset is known before it is opened.
-        is_2 = table[:, layout.MAGIC] == MAGIC_2
-        first = np.where(is_2, table[:, layout.BASE_OFFSET], last)
-        before = np.concatenate(([self._next_offset - 1], last[:-1]))
-        is_bad = (first <= before) | (last >= self._limit)
-        if is_bad.any():
-            row = int(np.flatnonzero(is_bad)[0])
-            self._next_offset = int(before[row]) + 1
-            self.raise_bad(data, position, int(table[row, layout.POSITION]))
-
-    def raise_bad(self, data: bytes, position: int, at: int) -> NoReturn:
-        """Say what is wrong with the batch at a place of `data`, as the plain code does."""
-        try:
-            for batch in walk(data, at):
-                problem = order_problem(batch, self._next_offset, self._limit)
-                if problem is not None:
-                    raise CorruptBatch(problem, at=at, offset=self._next_offset)
-                break
-        except CorruptData as error:
-            raise error.located(self._path, position) from error
-        raise AssertionError("a batch that is well was taken for a bad one")
+            raise error.located(self.path, position) from error
 
     def end_in_batch(self, position: int, end: int) -> None:
         """Pass over a torn tail that never was part of the segment; else raise CorruptBatch."""
@@ -178,7 +164,7 @@ class _Run:
         problem = cut_problem(end - position, self._next_offset, self._limit)
         if problem is not None:
             error = CorruptBatch(problem, at=0, offset=self._next_offset)
-            raise error.located(self._path, position)
+            raise error.located(self.path, position)
 
 
 def _batch_size(data: bytes) -> int:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tidelog.env import File
 from tidelog.errors import CorruptData
 from tidelog.record.batch import RecordBatch
+from tidelog.record.offset_order import order_problem
 from tidelog.record.record import ControlType
 from tidelog.record.views import Batch
 from tidelog.storage.body_check import BodyCheck, check_body
@@ -20,7 +21,6 @@ from tidelog.storage.checks.record_check import look_inside
 from tidelog.storage.checks.resync import next_sound_batch
 from tidelog.storage.handles import walk_file
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.segment import order_problem
 from tidelog.storage.trust import fingerprint
 from tidelog.types import INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tidelog.env import Env, LockHandle
 from tidelog.errors import CorruptData, DirectoryLocked, UnsupportedCompression
+from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage import files, zone_files
 from tidelog.storage.checks.checkpoints import rebuild_offset_checkpoint
 from tidelog.storage.checks.directory import OFFSET_CHECKPOINTS, DirectoryCheck
@@ -127,7 +128,12 @@ class PartitionRepair:
         elif base not in self._bases:
             self._remove(name)
         elif suffix in _INDEXES:
-            self._replace(name, self._built_index(base, suffix))
+            try:
+                built = self._built_index(base, suffix)
+            except CorruptData as error:  # readers index what lies before it, in memory
+                self._fail(name, str(error))
+                return
+            self._replace(name, built)
             self._touched.add(base)
         elif suffix == files.TXN_INDEX_SUFFIX:
             self._repair_txn_index(name, base)
@@ -154,7 +160,8 @@ class PartitionRepair:
         builder = IndexBuilder(self.place.config, base)
         file = self.place.fs.open(path)
         try:
-            for position, batch in walk_file(file, path, 0, file.size()):
+            batches = walk_file(file, path, 0, file.size())
+            for position, batch in in_order(batches, base, segment_limit(base), path):
                 builder.add(batch, position)
         finally:
             file.close()

@@ -19,8 +19,8 @@ from tidelog.record.header import (
     MAGIC_2,
     MAGIC_AT,
 )
+from tidelog.record.offset_order import order_problem
 from tidelog.record.views import Batch, frame_size, view_batch
-from tidelog.storage.segment import order_problem
 from tidelog.types import INT32_MAX, INT64_MAX
 
 CHUNK_BYTES: Final = 1 << 20

@@ -33,13 +33,13 @@ from tidelog.record.header import (
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.crc_words import HAS_INSTRUCTION
 from tidelog.record.kernels.decode import RECORD_SIZE_MIN
-from tidelog.record.kernels.reasons import REASONS
+from tidelog.record.kernels.reasons import REASONS, scan_error
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.legacy import LegacyBatch
+from tidelog.record.offset_order import cut_problem, segment_limit
 from tidelog.record.record import encode_record
 from tidelog.storage import files
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
-from tidelog.storage.segment import cut_problem
 from tidelog.types import Buffer, TimestampType
 
 if TYPE_CHECKING:
@@ -161,9 +161,7 @@ class SourceReader:
         path = self.path(source)
         file = self._files.open(path)
         try:
-            for piece, next_offset in self._walk(file, path, source, (start, end)):
-                if check:
-                    _check_order(piece, next_offset, source.end_offset)
+            for piece in self._walk(file, path, source, (start, end)):
                 if check and sums:
                     check_sums(piece)
                 yield replace(piece, is_checked=sums or not check)
@@ -176,24 +174,27 @@ class SourceReader:
         path: str,
         source: SourceSegment,
         span: tuple[int, int | None],
-    ) -> Iterator[tuple[Piece, int]]:
-        """Pieces, each with the offset behind the one before it."""
+    ) -> Iterator[Piece]:
         position = span[0]
         end = source.size_bytes if span[1] is None else span[1]
         next_offset, wanted = source.base_offset, PIECE_BYTES
+        limit = segment_limit(source.base_offset, source.end_offset)
         while position < end:
             raw = self._read(file, path, min(wanted, end - position), position)
             data: Bytes = np.frombuffer(raw, np.uint8)
             at, status = 0, layout.FULL
             while status == layout.FULL:
-                count, after, status = scan_batches(data, at, data.size, self._table)
+                table = self._table
+                count, after, status = scan_batches(data, at, data.size, table, next_offset, limit)
+                error = None
+                if status not in (layout.DONE, layout.FULL, layout.PARTIAL):
+                    error = scan_error(data, table, count, after, status, next_offset, limit)
                 if count:
-                    piece = Piece(path, position, data, self._table[:count])
-                    yield piece, next_offset
-                    next_offset = int(piece.table[-1, layout.LAST_OFFSET]) + 1
+                    next_offset = int(table[count - 1, layout.LAST_OFFSET]) + 1
+                    yield Piece(path, position, data, table[:count])
+                if error is not None:
+                    raise error.located(path, position)
                 at = after
-            if status not in (layout.DONE, layout.PARTIAL):
-                raise CorruptBatch(REASONS[status], path=path, position=position + at)
             if at == 0:
                 wanted = _whole_size(raw, wanted)
                 if wanted > end - position:
@@ -233,23 +234,6 @@ def _whole_size(raw: Buffer, wanted: int) -> int:
         return max(wanted, PIECE_BYTES) + 1
     (length,) = LENGTH.unpack_from(raw, LENGTH_AT)
     return max(int(length) + LOG_OVERHEAD, len(raw) + 1)
-
-
-def _check_order(piece: Piece, next_offset: int, end_offset: int) -> None:
-    """Raise CorruptBatch where offsets are not in their place."""
-    last = piece.table[:, layout.LAST_OFFSET]
-    is_2 = piece.table[:, layout.MAGIC] == MAGIC_2
-    # Of a legacy wrapper only the last offset is known before it is opened.
-    first = np.where(is_2, piece.table[:, layout.BASE_OFFSET], last)
-    before = np.concatenate(([next_offset - 1], last[:-1]))
-    is_bad = (first <= before) | (last >= end_offset)
-    if is_bad.any():
-        slot = int(np.flatnonzero(is_bad)[0])
-        reason = (
-            f"offsets {first[slot]} to {last[slot]} where {before[slot] + 1} is next and the"
-            f" segment ends at {end_offset}"
-        )
-        raise piece.corrupt(slot, reason)
 
 
 def check_sums(piece: Piece) -> None:

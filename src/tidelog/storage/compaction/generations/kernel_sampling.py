@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tidelog.errors import CorruptBatch, CorruptData, CorruptRecord
+from tidelog.errors import CorruptData, CorruptRecord
 from tidelog.record.columns.bodies import is_plain, join_bodies
 from tidelog.record.header import CONTROL_BIT, DELETE_HORIZON_BIT, MAGIC_2
 from tidelog.record.kernels import key_samples as samples_at
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.key_hash import SIPHASH, make_hasher
 from tidelog.record.kernels.key_samples import sample_keys
-from tidelog.record.kernels.reasons import REASONS
+from tidelog.record.kernels.reasons import REASONS, scan_error
 from tidelog.record.kernels.scan import scan_batches
+from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.storage.compaction.generations.sampled import (
     CHUNK_BYTES,
     LogFile,
@@ -23,6 +24,7 @@ from tidelog.storage.compaction.generations.sampled import (
     Wait,
 )
 from tidelog.storage.compaction.generations.samples import KeySamples
+from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
@@ -54,6 +56,7 @@ class _Pass:
     def __init__(self, seed: bytes, samples: KeySamples) -> None:
         self.found = Sampled()
         self._samples = samples
+        self._between = ANY_OFFSETS
         self._hasher = make_hasher(SIPHASH, seed)
 
     def take(self, chunk: bytes) -> int:
@@ -62,13 +65,17 @@ class _Pass:
         at, used, status = 0, 0, layout.FULL
         table: Longs = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
         while status == layout.FULL:
-            count, at, status = scan_batches(log, at, log.size, table)
+            count, at, status = scan_batches(log, at, log.size, table, *self._between)
+            error = None
+            if status not in (layout.DONE, layout.FULL, layout.PARTIAL):
+                error = scan_error(log, table, count, at, status, *self._between)
             if count:
                 self._take_table(log, table[:count])
                 last = table[count - 1]
                 used = int(last[layout.POSITION] + last[layout.SIZE])
-        if status not in (layout.DONE, layout.PARTIAL):
-            raise CorruptBatch(REASONS[status], at=at)
+                self._between = int(last[layout.LAST_OFFSET]) + 1, INT64_MAX
+            if error is not None:
+                raise error
         return used
 
     def _take_table(self, log: "Bytes", table: "Longs") -> None:

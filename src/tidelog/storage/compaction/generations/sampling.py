@@ -15,6 +15,7 @@ from tidelog.record.coding import read_varint
 from tidelog.record.header import DELETE_HORIZON_BIT
 from tidelog.record.key_hash import halves, siphash
 from tidelog.record.legacy import LegacyBatch
+from tidelog.record.offset_order import in_order
 from tidelog.record.record import Record, encode_record
 from tidelog.record.views import Batch
 from tidelog.storage.compaction.generations.sampled import (
@@ -26,7 +27,7 @@ from tidelog.storage.compaction.generations.sampled import (
 )
 from tidelog.storage.compaction.generations.samples import KeySamples
 from tidelog.storage.handles import walk_file
-from tidelog.types import Buffer
+from tidelog.types import INT64_MAX, Buffer
 
 
 def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
@@ -54,7 +55,8 @@ def sample_plain(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> 
     """As `sample_segment`, without numba or numpy."""
     found, end = Sampled(), log.file.size()
     wait(end)
-    for _, batch in walk_file(log.file, log.path, 0, end, chunk_bytes=CHUNK_BYTES):
+    batches = walk_file(log.file, log.path, 0, end, chunk_bytes=CHUNK_BYTES)
+    for _, batch in in_order(batches, 0, INT64_MAX, log.path):
         found.due_ms = max(found.due_ms, horizon_of(batch))
         if not batch.is_control:
             samples.add(_look(batch, seed, found))

@@ -1,0 +1,135 @@
+"""The order of offsets: one rule for every reader of batches, from files and from the wire.
+
+Offsets lie outside of a batch's checksum, so only their order shows a wrong one. Each batch begins
+behind the last offset of the batch before it and ends before the first offset of what follows: the
+next segment, the part that was planned, or the log end. A segment spans less than 2^31 offsets.
+
+A batch whose offset has moved up shows only at the batch behind it. So a batch is handed out once
+the next one was looked at, where there is one: a reader that stops early, or keeps what it read
+before an error, has no record under a wrong offset. `kernels.scan` does the same for columns.
+
+Pure. Source: docs/format.md#order.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.record.header import MAGIC_2
+from tidelog.record.views import Batch
+from tidelog.types import INT64_MAX
+
+# Indexes have offsets relative to the base offset of the segment, in 31 bits.
+SEGMENT_OFFSETS: Final = 1 << 31
+# Smallest offset that a batch may have, and the offset that none reaches, where nothing is known.
+ANY_OFFSETS: Final = (0, INT64_MAX)
+
+
+def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
+    """Return the offset that no batch of a segment reaches.
+
+    Args:
+        base_offset: Base offset of the segment.
+        end_offset: Offset behind the segment, where it is known.
+    """
+    return min(end_offset, base_offset + SEGMENT_OFFSETS)
+
+
+def first_known_offset(batch: Batch) -> int:
+    """Return the base offset; of a legacy wrapper its last one, since it is not opened for this."""
+    return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
+
+
+def order_problem(batch: Batch, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
+    """Say what is wrong with a batch's offsets, None where they lie in [next_offset, end_offset).
+
+    Only decompression tells where a legacy wrapper begins, so its end must do.
+    """
+    last = batch.last_offset
+    first = batch.base_offset if batch.magic == MAGIC_2 else last
+    return bad_order(first, last, next_offset, end_offset)
+
+
+def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str | None:
+    """Say what is wrong with offsets of a batch, None where nothing is; see `order_problem`."""
+    if next_offset <= first <= last < end_offset:
+        return None
+    reason = f"offsets {first} to {last} where {next_offset} is next"
+    return reason if last < end_offset else f"{reason} and {end_offset} is the end"
+
+
+def jump_problem(first: int, last: int, next_offset: int, following: int) -> str:
+    """Say that a batch lies above the one behind it, which would be in order without it."""
+    return (
+        f"offsets {first} to {last} where {next_offset} is next and the batch behind begins with"
+        f" {following}"
+    )
+
+
+def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
+    """Say what is wrong with bytes of a finished segment that hold no whole batch.
+
+    None where all offsets were met before: then they are a torn tail that was never part of it.
+
+    Args:
+        left_bytes: How many there are.
+        next_offset: Offset behind the last whole batch.
+        end_offset: Offset behind what the bytes should hold.
+    """
+    if next_offset >= end_offset:
+        return None
+    last = end_offset - 1
+    return f"no whole batch in the last {left_bytes} bytes, where {next_offset} to {last} may lie"
+
+
+def in_order(
+    batches: Iterable[tuple[int, Batch]], next_offset: int, end_offset: int, path: str
+) -> Iterator[tuple[int, Batch]]:
+    """Hand out batches with their positions as long as their offsets are in order.
+
+    Args:
+        batches: What a walk finds. A CorruptData of it is raised behind the last sound batch.
+        next_offset: Smallest offset that the first batch may have.
+        end_offset: Offset that no batch may reach.
+        path: File, for errors.
+
+    Raises:
+        CorruptBatch: Offsets that can't be there; the batches before were handed out.
+    """
+    held: tuple[int, Batch] | None = None
+    before = next_offset  # what was next where the held batch stands
+    failure: CorruptData | None = None
+    try:
+        for found in batches:
+            problem = order_problem(found[1], next_offset, end_offset)
+            if problem is not None:
+                if held is not None and _has_jumped(held[1], found[1], before, end_offset):
+                    failure, held = _jump(held, found[1], before, path), None
+                else:
+                    error = CorruptBatch(problem, at=0, offset=next_offset)
+                    failure = error.located(path, found[0])
+                break
+            if held is not None:
+                yield held
+            held, before, next_offset = found, next_offset, found[1].last_offset + 1
+    except CorruptData as error:
+        failure = error
+    if held is not None:
+        yield held
+    if failure is not None:
+        raise failure
+
+
+def _has_jumped(held: Batch, found: Batch, before: int, end_offset: int) -> bool:
+    """Whether the batch behind a held one would be in order without it, and so it is the wrong one.
+
+    Where both may be, the one that is next without a gap is right.
+    """
+    is_next = first_known_offset(held) == before
+    return not is_next and order_problem(found, before, end_offset) is None
+
+
+def _jump(held: tuple[int, Batch], found: Batch, before: int, path: str) -> CorruptData:
+    first, last = first_known_offset(held[1]), held[1].last_offset
+    problem = jump_problem(first, last, before, first_known_offset(found))
+    return CorruptBatch(problem, at=0, offset=before).located(path, held[0])

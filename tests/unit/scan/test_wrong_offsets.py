@@ -1,0 +1,165 @@
+"""A base offset that is wrong lies outside of the checksum: no reader takes it for right."""
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from tidelog import scan
+from tidelog.errors import CorruptData
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
+from tidelog.storage.log_dir import LogDir
+from tidelog.types import Codec, NewRecord
+
+T0 = 1_700_000_000_000
+TOPIC = "t"
+BASES = (0, 100)
+# Offset and number of records of the batches of a finished segment: dense, or with gaps, as
+# compaction leaves them.
+DENSE = [(0, 10), (10, 10), (20, 1), (21, 30), (51, 9), (60, 40)]
+GAPS = [(0, 3), (10, 10), (24, 1), (31, 20), (51, 2), (80, 20)]
+BITS = (0, 1, 3, 5, 8, 31, 40, 63)
+
+
+def batch(base: int, count: int, codec: Codec = Codec.NONE) -> bytes:
+    """Records with keys that come again, their offset as value, and rising times."""
+    records = [
+        NewRecord(key=b"k%d" % (n % 4), value=b"%d" % n, timestamp=T0 + n * 1000)
+        for n in range(base, base + count)
+    ]
+    return bytes(build_batch(records, base_offset=base, codec=codec))
+
+
+def write_log(root: Path, batches: list[bytes]) -> Path:
+    """A partition with these batches in a finished segment, and one record in the last one."""
+    folder = root / f"{TOPIC}-0"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in folder.iterdir():
+        name.unlink()
+    log = folder / f"{BASES[0]:020d}.log"
+    log.write_bytes(b"".join(batches))
+    (folder / f"{BASES[1]:020d}.log").write_bytes(batch(BASES[1], 1))
+    return log
+
+
+def write_indexes(root: Path, batches: list[bytes]) -> None:
+    """Index files with an entry for each batch but the first."""
+    folder, position = root / f"{TOPIC}-0", 0
+    entries, times = bytearray(), bytearray()
+    for found in batches:
+        view = RecordBatch(found)
+        if position:
+            entries += struct.pack(">ii", view.last_offset, position)
+            times += struct.pack(">qi", view.max_timestamp, view.last_offset)
+        position += len(found)
+    (folder / f"{BASES[0]:020d}.index").write_bytes(entries)
+    (folder / f"{BASES[0]:020d}.timeindex").write_bytes(times)
+
+
+Reader = Callable[[str], object]
+
+
+def readers() -> Iterator[tuple[str, Reader]]:
+    """Every way to read, each with a question about all there is and about parts of it."""
+    yield "records", lambda root: plain_records(root, 0, 101)
+    yield "scan", rows
+    yield "count", counted
+    yield "table", versions
+    for at in (0, 9, 10, 15, 24, 50, 51, 60, 79, 80, 99):
+        wanted = scan.Wanted(start_offset=at, end_offset=at + 1)
+        timed = scan.Wanted(start_ms=T0 + at * 1000, end_ms=T0 + at * 1000 + 1)
+        yield f"records {at}", partial(plain_records, start=at, end=at + 1)
+        yield f"scan {at}", partial(rows, wanted=wanted)
+        yield f"scan at {at}", partial(rows, wanted=timed)
+        yield f"count {at}", partial(counted, wanted=wanted)
+        yield f"count at {at}", partial(counted, wanted=timed)
+        yield f"time {at}", partial(offset_at, at=at, by_kernel=False)
+        yield f"time {at} by kernel", partial(offset_at, at=at, by_kernel=True)
+
+
+def plain_records(root: str, start: int, end: int) -> object:
+    """Record by record."""
+    with LogDir.open(root) as directory:
+        reader = directory.reader(TOPIC, 0)
+        return [(record.offset, record.value) for record in reader.records(start, end)]
+
+
+def rows(root: str, wanted: scan.Wanted | None = None) -> object:
+    """Offset and value of the rows of a scan; none of them before an error."""
+    splits = scan.plan(root, TOPIC, wanted=wanted or scan.Wanted(), split_bytes=300)
+    found = scan.to_table(splits, ["offset", "value"])
+    return list(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True))
+
+
+def counted(root: str, wanted: scan.Wanted | None = None) -> object:
+    """The number of records."""
+    return scan.count(root, TOPIC, wanted=wanted).records
+
+
+def versions(root: str) -> object:
+    """The table of the topic: keys and their last values."""
+    with tidelog.open(root) as log:
+        found = log.table(TOPIC, inexact="mark").to_arrow()
+        return sorted(
+            pair
+            for part in found
+            for pair in zip(part["key"].to_pylist(), part["value"].to_pylist(), strict=True)
+        )
+
+
+def offset_at(root: str, at: int, *, by_kernel: bool) -> object:
+    """The first offset of a time."""
+    with LogDir.open(root) as directory:
+        reader = directory.reader(TOPIC, 0)
+        if by_kernel:
+            reader.use_kernels()
+        found = reader.offset_for_time(T0 + at * 1000)
+        return None if found is None else (found.offset, found.timestamp)
+
+
+@pytest.mark.parametrize(
+    ("shape", "codec", "has_indexes"),
+    [
+        pytest.param(DENSE, Codec.NONE, True, id="dense"),
+        pytest.param(GAPS, Codec.ZSTD, True, id="gaps, compressed"),
+        pytest.param(DENSE, Codec.ZSTD, False, id="dense, compressed, no indexes"),
+        pytest.param(GAPS, Codec.NONE, False, id="gaps, no indexes"),
+    ],
+)
+def test_no_reader_takes_a_wrong_base_offset_for_right(
+    tmp_path: Path, shape: list[tuple[int, int]], codec: Codec, *, has_indexes: bool
+) -> None:
+    root, asked = str(tmp_path), dict(readers())
+    sound = [batch(base, count, codec) for base, count in shape]
+    write_log(tmp_path, sound)
+    if has_indexes:
+        write_indexes(tmp_path, sound)
+    right = {name: ask(root) for name, ask in asked.items()}
+    for number, (base, count) in enumerate(shape):
+        for bit in BITS:
+            wrong = base ^ (1 << bit)
+            if is_possible(shape, number, wrong, count):
+                continue  # other offsets that are as good: nothing in the file tells
+            damaged = bytearray(sound[number])
+            struct.pack_into(">Q", damaged, 0, wrong)
+            write_log(tmp_path, [*sound[:number], bytes(damaged), *sound[number + 1 :]])
+            if has_indexes:
+                write_indexes(tmp_path, sound)
+            for name, ask in asked.items():
+                with suppress(CorruptData):
+                    assert ask(root) == right[name], (name, number, bit)
+            for name in ("records", "scan", "count", "table"):
+                with pytest.raises(CorruptData, match=r"\.log, position \d+"):
+                    asked[name](root)
+
+
+def is_possible(shape: list[tuple[int, int]], number: int, wrong: int, count: int) -> bool:
+    """Whether a batch fits between its neighbours with another offset."""
+    before = sum(shape[number - 1]) if number else 0
+    behind = shape[number + 1][0] if number + 1 < len(shape) else BASES[1]
+    return before <= wrong and wrong + count <= behind
