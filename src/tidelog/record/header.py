@@ -126,3 +126,9 @@ def timestamp_type_of(attributes: int) -> TimestampType:
     if attributes & TIMESTAMP_TYPE_BIT:
         return TimestampType.LOG_APPEND_TIME
     return TimestampType.CREATE_TIME
+
+
+# Headers of a record. Kafka has no bound but the record's size; so many have room in the largest
+# record that it takes by default (1 MiB) if they have 8 bytes each. Without a bound a thousand
+# compressed bytes could ask for millions of objects.
+HEADERS_MAX: Final = 131_072

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
 from tidelog.record.coding import encode_varlong, read_varint, read_varlong
+from tidelog.record.header import HEADERS_MAX
 from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType
 
 # length 1, attributes 1, timestamp delta 1, offset delta 1, two lengths, header count.
@@ -118,11 +119,7 @@ class Inherited:
 
 
 def wrap_int64(value: int) -> int:
-    """`value` as a signed 64-bit machine word holds it.
-
-    Kafka's producers compute timestamp deltas in machine words; wrapping on both sides gives every
-    pair of int64 timestamps back.
-    """
+    """`value` as a signed 64-bit machine word holds it, in which Kafka's producers compute."""
     return (value + _INT64_SIGN) % _INT64_SPAN - _INT64_SIGN
 
 
@@ -185,9 +182,7 @@ def _decode_record(body: bytes, at: int, end: int, inherited: Inherited) -> tupl
     key, at = _read_bytes(body, at, record_end, "key")
     value, at = _read_bytes(body, at, record_end, "value")
     header_count, at = read_varint(body, at, record_end)
-    headers: tuple[Header, ...] = ()
-    if header_count:
-        headers, at = _read_headers(body, at, record_end, header_count)
+    headers, at = _read_headers(body, at, record_end, header_count) if header_count else ((), at)
     if at != record_end:
         raise CorruptRecord(f"a record ends {record_end - at} bytes before its length", at=at)
     return delta, _assemble(time_delta, delta, (key, value, headers), inherited), record_end
@@ -230,8 +225,15 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
     """`count` headers; a header takes two bytes at least."""
     if not 0 <= count <= (end - at) // 2:
         raise CorruptRecord(f"{count} headers in {end - at} bytes", at=at)
-    headers = []
+    if count > HEADERS_MAX:
+        raise CorruptRecord(f"{count} headers, a record has at most {HEADERS_MAX}", at=at)
+    headers: list[Header] = []
+    last = b""
     for _ in range(count):
+        if last and body.startswith(last, at, end):  # very many in few bytes are mostly the same
+            headers.append(headers[-1])
+            at += len(last)
+            continue
         start = at
         key, at = _read_bytes(body, at, end, "header key")
         if key is None:
@@ -239,6 +241,7 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
         value, at = _read_bytes(body, at, end, "header value")
         # Kafka replaces what is not UTF-8 instead of refusing the record; so do we.
         headers.append(Header(key.decode("utf-8", "replace"), value))
+        last = body[start:at]
     return tuple(headers), at
 
 
@@ -254,7 +257,8 @@ def encode_record(
         offset_delta: Offset against the batch's base offset.
 
     Raises:
-        InvalidRecord: It does not fit into 2 GiB, or a header's key is no text. `out` is unchanged.
+        InvalidRecord: It does not fit into 2 GiB, has more than `HEADERS_MAX` headers, or a
+            header's key is no text. `out` is unchanged.
     """
     key, value, headers = record.key, record.value, record.headers
     fields = (
@@ -271,18 +275,15 @@ def encode_record(
 
 
 def _encode_headers(headers: Sequence[Header]) -> bytes:
+    if len(headers) > HEADERS_MAX:
+        raise InvalidRecord(f"{len(headers)} headers, a record takes at most {HEADERS_MAX}")
     parts = [encode_varlong(len(headers))]
     for each in headers:
-        key, value = _encode_header_key(each.key), each.value
-        parts += (_encode_size(key), key, *_sized(value))
+        try:
+            parts += (*_sized(each.key.encode()), *_sized(each.value))
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"the header key {each.key!r} has no UTF-8 form") from error
     return b"".join(parts)
-
-
-def _encode_header_key(key: str) -> bytes:
-    try:
-        return key.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRecord(f"the header key {key!r} has no UTF-8 form") from error
 
 
 def _sized(data: bytes | None) -> tuple[bytes, bytes]:

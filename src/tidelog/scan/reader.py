@@ -329,11 +329,7 @@ class _SplitReader:
 
     @property
     def _first_unread(self) -> int:
-        """Offset that is next, or that of a batch that is looked at again.
-
-        A damaged batch may have handed out records before the damage was met. It is opened again
-        all the same, or nobody would hear of the rest.
-        """
+        """Offset that is next, or that of a damaged batch, which is opened again all the same."""
         return min(self._next_offset, self._looks_again_at)
 
     @property

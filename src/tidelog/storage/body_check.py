@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from tidelog.errors import CorruptRecord
 from tidelog.record.coding import read_varint, read_varlong, write_varint
+from tidelog.record.header import HEADERS_MAX
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer
 
 # length, attributes, timestamp delta, offset delta, two lengths, header count: one byte each.
@@ -132,6 +133,8 @@ def _skip_headers(body: Buffer, at: int, end: int) -> int:
     # A header takes two bytes at least, so the loop is bounded by what is there.
     if not 0 <= count <= (end - after) // 2:
         raise CorruptRecord(f"{count} headers, {end - after} bytes left in their record", at=at)
+    if count > HEADERS_MAX:
+        raise CorruptRecord(f"{count} headers, a record has at most {HEADERS_MAX}", at=at)
     for _ in range(count):
         _, after = _skip_bytes(body, after, end, is_nullable=False)
         _, after = _skip_bytes(body, after, end, is_nullable=True)

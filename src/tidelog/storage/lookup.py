@@ -181,7 +181,7 @@ def count_without_append_time(segments: Sequence[Segment], start: int, end: int)
 def _count_unstamped(segment: Segment, first: int, end: int) -> int:
     """Number of data records with offsets in [first, end) in batches that bear no append time."""
     count = 0
-    position = position_floor(segment, first)
+    position = position_before(segment, first)
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
         if batch.base_offset >= end:
             break

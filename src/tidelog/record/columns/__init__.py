@@ -103,36 +103,29 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
 ) -> Iterator[pa.RecordBatch]:
     """The records of a run of batches, in order, as Arrow record batches of at most `rows` rows.
 
-    A batch that is cut at the buffer's end is left out, as every reader of a growing log has to.
-
     Args:
-        buffer: Whole batches of any magic and codec, back to back. Held while the iterator lives,
-            and with `views` by what it yields; its bytes stay as they are for as long.
+        buffer: Batches of any magic and codec, back to back; one that is cut at the end is left
+            out. Held while the iterator lives, and with `views` by what it yields.
         columns: Names out of `ALL_COLUMNS`, in the order wanted.
         offset_start: First offset to take, inclusive.
         offset_end: Where offsets end, exclusive.
         record_time: Take only records whose timestamp in ms lies in [a, b), where b of INT64_MAX
             is no end; those without a time lie in no range and are counted in `stats`.
-        opens_all: Open batches too whose header rules the times out: so all records without a time
-            are counted.
+        opens_all: Open batches whose header rules the times out, too: to count records without one.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
             offsets, int64 arrays, for the column `appendTimestamp`; None where nothing is known.
         include_control: Whether to take the records of control batches too.
-        drop_batch: Given a table of batches (columns in `kernels.layout`), says which to leave
-            out, e.g. those of aborted transactions.
-        opens_from: Open each batch that ends at or behind this offset, also where `offset_start`
-            lies behind it: for a second look at a batch of which some records were taken.
-        between: Offsets that the batches may have: none begins below the first, all end below the
-            second.
+        drop_batch: Given a table of batches (`kernels.layout`), says which to leave out.
+        opens_from: Open each batch that ends at or behind this offset, in place of `offset_start`.
+        between: Smallest offset that the first batch may have, and the offset that none reaches.
         check_crc: False where the caller has checked every batch of the buffer.
         rows: Limit of rows in one record batch, at least 1.
         views: Hand out keys and values as `binary_view`: views of the buffer, not copies.
         stats: Filled on the way, for callers that want the figures.
 
     Raises:
-        CorruptBatch: A frame, an offset, a checksum or a compressed stream is wrong; everything
-            before it was yielded. `at` counts from the buffer's first byte.
-        CorruptRecord: A record breaks a rule; everything before it was yielded.
+        CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
+            is wrong; everything before it was yielded. `at` counts from the buffer's first byte.
         UnsupportedCompression: A codec that nobody defined.
         InvalidRequest: At the first step: an unknown column, or no rows asked for.
     """
@@ -153,11 +146,8 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     decoder = Decoder(kind, rows, selection, append_times, stats)
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False  # one type of array for the kernels, whatever the caller has
-    parts = (
-        batch
-        for group in groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
-        for batch in decoder.decode(log, group, check_crc=check_crc)
-    )
+    found = groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
+    parts = (batch for group in found for batch in decoder.decode(log, group, check_crc=check_crc))
     yield from _merge_small(parts, rows)
 
 

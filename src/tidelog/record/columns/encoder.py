@@ -17,6 +17,7 @@ from tidelog.record.compression import compress
 from tidelog.record.header import (
     HEADER,
     HEADER_SIZE,
+    HEADERS_MAX,
     LOG_OVERHEAD,
     MAGIC_2,
     TIMESTAMP_TYPE_BIT,
@@ -220,6 +221,8 @@ def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource
         raise InvalidRecord("a header without a key")
     # Counted anew: a null list may still span values, which `flatten` has left out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
+    if (most := int(counts.max())) > HEADERS_MAX:
+        raise InvalidRecord(f"{most} headers, a record takes at most {HEADERS_MAX}")
     ends = np.zeros(len(lists) + 1, np.int32)
     np.cumsum(counts, out=ends[1:])
     return _frozen(ends), _binary(keys, "headers"), _binary(values, "headers")

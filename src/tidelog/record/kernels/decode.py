@@ -9,7 +9,7 @@ Source: docs/format.md#record. The rules are those of `tidelog.record.record`, t
 
 from typing import Final, NamedTuple
 
-from tidelog.record.header import TIMESTAMP_TYPE_BIT
+from tidelog.record.header import HEADERS_MAX, TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels.arithmetic import add_wrapping
 from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
@@ -173,7 +173,7 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
 @inlined
 def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
     """The place behind `count` headers, `POISON` where one of them breaks a rule."""
-    if count < 0 or count > (end - at) // RECORD_HEADER_SIZE_MIN:
+    if count < 0 or count > min((end - at) // RECORD_HEADER_SIZE_MIN, HEADERS_MAX):
         return POISON
     for _ in range(count):
         key_size, at = read_varint(data, at, end)

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.header import MAGIC_2
+from tidelog.record.header import HEADERS_MAX, MAGIC_2
 from tidelog.record.kernels import layout
-from tidelog.record.offset_order import bad_order, jump_problem
+from tidelog.record.offset_order import bad_order, jump_problem, order_problem
+from tidelog.record.views import frame_size, view_batch
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ REASONS: Final = {
     layout.BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
     layout.BAD_ORDER: "offsets that don't lie behind those of the batch before it",
     layout.BAD_COUNT: "a record count that the batch has no room for",
-    layout.BAD_RECORD: "a record whose fields don't end where its length says",
+    layout.BAD_RECORD: (
+        "a record whose fields don't end where its length says, or with more than"
+        f" {HEADERS_MAX} headers"
+    ),
     layout.BAD_DELTA: "an offset delta that is not above the last one, or above the batch's last",
     layout.BAD_REST: "bytes are left after the last record",
     layout.BAD_INDEX: "an index entry that leads to no batch that it can mean",
@@ -47,10 +51,17 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what cam
         next_offset: Smallest offset that the first batch of the table might have.
         end_offset: Offset that no batch might reach.
     """
-    if status != layout.BAD_ORDER:
-        return CorruptBatch(REASONS[status], at=at)
     if count:
         next_offset = int(table[count - 1, layout.LAST_OFFSET]) + 1
+    if status == layout.BAD_OFFSETS:
+        problem = order_problem(view_batch(log.data, at), next_offset, end_offset)
+        return CorruptBatch(problem or REASONS[status], at=at, offset=next_offset)
+    if status != layout.BAD_ORDER:
+        try:  # the plain walk says which value is wrong
+            frame_size(log.data, at, log.size)
+        except CorruptBatch as error:
+            return error
+        return CorruptBatch(REASONS[status], at=at)
     row = table[count].tolist()
     last = row[layout.LAST_OFFSET]
     first = last if row[layout.MAGIC] < MAGIC_2 else row[layout.BASE_OFFSET]
