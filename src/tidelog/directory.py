@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from tidelog.choices import takes_choices
 from tidelog.closing import Closing
 from tidelog.config import ConfigNote
 from tidelog.env import Env
@@ -50,6 +51,7 @@ _LOGGER = logging.getLogger(__name__)
 When = int | str
 
 
+@takes_choices()
 class Directory(Closing):
     """A directory of topics."""
 

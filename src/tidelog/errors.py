@@ -119,6 +119,10 @@ class InvalidRequest(RequestError):
     """An argument is out of its range or contradicts another."""
 
 
+class InvalidChoice(InvalidRequest, ValueError):
+    """An argument that is none of the words that a parameter takes."""
+
+
 class InvalidTime(InvalidRequest):
     """A point or range in time that can't be read, or not in one way only.
 

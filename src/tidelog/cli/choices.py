@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
+from tidelog.choices import Inexact
 from tidelog.types import ClockName, Codec, IsolationLevel
 
 __all__ = [
@@ -98,13 +99,6 @@ class Encoding(StrEnum):
     DOUBLE = "double"
     UUID = "uuid"
     JSON = "json"
-
-
-class Inexact(StrEnum):
-    """What becomes of a table as of a time that is not whole any more."""
-
-    REFUSE = "refuse"
-    MARK = "mark"
 
 
 class Isolation(StrEnum):

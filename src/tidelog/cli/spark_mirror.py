@@ -110,7 +110,8 @@ def mirror(
         losses_told(surroundings) as told,
         open_session(surroundings, access, name="mirror") as spark,
     ):
-        from tidelog.spark.jobs.mirror_growth import read_settings
+        from tidelog.choices import choice
+        from tidelog.spark.jobs.mirror_growth import Settings
         from tidelog.spark.jobs.mirror_run import MirrorOptions, running
         from tidelog.spark.jobs.mirror_summary import lags_by_batch, summary_rows
 
@@ -121,7 +122,7 @@ def mirror(
             trigger_ms=request.trigger_ms,
             create=request.create,
             force=request.force,
-            settings=read_settings(request.settings),
+            settings=choice(Settings, request.settings, "--settings"),
             sink=() if request.compression is None else (("compression", request.compression),),
         )
 

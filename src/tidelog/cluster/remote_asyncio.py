@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
+from tidelog.choices import takes_choices
 from tidelog.cluster.connection import TIMEOUT_S
 from tidelog.cluster.remote_directory import RemoteDirectory, connect
 from tidelog.cluster.topics import RemoteTopic
@@ -46,6 +47,7 @@ _Item = TypeVar("_Item")
 _THREADS: Final = 8
 
 
+@takes_choices()
 class AsyncRemoteDirectory:
     """The topics of a cluster; every call is `RemoteDirectory`'s, awaited.
 

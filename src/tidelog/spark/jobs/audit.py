@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from tidelog.choices import choices_of, takes_choices
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.spark.jobs.audit_kinds import Kind
@@ -91,6 +92,7 @@ class AuditOptions:
     rows_max: int | None = None
 
 
+@takes_choices()
 def audit(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     a: Place | str,
@@ -149,7 +151,7 @@ def audit(  # noqa: PLR0913 - one keyword for each way to choose
         state=state,
         isolation=isolation,
         history=history,
-        ignore=frozenset(map(Kind, ignore)),
+        ignore=choices_of(Kind, ignore, "ignore"),
         span_ms=span_ms,
         keys_max=keys_max,
         split_bytes=split_bytes,

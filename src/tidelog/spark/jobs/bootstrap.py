@@ -13,8 +13,10 @@ Source: KIP-33, use case 2.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from tidelog.choices import choice, takes_choices
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.bootstrap_result import PartitionResult, written_before, written_now
@@ -34,10 +36,15 @@ if TYPE_CHECKING:
 
     from tidelog.spark.jobs.checks import Target
 
-BY_TIME: Final = "time"
-BY_KEY: Final = "key"
-AS_READ: Final = "none"
-ORDERS: Final = (BY_TIME, BY_KEY, AS_READ)
+
+class Order(StrEnum):
+    """Order of the records in a partition."""
+
+    TIME = "time"
+    KEY = "key"
+    NONE = "none"
+
+
 _ID_MAX: Final = 200
 # A job writes once.
 _VERSION: Final = 0
@@ -104,6 +111,7 @@ class BootstrapOutcome:
         return sum(one.records for one in self.partitions)
 
 
+@takes_choices(order=Order)
 def bootstrap(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     table: "DataFrame",
@@ -329,7 +337,7 @@ class Bootstrap:
     def _order(self) -> str:
         if self._options.order is not None:
             return self._options.order
-        return AS_READ if self._options.columns.time is None else BY_TIME
+        return Order.NONE if self._options.columns.time is None else Order.TIME
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
@@ -338,12 +346,12 @@ def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None
     Args:
         records: As `to_records` makes them.
         partitions: Of the topic.
-        order: One of `ORDERS`.
+        order: One of `Order`.
         tasks: How many; None: as many as the size asks for.
     """
-    if order == AS_READ:
+    if order == Order.NONE:
         return records if tasks is None else records.repartition(tasks)
-    wanted = {BY_TIME: ("timestamp", "key"), BY_KEY: ("key", "timestamp")}[order]
+    wanted = {Order.TIME: ("timestamp", "key"), Order.KEY: ("key", "timestamp")}[Order(order)]
     by = ["partition", *(name for name in wanted if name in records.columns)]
     numbered = with_partitions(records, partitions)
     if tasks is None:
@@ -357,11 +365,11 @@ def _check_options(options: BootstrapOptions) -> None:
             f"{options.to}: segments are attached to a directory; brokers get a table by"
             ' df.write.format("tidelog"), or load a directory and `replay` it to them'
         )
-    if options.order not in (None, *ORDERS):
-        raise InvalidRequest(f"order {options.order!r}: {', '.join(ORDERS)}")
-    for order, name in ((BY_TIME, "time"), (BY_KEY, "key")):
+    if options.order is not None:
+        choice(Order, options.order, "order")
+    for order, name in ((Order.TIME, "time"), (Order.KEY, "key")):
         if options.order == order and getattr(options.columns, name) is None:
-            raise InvalidRequest(f"order {order!r} needs a column for the {name}")
+            raise InvalidRequest(f"order '{order}' needs a column for the {name}")
     if options.job_id is not None and not 0 < len(options.job_id) <= _ID_MAX:
         raise InvalidRequest(f"a job's id has 1 to {_ID_MAX} characters")
     if options.config and options.create is None:

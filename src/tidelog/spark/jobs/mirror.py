@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tidelog.choices import choice, takes_choices
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.mirror_batches import Watcher
-from tidelog.spark.jobs.mirror_growth import Settings, read_settings
-from tidelog.spark.jobs.mirror_options import ISOLATIONS, MirrorOptions
+from tidelog.spark.jobs.mirror_growth import Settings
+from tidelog.spark.jobs.mirror_options import MirrorOptions
 from tidelog.spark.jobs.mirror_plan import TOPIC_WORD, MirrorSource, plan_mirror
 from tidelog.spark.jobs.mirror_run import Mirror, Transform, running
 from tidelog.spark.jobs.mirror_summary import summary_rows
@@ -32,6 +32,7 @@ _SUMMARY: Final = (
 )
 
 
+@takes_choices(partitions=Partitioning, settings=Settings)
 def mirror(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     sources: Place | str | Sequence[Place | str | MirrorSource],
@@ -94,11 +95,11 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
         trigger_ms=trigger_ms,
         create=create,
         force=force,
-        settings=read_settings(settings),
+        settings=choice(Settings, settings, "settings"),
         source=tuple((source_options or {}).items()),
         sink=tuple((sink_options or {}).items()),
     )
-    how = read_partitioning(partitions), start, read_isolation(isolation)
+    how = Partitioning(partitions), start, choice(IsolationLevel, isolation, "isolation")
     plan = plan_mirror(_listed(sources), topics, target, *how, pattern=pattern, name=name)
     run = partial(running, spark, plan, options, transform=transform, watch=watch)
     return _summary_of(spark, run, stopped, env or os_env())
@@ -119,20 +120,3 @@ def _summary_of(
     with run(env) as started:
         started.await_end(stopped)
         return spark.createDataFrame(summary_rows(started, env), _SUMMARY)
-
-
-def read_partitioning(text: str) -> Partitioning:
-    """`kept`, `key` or `any`; raises InvalidRequest."""
-    try:
-        return Partitioning(text)
-    except ValueError as error:
-        names = ", ".join(one.value for one in Partitioning)
-        raise InvalidRequest(f"partitions {text}: one of {names}") from error
-
-
-def read_isolation(text: str) -> IsolationLevel:
-    """`read_committed` or `read_uncommitted`; raises InvalidRequest."""
-    found = ISOLATIONS.get(text)
-    if found is None:
-        raise InvalidRequest(f"isolation {text}: one of {', '.join(ISOLATIONS)}")
-    return found

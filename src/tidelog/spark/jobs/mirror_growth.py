@@ -39,14 +39,6 @@ class Settings(StrEnum):
     SYNC = "sync"
 
 
-def read_settings(text: str) -> Settings:
-    """`report` or `sync`; raises InvalidRequest."""
-    try:
-        return Settings(text)
-    except ValueError as error:
-        raise InvalidRequest(f"settings {text}: one of {', '.join(Settings)}") from error
-
-
 def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
     """The plan with what its patterns find now.
 

@@ -8,14 +8,15 @@
 
 from typing import TYPE_CHECKING, Final
 
+from tidelog.choices import choice, takes_choices
 from tidelog.spark.jobs.checks import lines
 from tidelog.spark.jobs.chunks import total
 from tidelog.spark.jobs.pace import Rate
-from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome, read_isolation
+from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome, ReplayPartitions
 from tidelog.spark.jobs.replay_run import Replay, Transform
 from tidelog.spark.jobs.replay_target import parse_target
 from tidelog.spark.places import Place, as_place
-from tidelog.types import ClockName
+from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,7 @@ _SUMMARY: Final = (
 )
 
 
+@takes_choices(partitions=ReplayPartitions)
 def replay(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     source: Place | str,
@@ -79,8 +81,8 @@ def replay(  # noqa: PLR0913 - one keyword for each way to choose
         to_topic=to_topic,
         start=start,
         end=end,
-        clock=ClockName(clock),
-        isolation=read_isolation(isolation),
+        clock=choice(ClockName, clock, "clock"),
+        isolation=choice(IsolationLevel, isolation, "isolation"),
         partitions=partitions,
         rate=Rate.parse(rate) if isinstance(rate, str) else rate,
         progress=progress,

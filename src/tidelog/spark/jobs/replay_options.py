@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
-from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.checks import Finding
 from tidelog.spark.jobs.chunks import Spans
 from tidelog.spark.jobs.pace import Rate
@@ -12,8 +12,16 @@ from tidelog.spark.jobs.replay_source import Question
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, IsolationLevel
 
-KEEP: Final = "keep"
-BY_KEY: Final = "key"
+
+class ReplayPartitions(StrEnum):
+    """Which partition a record goes to."""
+
+    KEEP = "keep"
+    KEY = "key"
+
+
+KEEP: Final = ReplayPartitions.KEEP
+BY_KEY: Final = ReplayPartitions.KEY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +103,3 @@ class ReplayOutcome:
     seconds: float
     was_resumed: bool
     findings: tuple[Finding, ...] = field(default=())
-
-
-def read_isolation(text: str) -> IsolationLevel:
-    """The isolation level of a word; raises InvalidRequest."""
-    try:
-        return IsolationLevel[text.upper()]
-    except KeyError:
-        names = " or ".join(level.name.lower() for level in IsolationLevel)
-        raise InvalidRequest(f"isolation {text!r}: {names}") from None

@@ -20,7 +20,7 @@ from tidelog.spark.jobs.chunks import (
 from tidelog.spark.jobs.journal import Journal, Progress
 from tidelog.spark.jobs.pace import Pacer, wait_seconds
 from tidelog.spark.jobs.progress import NOBODY, Listener
-from tidelog.spark.jobs.replay_options import BY_KEY, KEEP, ReplayOptions, ReplayOutcome
+from tidelog.spark.jobs.replay_options import BY_KEY, ReplayOptions, ReplayOutcome
 from tidelog.spark.jobs.replay_source import Question, Times, find, load_left
 from tidelog.spark.jobs.replay_target import (
     CONSOLE,
@@ -147,8 +147,6 @@ class Replay:
         options = self._options
         if options.to == CONSOLE and options.progress is not None:
             raise InvalidRequest("a console remembers nothing: leave progress out")
-        if options.partitions not in (None, KEEP, BY_KEY):
-            raise InvalidRequest(f"partitions {options.partitions!r}: {KEEP} or {BY_KEY}")
         is_same = options.to == options.source and options.to_topic in (None, options.topic)
         if is_same and not options.force:
             raise InvalidRequest(

@@ -26,7 +26,7 @@ NOTHING = RecordColumns()
     [
         ({"to": Place("one:1", is_broker=True)}, "segments are attached to a directory"),
         ({"to": Place("s3://bucket/logs")}, "segments are attached to a directory"),
-        ({"order": "size"}, "order 'size': time, key, none"),
+        ({"order": "size"}, "order is 'size'; give one of time, key, none"),
         ({"order": "time"}, "order 'time' needs a column for the time"),
         ({"order": "key"}, "order 'key' needs a column for the key"),
         ({"job_id": ""}, "a job's id has 1 to 200 characters"),

@@ -1,0 +1,155 @@
+"""Every choice of the public interface is read by one mechanism, as text and as enum."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import NOW, Cli
+
+import tidelog
+from tidelog import scan, spark
+from tidelog.choices import CHOICES, choice, choices_of, word_of
+from tidelog.errors import InvalidChoice, InvalidRequest
+from tidelog.record.builder import build_batch
+from tidelog.spark.jobs import tables
+from tidelog.spark.jobs.audit_kinds import Kind
+from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
+
+# Words that a parameter of these names stands for, whatever its annotation says.
+NAMES = {*CHOICES, "order", "mode", "settings"}
+# These mean something else: a clock to ask, a broker's settings by name.
+OTHERS = {("Env", "clock"), ("ManualClock", "clock"), ("tidelog", "settings")}
+MODULES = (tidelog, scan, spark)
+
+
+def public_calls() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Public functions, and public methods of public classes."""
+    for module in MODULES:
+        for name in module.__all__:
+            found = getattr(module, name)
+            if not inspect.isclass(found):
+                if callable(found):
+                    yield f"{module.__name__}.{name}", found
+                continue
+            if issubclass(found, Enum | BaseException):
+                continue
+            for method, call in inspect.getmembers(found, inspect.isroutine):
+                if not method.startswith("_"):
+                    yield f"{name}.{method}", call
+    yield "tables.table", tables.table
+    yield "tables.diff", tables.diff
+
+
+def takes_a_choice(owner: str, parameter: inspect.Parameter) -> bool:
+    if (owner.rpartition(".")[0], parameter.name) in OTHERS:
+        return False
+    annotation = parameter.annotation
+    is_enum = inspect.isclass(annotation) and issubclass(annotation, Enum)
+    names_one = re.search(r"ClockName|IsolationLevel|Codec\b|TimeMode|Mode\b", str(annotation))
+    has_member = isinstance(parameter.default, Enum)
+    return is_enum or bool(names_one) or has_member or parameter.name in NAMES
+
+
+def choices() -> list[tuple[str, Callable[..., object], str]]:
+    found: list[tuple[str, Callable[..., object], str]] = []
+    for owner, call in public_calls():
+        try:
+            parameters = inspect.signature(call).parameters
+        except (TypeError, ValueError):
+            continue
+        found.extend(
+            (owner, call, parameter.name)
+            for parameter in parameters.values()
+            if takes_a_choice(owner, parameter)
+        )
+    return found
+
+
+ALL = choices()
+
+
+def test_the_walk_finds_the_choices() -> None:
+    found = {(owner, name) for owner, _, name in ALL}
+    expected = {
+        ("Directory.scan", "isolation"),
+        ("Directory.append", "codec"),
+        ("RemoteDirectory.send", "codec"),
+        ("AsyncRemoteDirectory.read", "clock"),
+        ("tidelog.table", "inexact"),
+        ("tidelog.scan.plan", "times"),
+        ("tidelog.spark.audit", "isolation"),
+        ("tidelog.spark.bootstrap", "order"),
+        ("tidelog.spark.mirror", "partitions"),
+        ("tidelog.spark.reindex", "mode"),
+        ("tidelog.spark.replay", "clock"),
+    }
+    assert expected <= found
+
+
+@pytest.mark.parametrize(("owner", "call", "name"), ALL, ids=[f"{o}:{n}" for o, _, n in ALL])
+@pytest.mark.parametrize(
+    "given", ["nonsense", 77, True, object()], ids=["text", "number", "bool", "object"]
+)
+def test_each_refuses_what_it_does_not_know_before_anything_else(
+    owner: str, call: Callable[..., object], name: str, given: object
+) -> None:
+    kinds = getattr(call, "choices", {})
+    assert name in kinds, f"{owner} doesn't read {name} as a choice"
+    with pytest.raises(InvalidChoice, match=f"^{name} is .*; give one of ") as refused:
+        call(**{name: given})
+    assert all(word_of(member) in str(refused.value) for member in kinds[name])
+
+
+@pytest.mark.parametrize("kind", [ClockName, IsolationLevel, Codec, Kind])
+def test_a_choice_is_a_member_or_its_text_in_any_case(kind: type[Enum]) -> None:
+    for member in kind:
+        for given in (member, word_of(member), word_of(member).upper()):
+            assert choice(kind, given, "x") is member
+    assert isinstance(InvalidChoice("x"), InvalidRequest)
+
+
+def test_a_number_of_the_protocol_is_taken_where_the_choice_is_one() -> None:
+    assert choice(IsolationLevel, 1, "isolation") is IsolationLevel.READ_COMMITTED
+    with pytest.raises(InvalidChoice):
+        choice(ClockName, 1, "clock")
+
+
+def test_a_set_of_choices_may_be_one_or_many() -> None:
+    one, other = list(Kind)[:2]
+    assert choices_of(Kind, str(one), "ignore") == {one}
+    assert choices_of(Kind, [one, str(other)], "ignore") == {one, other}
+    with pytest.raises(InvalidChoice, match="ignore is 'x'"):
+        choices_of(Kind, ["x"], "ignore")
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", IsolationLevel.READ_COMMITTED])
+def test_isolation_as_text_hides_an_open_transaction(tmp_path: Path, isolation: object) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights")
+    with tidelog.open(str(cli.data), writable=True, env=cli.env) as log:
+        batch = build_batch(
+            [NewRecord(value=b"open", timestamp=NOW)],
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        log.log("flights", 0).append_batches(batch)
+        assert log.scan("flights").to_table().num_rows == 1
+        assert log.scan("flights", isolation=isolation).to_table().num_rows == 0  # type: ignore[arg-type]
+        assert list(log.records("flights", isolation=isolation)) == []  # type: ignore[arg-type]
+        assert log.count("flights", isolation=isolation) == 0  # type: ignore[arg-type]
+        assert log.read("flights", isolation=isolation).read_all().num_rows == 0  # type: ignore[arg-type]
+
+
+def test_a_codec_as_text(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights")
+    with tidelog.open(str(cli.data), writable=True, env=cli.env) as log:
+        log.append("flights", [NewRecord(value=b"x" * 1_000)], codec="zstd")  # type: ignore[arg-type]
+    path = next(cli.data.glob("flights-0/*.log"))
+    (batch,) = cli.ok("dump", str(path), "-o", "json").objects
+    assert batch["codec"] == "zstd"
