@@ -86,8 +86,17 @@ class Bounds:
     lost: tuple[LostOffsets, ...] = ()
 
 
-def resolve(reader: PartitionView, wanted: Wanted, question: Question) -> Bounds:
+def resolve(
+    reader: PartitionView, wanted: Wanted, question: Question, *, slack_ms: int = 0
+) -> Bounds:
     """The part of a partition that was asked for, and the offsets of it that are gone.
+
+    Args:
+        reader: The partition.
+        wanted: What is asked for.
+        question: How.
+        slack_ms: How much later a record may have been appended than its append time says. An
+            exact range begins so much earlier, so that it misses none.
 
     Raises:
         InvalidRequest: Offsets or times that can't be, or whose end lies before their start.
@@ -106,8 +115,9 @@ def resolve(reader: PartitionView, wanted: Wanted, question: Question) -> Bounds
         else:
             if question.needs_match:
                 _position(reader, wanted.start_ms, question.clock, needs_match=True)
+            early_ms = slack_ms if question.clock is ClockName.APPEND else 0
             time_range = (
-                INT64_MIN if wanted.start_ms is None else wanted.start_ms,
+                INT64_MIN if wanted.start_ms is None else wanted.start_ms - early_ms,
                 INT64_MAX if wanted.end_ms is None else wanted.end_ms,
             )
     if wanted.least_offset is not None:

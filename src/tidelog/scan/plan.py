@@ -318,7 +318,7 @@ class _Planner:
             time_range: Stands in for the times in `wanted` where given.
         """
         reader = self._log_dir.reader(name.topic, name.partition)
-        bounds = resolve(reader, wanted, self._question)
+        bounds = resolve(reader, wanted, self._question, slack_ms=reader.append_slack_ms)
         if time_range is not None:
             bounds = dataclasses.replace(bounds, time_range=time_range)
         finder = PieceFinder(
