@@ -166,10 +166,8 @@ class TopicRegistry:
         return [_saved(next(saved), each[1]) if isinstance(each, tuple) else each for each in found]
 
     def _planned(self, new: NewTopic, names: "_Names", source: random.Random) -> Made:
-        check_topic_name(new.name)
+        texts, notes = check_new(new)
         names.check(new.name)
-        _check_count(new.partitions)
-        texts, notes = normalize(new.config)
         info = TopicInfo(
             name=new.name,
             topic_id=new.topic_id or random_topic_id(source),
@@ -339,6 +337,22 @@ class TopicRegistry:
         path = posixpath.join(self._directory, TOPICS_FILE)
         write_atomically(self._files, path, encode_topics(entries, self._deleted))
         self._is_stale, self.is_doubtful = bool(self._deleted), False
+
+
+def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
+    """Check a topic that is to be made, without looking at what is there.
+
+    Returns:
+        Its settings under their proper names, and notes on them.
+
+    Raises:
+        InvalidTopic, InvalidPartitions, ConfigError: It can't be made anywhere.
+    """
+    check_topic_name(new.name)
+    _check_count(new.partitions)
+    texts, notes = normalize(new.config)
+    TopicConfig.parse(texts)
+    return texts, notes
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
