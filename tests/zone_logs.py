@@ -41,6 +41,8 @@ class MemorySegment:
     end_offset: int
     log_path: str = "/t-0/log"
     is_active: bool = False
+    has_known_end: bool = True
+    missing: None = None
     is_mapped: bool = True
     is_tiered: bool = False
     largest_timestamp: int = -1

@@ -398,6 +398,45 @@ class StorageFailure(TidelogError):
         self.reason = reason
         super().__init__(f"{path}: {operation} failed: {reason}")
 
+    def again(self) -> "StorageFailure":
+        """An error for a later request, which is refused because of this one."""
+        reason = f"{self.reason}; the partition is offline"
+        return StorageFailure(self.path, self.operation, reason)
+
+
+class DamagedLog(CorruptBatch, StorageFailure):
+    """Damage in the part of a log that is known to have been whole, so no crash has left it.
+
+    The partition keeps all of its bytes: its sound prefix can be read, appends are refused until
+    `tidelog doctor --repair` sets the damage aside or the file is restored. Clients get error 56,
+    as of any partition that is offline: the same request fails again, whoever sends it.
+
+    Attributes:
+        offset: First offset that can't be read; all below it can.
+    """
+
+    code: ClassVar[int | None] = 56
+    path: str  # type: ignore[mutable-override] # it always has one
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        at: int | None = None,
+        offset: int | None = None,
+        path: str | None = None,
+        position: int | None = None,
+    ) -> None:
+        StorageFailure.__init__(self, path or "", "open", reason)
+        self.at = at
+        self.offset = offset
+        self.position = position
+
+    def again(self) -> "DamagedLog":
+        """The same error, for another request."""
+        place = {"at": self.at, "offset": self.offset, "position": self.position}
+        return DamagedLog(self.reason, path=self.path, **place)
+
 
 class ClusterFailure(TidelogError):
     """A cluster could not be reached, or refused; what had been done before stays done.

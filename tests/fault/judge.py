@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from tests.fault.promise import DirPromise, Kept, LogPromise, Marker
 from tests.fault.workload import ROOT, WRITABLE
 from tests.faults import START_MS, CrashState, DamageFileSystem, Keep, reopen, seeded_env
+from tests.faults.refused import logs_of, opened
 
 from tidelog.errors import UnknownTopic
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
@@ -37,11 +38,7 @@ def judge_quickly(state: CrashState, before: DirPromise, after: DirPromise) -> N
 def recover(files: DamageFileSystem) -> LogDir:
     """Open for writing after a crash; every partition is opened too."""
     env = seeded_env(1, files=files, now_ms=RESTART_MS)
-    directory = LogDir.open(ROOT, env=env, options=WRITABLE)
-    for name in directory.topics():
-        for partition in directory.partitions(name):
-            directory.log(name, partition.partition)
-    return directory
+    return opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
 
 
 def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
@@ -219,12 +216,3 @@ def judge_going_on(files: DamageFileSystem) -> None:
     for log in logs_of(recover(recovered)):
         found = [record.value for record in log.records(offsets[log.topic_partition])]
         assert found == [b"next"]
-
-
-def logs_of(directory: LogDir) -> list[Log]:
-    """All partitions of a directory."""
-    return [
-        directory.log(name.topic, name.partition)
-        for topic in directory.topics()
-        for name in directory.partitions(topic)
-    ]

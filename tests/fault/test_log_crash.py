@@ -9,11 +9,12 @@ from itertools import chain
 
 import pytest
 from tests.fault.harness import CrashFound, survey
-from tests.fault.judge import judge, judge_quickly, logs_of, recover
+from tests.fault.judge import judge, judge_quickly, recover
 from tests.fault.wide import WideWorkload
 from tests.fault.workload import Workload
 from tests.faults import CrashState, DamageFileSystem, Keep, reopen
 from tests.faults.journal import Change, Sync, SyncDir
+from tests.faults.refused import logs_of
 
 STEP_COUNT = 60
 # Each workload gives a share of the 20,000 states; all prefixes of each are looked at.

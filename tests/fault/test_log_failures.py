@@ -4,10 +4,11 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
-from tests.fault.judge import judge_directory, judge_quickly, logs_of, recover
+from tests.fault.judge import judge_directory, judge_quickly, recover
 from tests.fault.promise import DirPromise, LogPromise
 from tests.fault.workload import MAIN, ROOT, WRITABLE, Workload
 from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen
+from tests.faults.refused import logs_of
 
 from tidelog.errors import Closed, StorageFailure
 from tidelog.storage.log import Log

@@ -12,6 +12,7 @@ from tests.fault.harness import CrashFound, Story, survey
 from tests.fault.judge import RESTART_MS
 from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 from tests.faults.journal import Change, Sync
+from tests.faults.refused import opened
 
 from tidelog.storage.explain import Notes
 from tidelog.storage.log import Log
@@ -106,7 +107,7 @@ def lived(*, timed: bool = True) -> Life:
 def judge(state: CrashState, before: Remembered, after: Remembered) -> None:
     """What had been told is there; nothing is remembered wrongly, and never too early a time."""
     env = seeded_env(1, files=reopen(state), now_ms=RESTART_MS)
-    directory = LogDir.open(ROOT, env=env, options=WRITABLE)
+    directory = opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
     if TOPIC not in directory.topics():
         return
     log = directory.log(TOPIC, 0)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from tests.fault.judge import judge_quickly, logs_of, recover
+from tests.fault.judge import judge_quickly, recover
 from tests.fault.promise import DirPromise
 from tests.fault.wide import WideWorkload
 from tests.fault.workload import ROOT
 from tests.faults import CrashState, DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
+from tests.faults.refused import logs_of
 
 from tidelog import scan
 from tidelog.errors import StorageFailure

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from tests.fault.judge import RESTART_MS
 from tests.faults import CrashState, Keep, reopen, seeded_env
+from tests.faults.refused import opened
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.appends import AppendResult
@@ -81,7 +82,7 @@ def lived() -> Life:
 def judge(state: CrashState, *, is_all_kept: bool) -> None:
     life = lived()
     env = seeded_env(5, files=reopen(state), now_ms=RESTART_MS)
-    with LogDir.open(ROOT, env=env, options=WRITABLE) as directory:
+    with opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE)) as directory:
         for number in range(LOGS):
             log = directory.log(TOPIC, number)
             found = [record.value for record in log.records()]

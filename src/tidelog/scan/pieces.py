@@ -27,7 +27,7 @@ from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.proof import time_floor
-from tidelog.storage.reading import slice_segment
+from tidelog.storage.reading import ensure_there, slice_segment
 from tidelog.storage.segment import Segment
 from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.zones import Question, ZoneMap
@@ -80,6 +80,7 @@ class PieceFinder:
 
         Raises:
             FileNotFoundError: A segment was deleted meanwhile; refresh the reader and ask again.
+            DamagedLog: Offsets that were on disk are in no file.
         """
         wanted = [
             segment
@@ -94,6 +95,7 @@ class PieceFinder:
             end = min(self.bounds.end, segment.end_offset)
             for piece in self._pieces(segment, start, end):
                 yield UncutPiece(piece, segment)
+            ensure_there(segment, end)
 
     def _fetch_sidecars(self, segments: Sequence[Segment]) -> None:
         """Where each file is a request, read side by side what will be asked one by one."""
@@ -217,7 +219,7 @@ class PieceFinder:
         piece = Piece(
             path=segment.log_path,
             identity=identity_text(segment.stat().identity),
-            is_closed=not segment.is_active,
+            is_closed=segment.has_known_end,
             base_offset=segment.base_offset,
             start_position=part.start_position,
             end_position=part.end_position,

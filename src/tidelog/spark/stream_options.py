@@ -159,11 +159,12 @@ def _offsets(options: Options) -> Given:
     if not text.startswith("{"):
         return options.choice(name, _WORDS, "latest")
 
-    def read(where: str, value: object) -> int:
+    def read(value: object) -> int:
         if type(value) is int and value >= EARLIEST:
             return value
         raise InvalidRequest(
-            f"{where}: offset {json.dumps(value)}, a number >= 0, -2 (earliest) or -1 (latest)"
+            f"option {name}: offset {json.dumps(value)}, a number >= 0, -2 (earliest) or"
+            " -1 (latest)"
         )
 
     return read_by_partition(options, name, read)

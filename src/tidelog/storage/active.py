@@ -4,6 +4,8 @@ Order of an append: the append-time row (where time moved), the log bytes, the i
 crash may keep any part of what was not synced; recovery puts the files in accord again. The index
 files are not preallocated: what is in the file is what is valid.
 
+Over 400 lines because one class keeps the order of writes.
+
 Life cycle: create or load -> append* -> seal (at a roll) or close. Not safe for two threads.
 Source: KIP-33 for the time index; facts of docs/format.md.
 """
@@ -12,11 +14,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidelog.record.batch import RecordBatch
+from tidelog.record.offset_order import first_known_offset
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.handles import PooledFile, sync_file, typed_failures
 from tidelog.storage.index_files import close_time_index, index_limit_bytes
+from tidelog.storage.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
@@ -81,15 +85,36 @@ class ActiveSegment(TailSegment):
         return segment
 
     @classmethod
-    def load(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
+    def load(
+        cls,
+        context: SegmentContext,
+        base_offset: int,
+        recorded: RecordedEnd = NOTHING_RECORDED,
+        *,
+        is_refused: bool = False,
+    ) -> "ActiveSegment":
         """The last segment after a clean stop or a recovery; index files are put right.
 
         Bytes behind the last whole batch are cut off: recovery has looked at them already, or a
-        clean stop left none.
+        clean stop left none. Where something proves that they are damage (`settle_end`), or that
+        the partition takes no appends, no file is changed.
+
+        Args:
+            context: The partition.
+            base_offset: The segment's.
+            recorded: What is recorded of the log's end.
+            is_refused: Whether the partition takes no appends anyhow.
         """
         segment = cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
         fill_tail(segment, check_crc=False)
         log = context.pool.get(segment.log_path)
+        if segment.settle_end(recorded) is not None or log.size() > segment.size_bytes:
+            # Frames alone may lead over damage: checksums tell where it begins.
+            segment = cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
+            fill_tail(segment, check_crc=True)
+            is_refused |= segment.settle_end(recorded) is not None
+        if is_refused:
+            return segment
         if log.size() > segment.size_bytes:
             lost = log.size() - segment.size_bytes
             context.report(
@@ -182,8 +207,12 @@ class ActiveSegment(TailSegment):
             files.writev_fully(self._log_file.get(), buffers, position)
         if self._first_timestamp is None and position == 0:
             self._first_timestamp = first.max_timestamp
+        end = self.end_offset
         for batch in batches:
+            if first_known_offset(batch) > end:  # a follower's gap: the entry proves it later
+                self._bytes_since_entry = self._interval_bytes + 1
             self._index(batch, position)
+            end = batch.next_offset
             position += batch.size_bytes
         self._write_index_entries()
         last = batches[-1]

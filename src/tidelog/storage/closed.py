@@ -34,6 +34,8 @@ class ClosedSegment(SegmentFiles):
     """
 
     is_active: Final = False
+    has_known_end: Final = True
+    missing: Final = None
 
     def __init__(
         self,

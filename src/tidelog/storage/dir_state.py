@@ -3,6 +3,8 @@
 `DirectoryState` holds what every call shares; what people call is in `log_dir.LogDir`.
 What is remembered of its logs' offsets is in `offset_checkpoints`.
 
+Over 400 lines because loading and closing are one sequence each.
+
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
 
@@ -19,6 +21,7 @@ from tidelog.closing import Closing
 from tidelog.env import Env, HeldHere, LockHandle, forget, os_env
 from tidelog.errors import (
     Closed,
+    DamagedLog,
     DirectoryLocked,
     InvalidRequest,
     ReadOnly,
@@ -31,6 +34,7 @@ from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.storage.cluster_file import read_kept_defaults
 from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, typed_reads
 from tidelog.storage.log import Log
+from tidelog.storage.log_end import RecordedEnd
 from tidelog.storage.log_openings import LogOpenings
 from tidelog.storage.meta_properties import read_meta_properties, write_meta_properties
 from tidelog.storage.offset_checkpoints import OffsetCheckpoints
@@ -123,6 +127,8 @@ class DirectoryState(Closing):
         # Directories of deleted topics that the opening has left for `remove_set_aside`.
         self.set_aside: list[str] = []
         self._found_topics: Mapping[str, TopicInfo] | None = None
+        # Of a reader: whether recovery points were read, and the mark of a clean stop was there.
+        self._knows_ends = self._has_clean_mark = False
         self._is_closed = False
         # Topics are created beside the loop that has the directory, one change at a time.
         self._topic_change = threading.Lock()
@@ -256,6 +262,20 @@ class DirectoryState(Closing):
                 self.env.files.remove(f"{path}/{entry.name}")
         self.env.files.remove_dir(path)
 
+    def _recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
+        """What checkpoints say of where a log ends, for readers; read anew if `fresh`."""
+        with typed_reads(self.path):
+            if fresh or not self._knows_ends:
+                self._checkpoints.load_recovery_points()
+                # Behind them: where the mark is there now, no writer has begun since they were
+                # written, and each is its log's end.
+                mark = f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}"
+                self._has_clean_mark = self.env.files.exists(mark)
+                self._knows_ends = True
+        points = self._checkpoints.recovery_points
+        is_end = self._has_clean_mark and name in points
+        return RecordedEnd(points.get(name, 0), is_end=is_end, is_dense=is_dense)
+
     def _load_after_hard_stop(self) -> None:
         """Open, and so recover, every partition."""
         raise AssertionError("LogDir knows the partitions")
@@ -356,6 +376,8 @@ class DirectoryState(Closing):
 
     def _close_writable(self) -> None:
         failure: StorageFailure | None = None
+        # Damage that a clean stop has left changes nothing; other damage is met again by recovery.
+        has_new_damage = False
         for name in self._openings.names():
             with suppress(TidelogError, OSError):  # nobody has seen it open
                 self._take_opened(name)
@@ -364,13 +386,17 @@ class DirectoryState(Closing):
                 log.close()
             except StorageFailure as error:
                 failure = failure or error
-            failure = failure or log.failure
+            if isinstance(log.failure, DamagedLog):
+                has_new_damage |= not self._was_clean
+            else:
+                failure = failure or log.failure
         try:
             self._dirs.settle_all()
             self._note_checkpoints()
             self._checkpoints.save()
             self._registry.tidy()
-            if failure is None and not self._given_up and not self.doubts:
+            is_clean = failure is None and not has_new_damage
+            if is_clean and not self._given_up and not self.doubts:
                 text_files.write_clean_shutdown(self.env.files, self.path)
         except OSError as error:
             raise as_storage_failure(error, self.path, "close") from error

@@ -38,7 +38,7 @@ class FollowingLog(TrimmingLog):
         self._guarded(self.context.directory, "begin", lambda: self._begin(offset))
 
     def _begin(self, offset: int) -> None:
-        self._options.lower_checkpoints(offset)
+        self._options.lower_checkpoints(offset, offset)
         cut_history(self.context.env.files, self.context.directory, 0)
         segments, self._segments = self.local_segments, []
         self._cut_tier(offset, {})

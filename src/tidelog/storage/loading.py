@@ -138,13 +138,15 @@ def _states_from(
     states, start = _newest_snapshot(snapshots)
     if recall:
         recall_batches(states, segments, start)
-    for part in slices(segments, start, end):
+    parts = slices(segments, start, end)
+    while True:
         try:
+            if (part := next(parts, None)) is None:
+                return states
             _replay(states, part)
         except CorruptData as error:
             # One damaged batch must not keep the partition from being opened.
             context.report(f"{error}; what producers did behind it is not known")
-    return states
 
 
 def _replay(states: ProducerStates, part: LogSlice) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from tidelog.config import ConfigNote, TopicConfig
+from tidelog.config import ConfigNote
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
 from tidelog.env import Env, forget, is_remote
 from tidelog.errors import (
@@ -105,6 +105,7 @@ class LogDir(TopicDeletion):
         if self.is_writable:
             return
         self._found_topics = None
+        self._knows_ends = False
         forget(self.env.files, self.path)
         with typed_reads(self.path):
             self._checkpoints.load_starts()
@@ -259,7 +260,7 @@ class LogDir(TopicDeletion):
             info = self._existing(name)
             with typed_reads(self.path):
                 overlay = self._commits.overlay(name)
-            context = self._context(name, info.topic_id, info.config, overlay)
+            context = self._context(name, info, overlay)
             start = self._checkpoints.starts.get(name, 0)
             found = LogReader.open(context, log_start_offset=start, tiers=self._tiers)
             self._readers[name] = found
@@ -367,7 +368,7 @@ class LogDir(TopicDeletion):
     def _open_log(self, name: TopicPartition, *, recovery_point: int | None = None) -> Log:
         info = self._existing(name)
         self._settle(name, info)
-        context = self._context(name, info.topic_id, info.config, {})
+        context = self._context(name, info, {})
         if recovery_point is None:
             # Given up for a deletion that then failed: it was not closed.
             recovery_point = self._given_up.get(name)
@@ -378,9 +379,11 @@ class LogDir(TopicDeletion):
             # Groups and transactions must go on; no answer depends on these topics' append times.
             watch=TrustedClock(self.env.clock) if name.topic in INTERNAL_TOPICS else self._watch,
             recovery_point=recovery_point,
+            clean_end=self._checkpoints.recovery_points.get(name),
+            is_own=not info.foreign,
             log_start_offset=self._checkpoints.starts.get(name, 0),
             body_check=self._options.body_check,
-            lower_checkpoints=lambda offset: self._checkpoints.lower(name, offset),
+            lower_checkpoints=lambda offset, end: self._checkpoints.lower(name, offset, end),
             save_log_start=lambda offset: self._checkpoints.save_start(name, offset),
             tiers=self._tiers,
             deferral=AT_ONCE if deferrals is None else deferrals(),
@@ -426,20 +429,21 @@ class LogDir(TopicDeletion):
     def _context(
         self,
         name: TopicPartition,
-        topic_id: uuid.UUID | None,
-        config: TopicConfig,
+        info: TopicInfo,
         overlay: Mapping[str, str],
     ) -> SegmentContext:
+        is_own = not info.foreign
         return SegmentContext(
             env=self.env,
             directory=f"{self.path}/{files.partition_dir_name(name)}",
             topic_partition=name,
-            topic_id=topic_id or NO_TOPIC_ID,
-            config=config,
+            topic_id=info.topic_id or NO_TOPIC_ID,
+            config=info.config,
             pool=self._pool,
             maps=self._maps,
             report=self.report,
             overlay=overlay,
+            recorded_end=lambda fresh: self._recorded_end(name, is_dense=is_own, fresh=fresh),
         )
 
     def partitions(self, topic: str) -> list[TopicPartition]:

@@ -48,6 +48,10 @@ class OffsetCheckpoints:
     def load(self) -> None:
         """Read log starts and recovery points; raises OSError."""
         self.load_starts()
+        self.load_recovery_points()
+
+    def load_recovery_points(self) -> None:
+        """Read recovery points; raises OSError."""
         self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
@@ -86,14 +90,19 @@ class OffsetCheckpoints:
         self.starts[name] = offset
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
-    def lower(self, name: TopicPartition, offset: int) -> None:
+    def lower(self, name: TopicPartition, offset: int, end_offset: int) -> None:
         """Before a log is cut: nothing that is said of it may lie beyond.
+
+        Args:
+            name: Whose log.
+            offset: Where it is cut; the batch that holds it goes as a whole.
+            end_offset: Where the log then ends.
 
         Raises:
             OSError, StorageFailure: The disk failed.
         """
-        if self.recovery_points.get(name, 0) > offset:
-            self.recovery_points[name] = offset
+        if self.recovery_points.get(name, 0) > end_offset:
+            self.recovery_points[name] = end_offset
             self._write(files.RECOVERY_POINT_CHECKPOINT_FILE, self.recovery_points)
         if self.starts.get(name, 0) > offset:
             self.save_start(name, offset)

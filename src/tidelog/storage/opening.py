@@ -1,7 +1,11 @@
 """Opening a partition for writing: recovery where one is needed, then everything that is derived.
 
 After it the active segment takes appends, the files say nothing that the log does not prove, and
-the next leader epoch is known. Source: Kafka 4.x LogLoader; KIP-101 (leader epochs).
+the next leader epoch is known. Where the log holds damage that no crash has left (`log_end`), no
+file is changed: the partition can be read and takes no appends.
+
+Over 400 lines because an opening is one sequence of steps.
+Source: Kafka 4.x LogLoader; KIP-101 (leader epochs).
 """
 
 import dataclasses
@@ -12,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from tidelog.config import TopicConfig
-from tidelog.errors import StorageFailure
+from tidelog.errors import DamagedLog, StorageFailure
 from tidelog.storage import files, recovery, roll, truncation, zone_files
 from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch
@@ -29,6 +33,7 @@ from tidelog.storage.loading import (
     load_producer_states,
     write_sure_times,
 )
+from tidelog.storage.log_end import RecordedEnd
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.note_keeping import NoteKeeper
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
     from tidelog.storage.set_check import SetPasses
 
 
-def _ignore(_offset: int) -> None:
+def _ignore(*_offsets: int) -> None:
     """The default of callbacks that nobody listens to."""
 
 
@@ -62,10 +67,12 @@ class LogOptions:
     Attributes:
         watch: The directory's check of the wall clock.
         recovery_point: Offset below which all is on disk; None after a clean stop.
+        clean_end: Where the log ended at the clean stop; None where that is not recorded.
+        is_own: Whether all appends behind a recovery point are those of a leader, so leave no gap.
         log_start_offset: From the directory's checkpoint.
         body_check: The validator's pass over records, plain or a kernel.
-        lower_checkpoints: Called with an offset before a truncation, so that the directory's
-            checkpoints never lie beyond the log.
+        lower_checkpoints: Called with an offset before a truncation, and with the log end that it
+            leaves, so that the directory's checkpoints never lie beyond the log.
         save_log_start: Called with a new log start offset, in whatever thread the deferral works
             in; durable when it returns.
         tiers: How to read what lies in the tier; None where a log has local files only.
@@ -78,14 +85,23 @@ class LogOptions:
 
     watch: ClockWatch
     recovery_point: int | None = None
+    clean_end: int | None = None
+    is_own: bool = False
     log_start_offset: int = 0
     body_check: BodyCheck = check_body
-    lower_checkpoints: Callable[[int], None] = field(default=_ignore)
+    lower_checkpoints: Callable[[int, int], None] = field(default=_ignore)
     save_log_start: Callable[[int], None] = field(default=_ignore)
     tiers: TierAccess | None = None
     deferral: Deferral = AT_ONCE
     leaves_flushes: bool = False
     producer_expiration_ms: Callable[[], int] = field(default=lambda: PRODUCER_ID_EXPIRATION_MS)
+
+    @property
+    def recorded_end(self) -> RecordedEnd:
+        """What is recorded of the log's end."""
+        if self.recovery_point is not None:
+            return RecordedEnd(self.recovery_point, is_dense=self.is_own)
+        return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)
 
 
 class OpeningLog(LogReader):
@@ -196,8 +212,11 @@ class OpeningLog(LogReader):
         self.leader_epoch = self._epochs.latest_epoch + 1
         if self._options.recovery_point is not None:
             self._failure = rewrite_marked(context, self._options.recovery_point)
-            self._recover(self._options.recovery_point)
+            self._refuse(self._recover())
         self._load_segments()
+        if isinstance(self._failure, DamagedLog):
+            self._load_refused()
+            return
         self._load_append_times()
         if self._options.recovery_point is not None:
             # Before the notes: one about a finished segment says that all of it is durable.
@@ -210,6 +229,27 @@ class OpeningLog(LogReader):
         if self._failure is not None:
             self.recovery_point = self._options.recovery_point or 0
         self._last_flush_ms = context.env.clock.now_ms()
+
+    def _refuse(self, damage: DamagedLog | None) -> None:
+        """Take no appends: bytes that nobody may cut can't be read."""
+        if damage is None or isinstance(self._failure, DamagedLog):
+            return
+        self._failure = damage
+        self.recovery_report.actions.append(
+            f"{damage}; nothing is cut, the partition is only read: restore the file, or let"
+            " `tidelog doctor --repair` set the damage aside"
+        )
+
+    def _load_refused(self) -> None:
+        """What reads need of a partition whose files must stay as they are."""
+        active = self.active
+        times = active.read_append_times()
+        limit_times(active, times, self.trusted_end())
+        active.set_append_times(times)
+        self._start_append_clock()
+        self._load_producers()
+        self.recovery_point = self._options.recorded_end.recovery_point
+        self._last_flush_ms = self.context.env.clock.now_ms()
 
     def _load_producers(self) -> None:
         self._producers = load_producer_states(self.context, self._segments, recall=True)
@@ -246,18 +286,19 @@ class OpeningLog(LogReader):
         write_record(self.context.env.files, self.context.directory, record)
         self._tier = self._tier.with_record(record)
 
-    def _recover(self, recovery_point: int) -> None:
+    def _recover(self) -> DamagedLog | None:
         before = self._epochs.entries
-        recovery.recover(
+        damage = recovery.recover(
             self.context,
-            recovery_point,
+            self._options.recorded_end,
             self._epochs,
             self.recovery_report,
             log_start_offset=self._checkpointed_start,
         )
-        if self._epochs.entries != before:
+        if self._epochs.entries != before and damage is None:
             self._write_epochs()
         self.leader_epoch = max(self.leader_epoch, self._epochs.latest_epoch + 1)
+        return damage
 
     def _cut_epochs(self) -> None:
         """Forget epochs behind the log end; the file keeps one entry so that none is used again."""
@@ -291,8 +332,9 @@ class OpeningLog(LogReader):
             self._epochs.clear()
             bases = []
         if bases:
-            zone_files.drop(self.context, bases[-1])  # it was finished once, and cut by somebody
-            active = ActiveSegment.load(self.context, bases[-1])
+            active = self._load_active(bases[-1])
+            if not isinstance(self._failure, DamagedLog):
+                zone_files.drop(self.context, bases[-1])  # it was finished once, and cut
         else:
             active = ActiveSegment.create(self.context, max(self._checkpointed_start, tier_end))
             self.context.env.files.sync_dir(self.context.directory)
@@ -300,7 +342,8 @@ class OpeningLog(LogReader):
             self._closed(None, base, next_base) for base, next_base in itertools.pairwise(bases)
         ]
         self._replace_segments([*closed, active])
-        self._restore_indexes()
+        if not isinstance(self._failure, DamagedLog):
+            self._restore_indexes()
 
     def _restore_indexes(self) -> None:
         """Write the indexes of finished segments that have gone, as Kafka does at its start."""
@@ -330,7 +373,16 @@ class OpeningLog(LogReader):
         return self._end_of(bases[-1])
 
     def _end_of(self, base: int) -> int:
-        return ActiveSegment.load(self.context, base).end_offset
+        return self._load_active(base).end_offset
+
+    def _load_active(self, base: int) -> ActiveSegment:
+        """The last segment; where it holds damage the partition takes no appends."""
+        is_refused = isinstance(self._failure, DamagedLog)
+        recorded = self._options.recorded_end
+        active = ActiveSegment.load(self.context, base, recorded, is_refused=is_refused)
+        found = active.damage or active.doubt
+        self._refuse(None if found is None else found.error)
+        return active
 
     def _load_append_times(self) -> None:
         """Limit all times to what is sure, and make the files say just that.
@@ -347,6 +399,9 @@ class OpeningLog(LogReader):
         limit_times(active, times, self.trusted_end())
         on_disk = self._size_on_disk(active)
         active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
+        self._start_append_clock()
+
+    def _start_append_clock(self) -> None:
         limit_ms = self._config.tidelog_max_clock_jump_ms
         last_ms = max(self._last_known_ms(), self._checkpointed_ms)
         self._append_clock = AppendClock(self._options.watch, last_ms=last_ms, limit_ms=limit_ms)

@@ -47,7 +47,7 @@ class LogSlice:
     def limit(self) -> int:
         """Offset that no batch of the bytes reaches."""
         segment = self.segment
-        end = INT64_MAX if segment.is_active else segment.end_offset
+        end = segment.end_offset if segment.has_known_end else INT64_MAX
         return segment_limit(
             segment.base_offset, end if self.limit_offset is None else self.limit_offset
         )
@@ -117,7 +117,11 @@ def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
 
 
 def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSlice]:
-    """The parts of all segments that may hold offsets [start, end), in order."""
+    """The parts of all segments that may hold offsets [start, end), in order.
+
+    Raises:
+        DamagedLog: Behind the last part, where offsets that were on disk are in no file.
+    """
     for segment in segments:
         if segment.base_offset >= end:
             return
@@ -125,6 +129,14 @@ def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSli
             part = slice_segment(segment, start, end)
         if part is not None:
             yield part
+        ensure_there(segment, end)
+
+
+def ensure_there(segment: Segment, end: int) -> None:
+    """Raise DamagedLog where a segment lacks offsets below `end` that were on disk."""
+    missing = segment.missing
+    if missing is not None and missing.offset is not None and end > missing.offset:
+        raise missing
 
 
 class AbortedFilter:

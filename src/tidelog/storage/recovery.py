@@ -5,31 +5,38 @@ stop `recover` scans every segment from the one that holds the recovery point: b
 one by one, the log is cut at the first bad one, later segments go, indexes are built anew, the
 aborted transactions noted again. After a clean stop nothing is scanned.
 
+Only what may be an unfinished write is cut. Where something proves that the bytes were whole once
+(`log_end`), or a sound batch stands behind them, nothing is cut: the partition is refused.
+
 Later segments are dropped before the cut, so that a crash in between can't leave a hole in the log
 that looks like a compaction. A segment that was finished is cut by writing a new file and renaming
 it, since readers in other processes may have the old one mapped.
 
-Owns no open state. Source: Kafka 4.x LogLoader; KAFKA-6264; docs/recovery.md.
+Over 400 lines because the order of its steps is what counts. Owns no open state.
+Source: Kafka 4.x LogLoader; KAFKA-6264; docs/recovery.md.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.errors import CorruptBatch, CorruptData, OffsetOverflow
-from tidelog.record.offset_order import order_problem
+from tidelog.errors import CorruptData, DamagedLog
+from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.record.views import Batch
 from tidelog.storage import files, zone_files
 from tidelog.storage.compaction_history import cleaned_end
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import sync_file, walk_file
-from tidelog.storage.index_files import IndexBuilder
+from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.loading import list_bases, snapshot_at, states_at
+from tidelog.storage.log_end import Course, RecordedEnd, damaged, find_damage, sound_batches
+from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.segment_notes import has_notes, read_notes
+from tidelog.storage.tail import TailSegment
+from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
-from tidelog.types import INT32_MAX
 
 COPY_CHUNK_BYTES: Final = 1 << 20
 
@@ -136,49 +143,98 @@ def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
 
 def recover(
     context: SegmentContext,
-    recovery_point: int,
+    recorded: RecordedEnd,
     epochs: LeaderEpochs,
     report: RecoveryReport,
     *,
     log_start_offset: int = 0,
-) -> None:
+) -> DamagedLog | None:
     """Scan the segments that may hold unsynced bytes, and put right what does not fit.
 
     Args:
         context: The partition.
-        recovery_point: Offset below which everything is known to be on disk.
+        recorded: What is known to be on disk.
         epochs: The leader epochs; those that only batches still know are added.
         report: Takes what was done.
         log_start_offset: Gaps below it are those of a deletion that was cut short.
+
+    Returns:
+        Why the log must be left as it is, None where it was put right.
 
     Raises:
         OSError: The disk failed; nothing that was valid has been removed.
     """
     bases = list_bases(context)
-    first = max((n for n, base in enumerate(bases) if base <= recovery_point), default=0)
+    first = max((n for n, base in enumerate(bases) if base <= recorded.recovery_point), default=0)
     # Carried on from segment to segment: who has no snapshots would read the log again for each.
     states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
         base = bases[number]
         if number > first:
             _take_ends(context, base, states)
-        scan = _scan(context, base, states, epochs)
+        scan = _scan(context, base, states, epochs, recorded)
         report.scanned_segments += 1
         later = bases[number + 1 :]
+        is_open = scan.problem is None and bool(later) and later[0] > log_start_offset
+        has_hole = is_open and _ends_early(context, base, scan, later)
+        damage = _damage(context, base, scan, later, recorded, has_hole=has_hole)
+        if damage is not None:
+            return damage
         if scan.problem is not None:
             _drop_segments(context, later, report)
             _cut_log(context, base, scan, is_last=not later, report=report)
-        is_open = scan.problem is None and bool(later) and later[0] > log_start_offset
-        has_hole = is_open and _ends_early(context, base, scan, later)
         if has_hole:
             report.actions.append(
-                f"{context.path(base, files.LOG_SUFFIX)}: ends at offset {scan.end_offset}, the"
-                f" next segment begins at {later[0]}: what lay between them was never synced"
+                f"{context.path(base, files.LOG_SUFFIX)}: ends at offset"
+                f" {scan.course.end_offset}, the next segment begins at {later[0]}: what lay"
+                " between them was never synced"
             )
             _drop_segments(context, later, report)
         _write_derived(context, base, scan)
         if has_hole or scan.problem is not None:
-            return
+            break
+    return None
+
+
+def _damage(
+    context: SegmentContext,
+    base: int,
+    scan: "_Scan",
+    later: Sequence[int],
+    recorded: RecordedEnd,
+    *,
+    has_hole: bool,
+) -> DamagedLog | None:
+    """Why nothing may be cut at the end of what was scanned, None where it may be."""
+    path, course = context.path(base, files.LOG_SUFFIX), scan.course
+    if scan.problem is None and not has_hole and later:
+        return None
+    if not later:
+        indexes = load_indexes(context, base, mapped=False)
+        tail = TailSegment(context, base, indexes or (OffsetIndex(base), TimeIndex(base)))
+        tail.has_index_files, tail.course = indexes is not None, course
+        found = tail.settle_end(recorded)
+        return None if found is None else found.error
+    found = find_damage(
+        context.pool.get(path), path, base, course, recorded, jump_is_proven=course.problem is None
+    )
+    if found is not None:
+        return found.error
+    sound = next((each for each in later if _has_sound_batch(context, each)), None)
+    if sound is None:
+        return None
+    reason = course.problem or f"the next segment begins at offset {later[0]}"
+    reason = f"{reason}; the segment of offset {sound} behind it is sound"
+    return damaged(path, course.size_bytes, course.end_offset, reason)
+
+
+def _has_sound_batch(context: SegmentContext, base: int) -> bool:
+    """Whether a segment begins with a batch that nobody could take for a torn write."""
+    path = context.path(base, files.LOG_SUFFIX)
+    file = context.pool.get(path)
+    for _, batch in sound_batches(file, path, base, 0, file.size()):
+        return batch.is_valid()
+    return False
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
@@ -199,7 +255,7 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
     which is written behind its sync; in a directory without a file of notes any gap is believed.
     """
     fs, directory = context.env.files, context.directory
-    if scan.end_offset >= later[0] or not has_notes(fs, directory):
+    if scan.course.end_offset >= later[0] or not has_notes(fs, directory):
         return False
     if later[0] <= cleaned_end(fs, directory):
         return False  # a compaction's gap: all of it was durable before it was cleaned
@@ -212,57 +268,48 @@ class _Scan:
     """What a scan of one segment found.
 
     Attributes:
-        valid_bytes: End of the last good batch.
-        end_offset: Offset behind it.
+        course: How far its batches are sound.
         file_bytes: Size of the file.
-        problem: What is wrong behind `valid_bytes`, None where nothing is.
+        problem: What is wrong behind the sound part, None where nothing is.
     """
 
     indexes: IndexBuilder
     aborted: TxnIndex
-    valid_bytes: int = 0
-    end_offset: int = 0
+    course: Course
     file_bytes: int = 0
     problem: str | None = None
 
 
 def _scan(
-    context: SegmentContext, base: int, states: ProducerStates, epochs: LeaderEpochs
+    context: SegmentContext,
+    base: int,
+    states: ProducerStates,
+    epochs: LeaderEpochs,
+    recorded: RecordedEnd,
 ) -> _Scan:
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
-    scan = _Scan(IndexBuilder(context.config, base), TxnIndex(base), file_bytes=file.size())
-    expected = base
+    course = Course(0, base)
+    scan = _Scan(IndexBuilder(context.config, base), TxnIndex(base), course, file.size())
+    batches = walk_file(file, path, 0, scan.file_bytes)
     try:
-        for position, batch in walk_file(file, path, 0, scan.file_bytes):
+        for position, batch in in_order(batches, base, segment_limit(base), path):
             try:
-                _check_batch(batch, base, expected)
+                batch.ensure_valid()
                 _replay(states, batch, scan.aborted)
             except CorruptData as error:
                 raise error.located(path, position - batch.at) from error
-            scan.indexes.add(batch, position)
+            course.take(batch, position)
+            is_noted = course.jump is not None and course.end_offset > recorded.recovery_point
+            scan.indexes.add(batch, position, is_noted=is_noted and recorded.is_dense)
             if batch.leader_epoch > epochs.latest_epoch:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
-            scan.valid_bytes = position + batch.size_bytes
-            expected = batch.next_offset
-    except (CorruptData, OffsetOverflow) as error:
-        scan.problem = str(error)
+    except CorruptData as error:
+        scan.problem, course.problem = str(error), error.reason
     else:
-        if scan.valid_bytes < scan.file_bytes:
-            scan.problem = f"{path}: an incomplete batch at position {scan.valid_bytes}"
-    scan.end_offset = expected
+        if course.size_bytes < scan.file_bytes:
+            scan.problem = f"{path}: an incomplete batch at position {course.size_bytes}"
     return scan
-
-
-def _check_batch(batch: Batch, base: int, expected: int) -> None:
-    """The rules that a batch of a log obeys; offsets lie outside the checksum, order helps."""
-    batch.ensure_valid()
-    last = batch.last_offset
-    if last - base > INT32_MAX:
-        raise OffsetOverflow(f"offset {last} does not fit into the segment of {base}")
-    problem = order_problem(batch, expected)
-    if problem is not None:
-        raise CorruptBatch(problem, at=batch.at, offset=expected)
 
 
 def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:
@@ -300,15 +347,15 @@ def _cut_log(
 ) -> None:
     path = context.path(base, files.LOG_SUFFIX)
     zone_files.drop(context, base)
-    lost = scan.file_bytes - scan.valid_bytes
+    lost = scan.file_bytes - scan.course.size_bytes
     report.truncated_bytes += lost
     report.actions.append(f"{scan.problem}; cut {lost} bytes from {path}")
     if is_last:
         file = context.pool.get(path)
-        file.truncate(scan.valid_bytes)
+        file.truncate(scan.course.size_bytes)
         sync_file(file, path)
     else:
-        replace_by_prefix(context, path, scan.valid_bytes)
+        replace_by_prefix(context, path, scan.course.size_bytes)
 
 
 def replace_by_prefix(context: SegmentContext, path: str, size: int) -> None:

@@ -17,12 +17,13 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File, FileStat
-from tidelog.errors import CorruptBatch, CorruptData, CorruptFile
+from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, DamagedLog
 from tidelog.record.offset_order import cut_problem, in_order, segment_limit
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.handles import FilePool, MapCache, as_storage_failure, walk_file
+from tidelog.storage.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.txn_index import TxnIndex
@@ -51,6 +52,8 @@ class SegmentContext:
         overlay: Final name -> staged name, for files that a commit record has made visible; a
             name that ends with `.removed` for one that it has taken away, or with `.deleted` for
             one that was set aside under that name.
+        recorded_end: What the directory records of the log's end, for readers; read from disk
+            anew where the argument is true.
     """
 
     env: Env
@@ -62,6 +65,7 @@ class SegmentContext:
     maps: MapCache
     report: Callable[[str], None]
     overlay: Mapping[str, str] = field(default_factory=dict)
+    recorded_end: Callable[[bool], RecordedEnd] = lambda _fresh: NOTHING_RECORDED
 
     def path(self, base_offset: int, suffix: str) -> str:
         """Path of one of a segment's files."""
@@ -134,6 +138,16 @@ class Segment(Protocol):
     @property
     def is_active(self) -> bool:
         """Whether it is the last segment, which may grow and must not be mapped."""
+        ...
+
+    @property
+    def has_known_end(self) -> bool:
+        """Whether it reaches `end_offset` for sure, so that a reader must not stop before."""
+        ...
+
+    @property
+    def missing(self) -> DamagedLog | None:
+        """Why no byte of the log file holds its last offsets, None where that is not known."""
         ...
 
     @property
@@ -345,14 +359,14 @@ def iterate_batches(
         batches, end = _walk_map(segment, start, view), start + len(view)
     next_offset = segment.base_offset
     if end_offset is None:
-        end_offset = INT64_MAX if segment.is_active else segment.end_offset
+        end_offset = segment.end_offset if segment.has_known_end else INT64_MAX
     limit = segment_limit(segment.base_offset, end_offset)
     behind = start
     for position, batch in in_order(batches, next_offset, limit, segment.log_path):
         yield position, batch
         next_offset = batch.last_offset + 1
         behind = position + batch.size_bytes
-    if not segment.is_active and behind < end:
+    if segment.has_known_end and behind < end:
         problem = cut_problem(end - behind, next_offset, limit)
         if problem is not None:
             error = CorruptBatch(problem, at=0, offset=next_offset)

@@ -1,23 +1,41 @@
-"""The last segment of a log as a reader sees it: up to the last whole, valid batch on disk."""
+"""The last segment of a log as a reader sees it: up to the last whole, valid batch on disk.
+
+Where something proves that more was there (`log_end`), the segment goes on to the proven end, and
+reading it raises at the damage as in a finished segment.
+"""
 
 from typing import Final
 
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, DamagedLog
 from tidelog.record.batch import HEADER_SIZE
-from tidelog.record.offset_order import in_order, order_problem, segment_limit
+from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
 from tidelog.record.views import Batch
 from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.compaction_history import cleaned_end
 from tidelog.storage.handles import walk_file
 from tidelog.storage.index_files import IndexBuilder, load_indexes
+from tidelog.storage.log_end import Course, Damage, Jump, RecordedEnd, find_damage
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import batch_at, misfit, time_misfit
 from tidelog.storage.segment import SegmentContext, SegmentFiles
 from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.trust import fingerprint
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
+
+# A reader looks at an end that may be damaged until two looks agree, but not for ever.
+_LOOKS_MAX: Final = 3
 
 
 class TailSegment(SegmentFiles):
-    """The last segment: read by position, up to the last whole, valid batch at load time."""
+    """The last segment: read by position, up to the last whole, valid batch at load time.
+
+    Attributes:
+        damage: Why it ends where it does, if bytes that were on disk can't be read; then
+            `size_bytes` and `end_offset` include the damage.
+        course: How far its batches are sound.
+        doubt: Why its last batch is left out, if only its offset is in doubt.
+        has_index_files: Whether its indexes are those on disk, not built from the log.
+    """
 
     is_active: Final = True
     is_mapped: Final = False
@@ -37,6 +55,22 @@ class TailSegment(SegmentFiles):
         self.last_batch: Batch | None = None
         self._append_times: AppendTimes | None = None
         self._is_last_time_proven = True
+        self.course = Course(0, base_offset)
+        self.has_index_files = True
+        self.damage: Damage | None = None
+        self.doubt: Damage | None = None
+
+    @property
+    def has_known_end(self) -> bool:
+        """Whether it is known to reach `end_offset`, so that a reader must not stop before."""
+        return self.damage is not None
+
+    @property
+    def missing(self) -> DamagedLog | None:
+        """Why no byte of the file holds its last offsets, None where a walk comes upon them."""
+        found = self.damage
+        is_cut = found is not None and found.size_bytes == self.size_bytes
+        return found.error.again() if found is not None and is_cut else None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
         """Set size, end offset and largest timestamp from the last sure entries to the end.
@@ -51,6 +85,7 @@ class TailSegment(SegmentFiles):
         if problem is not None:
             self.context.report(problem)
             self.offset_index, self.time_index = rebuilt_tail_indexes(self, self.size_bytes)
+            self.has_index_files = False
             self._scan_from_sure_entry(file_size, check_crc=check_crc)
 
     def _scan_from_sure_entry(self, file_size: int, *, check_crc: bool) -> None:
@@ -78,23 +113,68 @@ class TailSegment(SegmentFiles):
         _, position = self.offset_index.lookup(INT64_MAX)
         _, first = self.offset_index.lookup(offset) if indexed != NO_TIMESTAMP else (0, 0)
         file = self.context.pool.get(self.log_path)
-        self.size_bytes, self.end_offset = first, self.base_offset
+        base = self.base_offset
+        self.size_bytes, self.end_offset = first, base
+        course = self.course = Course(first, base)
+        batches = walk_file(file, self.log_path, first, file_size)
         try:
-            for start, batch in walk_file(file, self.log_path, first, file_size):
-                if check_crc and start >= position and not batch.is_valid():
-                    break
-                problem = order_problem(batch, self.end_offset)
-                if problem is not None:
-                    self.context.report(
-                        f"{self.log_path}, position {start}: {problem}; read up to there"
-                    )
-                    break
+            for start, batch in in_order(batches, base, segment_limit(base), self.log_path):
+                if check_crc and start >= position:
+                    batch.ensure_valid()
                 if self.end_offset <= offset <= batch.last_offset and indexed != NO_TIMESTAMP:
                     self._is_last_time_proven = batch.max_timestamp == indexed
+                if start == first > 0:
+                    course.end_offset = first_known_offset(batch)  # what was before is not read
+                course.take(batch, start)
                 self._take(batch, start)
         except CorruptData as error:
-            self.context.report(f"{error}; read up to there")
+            course.problem = error.reason
+            where = f"{self.log_path}, position {course.size_bytes}"
+            self.context.report(f"{where}: {error.reason}; read up to there")
         return position == 0 or self.size_bytes > position
+
+    def settle_end(self, recorded: RecordedEnd) -> Damage | None:
+        """Hold the end that was found against what is recorded of it, and look behind it.
+
+        Returns:
+            Why bytes behind the sound part are no unfinished write, None where they may be one.
+            Where that is proven, the segment reaches to the proven end, and reading raises there.
+            Else its last batch has a doubtful offset, and is left out.
+        """
+        file, course = self.context.pool.get(self.log_path), self.course
+        jump = course.jump
+        is_open = jump is not None and course.end_offset > recorded.recovery_point
+        found = find_damage(
+            file,
+            self.log_path,
+            self.base_offset,
+            course,
+            recorded,
+            jump_is_proven=is_open and self._proves(jump),
+        )
+        if found is None:
+            return None
+        if found.is_proven:
+            self.damage = found
+            self.size_bytes, self.end_offset = file.size(), found.end_offset
+        else:
+            self.doubt = found
+            self.size_bytes, self.end_offset = found.size_bytes, found.sound_end
+        return found
+
+    def _proves(self, jump: Jump | None) -> bool:
+        """Whether something beside the log names the offsets of a batch that leave a gap."""
+        assert jump is not None
+        batch, context = jump.batch, self.context
+        if batch.next_offset <= cleaned_end(context.env.files, context.directory):
+            return True
+        entry = (batch.last_offset, jump.position)
+        if self.has_index_files and self.offset_index.lookup(batch.last_offset) == entry:
+            return True
+        named = fingerprint(batch)
+        rows = self.read_append_times().rows()
+        edges = (first_known_offset(batch), batch.next_offset)
+        return any(row.batch_crc == named and row.offset in edges for row in rows)
 
     def _take(self, batch: Batch, position: int) -> None:
         self.size_bytes = position + batch.size_bytes
@@ -106,8 +186,11 @@ class TailSegment(SegmentFiles):
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp, -1 where no record has one."""
-        return self.max_timestamp
+        """Largest record timestamp, -1 where no record has one.
+
+        Any time may lie in a damaged part, so a search has to come upon the damage.
+        """
+        return self.max_timestamp if self.damage is None else INT64_MAX
 
     @property
     def append_times(self) -> AppendTimes:
@@ -144,11 +227,30 @@ class TailSegment(SegmentFiles):
         return self.view(0, self.size_bytes)
 
 
-def load_tail(context: SegmentContext, base_offset: int, *, check_crc: bool = True) -> TailSegment:
-    """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory."""
-    segment = TailSegment(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
-    fill_tail(segment, check_crc=check_crc)
+def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
+    """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory.
+
+    A process that writes it may be at work, so damage counts only if a later look finds the same:
+    by then the write that was under way is done, and what is recorded was read anew.
+    """
+    segment, found = _loaded(context, base_offset, context.recorded_end(False))
+    for _ in range(_LOOKS_MAX):
+        if found is None:
+            break
+        before = found
+        segment, found = _loaded(context, base_offset, context.recorded_end(True))
+        if found is not None and str(found.error) == str(before.error):
+            context.report(f"{found.error}")
+            break
     return segment
+
+
+def _loaded(
+    context: SegmentContext, base_offset: int, recorded: RecordedEnd
+) -> tuple[TailSegment, Damage | None]:
+    segment = TailSegment(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
+    fill_tail(segment, check_crc=True)
+    return segment, segment.settle_end(recorded)
 
 
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
@@ -158,6 +260,7 @@ def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
     log_size = context.env.files.stat(segment.log_path).size
     if indexes is None or not _last_entry_fits(segment, indexes[0]):
         indexes = rebuilt_tail_indexes(segment, log_size)
+        segment.has_index_files = False
     segment.offset_index, segment.time_index = indexes
     segment.scan_tail(log_size, check_crc=check_crc)
 

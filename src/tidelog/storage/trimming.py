@@ -61,7 +61,8 @@ class TrimmingLog(CompactingLog):
 
     def _truncate(self, offset: int, clipped: Clipped) -> None:
         self._notes.before_cut(self.local_segments, offset)
-        self._options.lower_checkpoints(offset)
+        end = truncation.end_below(self.local_segments, offset)
+        self._options.lower_checkpoints(offset, end)
         cut_history(self.context.env.files, self.context.directory, offset)
         # Append times in the tier need no proof, and no store is to be asked from here on.
         truncation.lower_append_time_checkpoint(

@@ -40,6 +40,19 @@ def lower_append_time_checkpoint(
     lowered.write(context.env.files, context.directory)
 
 
+def end_below(segments: Sequence[Segment], offset: int) -> int:
+    """Where the log ends once it was cut at an offset: a batch that holds it goes as a whole."""
+    last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
+    if last is None:
+        return offset
+    end = last.base_offset
+    for _, batch in iterate_batches(last, position_floor(last, offset - 1), last.size_bytes):
+        if batch.last_offset >= offset:
+            break
+        end = batch.next_offset
+    return end
+
+
 def cut_segments(
     context: SegmentContext, segments: Sequence[Segment], offset: int
 ) -> list[Segment]:

@@ -79,10 +79,7 @@ class WritableLog(OpeningLog):
 
     def _ensure_writable(self) -> None:
         if self._failure is not None:
-            failure = self._failure
-            raise StorageFailure(
-                failure.path, failure.operation, f"{failure.reason}; the partition is offline"
-            )
+            raise self._failure.again()
         if self._is_closed:
             raise Closed(f"{self.topic_partition}: the log is closed")
 

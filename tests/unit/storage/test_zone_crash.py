@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.faults import DamageFileSystem, Keep, reopen, seeded_env
+from tests.faults.refused import opened
 from tests.faults.seeded import SeededEnv
 from tests.unit.storage.logs import PATH, TOPIC, fill, new_dir, put
 
@@ -36,7 +37,7 @@ def judge(files: DamageFileSystem) -> int:
     env = seeded_env(99, files=files)
     env.clock.advance(10**6)
     used = check(LogDir.open(PATH, env=env).reader(TOPIC, 0).segments)
-    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+    with opened(lambda: LogDir.open(PATH, env=env, options=WRITABLE)) as directory:
         log = directory.log(TOPIC, 0)
         check(log.segments)
         log.build_zones()

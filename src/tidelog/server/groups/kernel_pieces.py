@@ -113,8 +113,9 @@ class _Run:
         self._taker = taker
         self.path = part.segment.log_path
         self._next_offset = part.segment.base_offset
-        end = INT64_MAX if part.segment.is_active else part.segment.end_offset
-        self._limit = segment_limit(part.segment.base_offset, end)
+        segment = part.segment
+        end = segment.end_offset if segment.has_known_end else INT64_MAX
+        self._limit = segment_limit(segment.base_offset, end)
 
     @property
     def between(self) -> tuple[int, int]:
@@ -159,7 +160,7 @@ class _Run:
 
     def end_in_batch(self, position: int, end: int) -> None:
         """Pass over a torn tail that never was part of the segment; else raise CorruptBatch."""
-        if self._part.segment.is_active:
+        if not self._part.segment.has_known_end:
             return
         problem = cut_problem(end - position, self._next_offset, self._limit)
         if problem is not None:

@@ -18,9 +18,9 @@ from tidelog.storage.body_check import BodyCheck, check_body
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.log_facts import LogFacts
 from tidelog.storage.checks.record_check import look_inside
-from tidelog.storage.checks.resync import next_sound_batch
 from tidelog.storage.handles import walk_file
 from tidelog.storage.producers import ProducerStates
+from tidelog.storage.resync import next_sound_batch
 from tidelog.storage.trust import fingerprint
 from tidelog.types import INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.faults import DamageFileSystem, Keep, reopen, seeded_env
+from tests.faults.refused import opened
 from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
 from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import NAME, Tiered, values
@@ -198,7 +199,7 @@ def _judge(files: DamageFileSystem, objects: dict[str, tuple[bytes, str, int]], 
     assert seen == list(range(seen[0], seen[-1] + 1))
     assert seen[0] in (0, 5)
     assert seen[-1] + 1 >= end
-    found.directory = LogDir.open(PATH, env=found.env, options=WRITABLE)
+    found.directory = opened(lambda: LogDir.open(PATH, env=found.env, options=WRITABLE))
     start = found.log.log_start_offset
     assert values(found.log) == list(range(start, found.log.log_end_offset))
     assert found.log.log_end_offset >= end

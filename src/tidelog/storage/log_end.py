@@ -1,0 +1,221 @@
+"""What proves where a log ends: one rule for readers, for opening and for `tidelog doctor`.
+
+The last segment ends at its last whole, valid batch, and bytes behind that are "not written yet" to
+a reader and a torn write to recovery. Both guesses are wrong where something proves that more was
+there:
+
+1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
+2. A sound batch behind the bytes that can't be read: a log is written from its start to its end.
+3. A later segment, for the segments before it.
+4. A right checksum: a batch that lacks nothing but the right offsets was written to its end.
+
+Then the bytes are damage (`DamagedLog`). Nothing cuts or overwrites them by itself.
+
+Offsets lie outside of a batch's checksum, so a jump of the last batch needs a proof, too: a
+recovery point at or behind its end, an index entry or a row of append times that names it, or a
+compaction that went so far. Appends of a leader leave no gap.
+
+Source: docs/recovery.md.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.env import File
+from tidelog.errors import CorruptData, DamagedLog
+from tidelog.record.header import MAGIC_2
+from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
+from tidelog.record.views import Batch
+from tidelog.storage.handles import walk_file
+from tidelog.storage.resync import next_sound_batch
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEnd:
+    """What a directory's checkpoints say of the end of one of its logs.
+
+    Attributes:
+        recovery_point: Offset below which all records are on disk; 0 where nothing is recorded.
+        is_end: Whether the log ended there, because a clean stop has recorded it.
+        is_dense: Whether records behind it come from appends that leave no gap.
+    """
+
+    recovery_point: int = 0
+    is_end: bool = False
+    is_dense: bool = False
+
+
+NOTHING_RECORDED: Final = RecordedEnd()
+
+
+class Jump(NamedTuple):
+    """The last batch of a walk, where offsets are missing before it.
+
+    Attributes:
+        position: Where it lies.
+        next_offset: Offset that would have been next there.
+        batch: The batch.
+    """
+
+    position: int
+    next_offset: int
+    batch: Batch
+
+
+@dataclass(slots=True)
+class Course:
+    """How far the batches of one log file are sound, while they are walked.
+
+    Attributes:
+        size_bytes: Position behind the last sound batch.
+        end_offset: Offset behind it.
+        jump: The last batch, if offsets are missing before it.
+        problem: Why the walk has ended before the file, None where no batch was met there.
+    """
+
+    size_bytes: int
+    end_offset: int
+    jump: Jump | None = None
+    problem: str | None = None
+
+    def take(self, batch: Batch, position: int) -> None:
+        """Go on behind a sound batch."""
+        # Where an old wrapper begins is not known.
+        is_gap = batch.magic == MAGIC_2 and batch.base_offset > self.end_offset
+        self.jump = Jump(position, self.end_offset, batch) if is_gap else None
+        self.size_bytes = position + batch.size_bytes
+        self.end_offset = batch.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Why the sound part of a log file is not all of it.
+
+    Attributes:
+        error: What is wrong, with its place.
+        size_bytes: Position behind the last sound batch.
+        end_offset: Offset at which the log ends for sure, behind the damage.
+        is_proven: False where the last batch's offsets are in doubt and nothing says more.
+        resumes_at: Position of the first sound batch behind, None where there is none.
+    """
+
+    error: DamagedLog
+    size_bytes: int
+    end_offset: int
+    is_proven: bool = True
+    resumes_at: int | None = None
+
+    @property
+    def sound_end(self) -> int:
+        """Offset behind the last sound record."""
+        assert self.error.offset is not None
+        return self.error.offset
+
+
+def find_damage(
+    file: File,
+    path: str,
+    base_offset: int,
+    course: Course,
+    recorded: RecordedEnd,
+    *,
+    jump_is_proven: bool = False,
+) -> Damage | None:
+    """Hold the sound part of a log file against what proves that more was there.
+
+    Args:
+        file: The log file.
+        path: Its name, for errors.
+        base_offset: The segment's base offset.
+        course: Of a walk that has come as far as batches are sound.
+        recorded: What is recorded of the end.
+        jump_is_proven: Whether something else proves the jump of the last batch.
+
+    Returns:
+        None where the bytes behind the sound part may be a write that did not come to its end.
+    """
+    recovery_point = recorded.recovery_point
+    jump = course.jump
+    if jump is not None and course.end_offset > recovery_point and not jump_is_proven:
+        found = _jump_damage(path, jump, recorded)
+        if found is not None:
+            return found
+    size = file.size()
+    if course.end_offset >= recovery_point and course.size_bytes >= size:
+        return None
+    place, expected = course.size_bytes, course.end_offset
+    behind, proof = None, []
+    if expected < recovery_point:
+        proof.append(f"all records below offset {recovery_point} were on disk")
+    if place < size:
+        behind = next_sound_batch(
+            file, place + 1, size, base_offset=base_offset, next_offset=expected
+        )
+        if behind is not None:
+            proof.append(f"a sound batch stands behind, at position {behind}")
+        elif _has_right_checksum(file, path, place, size):
+            proof.append("the batch's checksum is right")
+    if not proof:
+        return None
+    reason = course.problem or _missing(place, size)
+    end = recovery_point if behind is None else _end_behind(file, path, base_offset, behind, size)
+    return Damage(
+        damaged(path, place, expected, f"{reason}; {' and '.join(proof)}"),
+        place,
+        max(end, recovery_point),
+        resumes_at=behind,
+    )
+
+
+def _has_right_checksum(file: File, path: str, position: int, size: int) -> bool:
+    """Whether a whole batch lies at a position, whatever offsets it has."""
+    with suppress(CorruptData):
+        for _, batch in walk_file(file, path, position, size):
+            return batch.is_valid()
+    return False
+
+
+def damaged(path: str, position: int, offset: int, reason: str) -> DamagedLog:
+    """Make the error of a log file that is sound up to a position and an offset."""
+    return DamagedLog(reason, at=0, offset=offset).located(path, position)
+
+
+def _missing(position: int, size: int) -> str:
+    left = size - position
+    return f"no whole batch in the last {left} bytes" if left else "the file ends here"
+
+
+def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
+    if not (recorded.is_end or recorded.is_dense):
+        return None
+    first, last = first_known_offset(jump.batch), jump.batch.last_offset
+    reason = f"offsets {first} to {last} where {jump.next_offset} is next"
+    point = recorded.recovery_point
+    if recorded.is_end:
+        reason = f"{reason}; the log ended at {point} when it was closed"
+    else:
+        reason = f"{reason}; appends leave no gap, and nothing proves this one"
+    is_proven = jump.next_offset < point
+    end = max(point, jump.next_offset)
+    error = damaged(path, jump.position, jump.next_offset, reason)
+    return Damage(error, jump.position, end, is_proven=is_proven)
+
+
+def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) -> int:
+    """Offset behind the sound batches from a position on."""
+    end = base_offset
+    for _, batch in sound_batches(file, path, base_offset, start, size):
+        end = batch.next_offset
+    return end
+
+
+def sound_batches(
+    file: File, path: str, base_offset: int, start: int, size: int
+) -> Iterator[tuple[int, Batch]]:
+    """Walk the batches from a position on, as far as their offsets are in order."""
+    limit = segment_limit(base_offset)
+    batches: Iterable[tuple[int, Batch]] = walk_file(file, path, start, size)
+    with suppress(CorruptData):
+        yield from in_order(batches, base_offset, limit, path)

@@ -1,0 +1,49 @@
+"""Partitions that an opening has refused: bytes behind which a sound batch stands are never cut.
+
+A power loss may keep a write and lose one before it. Opening leaves such a log as it is, and its
+owner decides. Crash tests decide for its sound prefix, which is all that was promised.
+"""
+
+from collections.abc import Callable
+
+from tidelog.errors import DamagedLog
+from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.recovery import replace_by_prefix
+
+
+def opened(open_directory: Callable[[], LogDir]) -> LogDir:
+    """Open all partitions; where some are refused, cut them to their sound prefix and go on."""
+    while True:
+        directory = open_directory()
+        refused = [log for log in logs_of(directory) if isinstance(log.failure, DamagedLog)]
+        if not refused:
+            return directory
+        directory.abandon()
+        for log in refused:
+            cut_to_sound_prefix(log)
+
+
+def cut_to_sound_prefix(log: Log) -> None:
+    """Cut a refused log where its damage begins, durably; nothing that was synced is lost by it."""
+    damage = log.failure
+    assert isinstance(damage, DamagedLog)
+    assert damage.offset is not None
+    assert damage.position is not None
+    assert damage.offset >= log.recovery_point, f"{damage}: it was synced"
+    fs, directory = log.context.env.files, log.context.directory
+    for segment in reversed(log.local_segments):
+        if segment.base_offset > damage.offset or segment.log_path > damage.path:
+            fs.remove(segment.log_path)
+            fs.sync_dir(directory)
+    # Where others have it mapped they read on in the old file.
+    replace_by_prefix(log.context, damage.path, damage.position)
+
+
+def logs_of(directory: LogDir) -> list[Log]:
+    """All partitions of a directory, opened."""
+    return [
+        directory.log(name.topic, name.partition)
+        for topic in directory.topics()
+        for name in directory.partitions(topic)
+    ]

@@ -1,0 +1,247 @@
+"""What proves where a log ends: bytes that were whole once are never cut, and never passed over."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.faults import SeededEnv
+from tests.unit.storage.logs import (
+    PATH,
+    SMALL,
+    TOPIC,
+    fill,
+    new_log,
+    offsets,
+    path_of,
+    put,
+    read,
+    reopen,
+    write,
+)
+
+from tidelog.errors import CorruptBatch, DamagedLog, StorageFailure
+from tidelog.scan.plan import plan
+from tidelog.scan.reader import ReadOptions, to_table
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_reader import LogReader
+
+LOG = "00000000000000000000.log"
+MARKER = f"{PATH}/.kafka_cleanshutdown"
+POINTS = f"{PATH}/recovery-point-offset-checkpoint"
+SIZE = 70
+COUNT = 8
+BAD = 3
+# Bits outside of the checksum, in the header of one batch: base offset, length, magic.
+FLIPS = [(7, 0), (7, 1), (7, 2), (6, 2), (3, 0), (0, 7), (11, 3), (10, 0), (8, 7), (16, 0), (16, 6)]
+
+
+def stopped(*, clean: bool, count: int = COUNT) -> SeededEnv:
+    """A log of so many batches of 70 bytes, closed or killed."""
+    env, directory, log = new_log()
+    for time in range(count):
+        put(log, time)
+    assert len(read(env, LOG)) == count * SIZE
+    if clean:
+        directory.close()
+    else:
+        directory.abandon()
+    return env
+
+
+def flip(env: SeededEnv, at: int, bit: int) -> bytes:
+    data = bytearray(read(env, LOG))
+    data[at] ^= 1 << bit
+    write(env, LOG, bytes(data))
+    return bytes(data)
+
+
+def before_damage(env: SeededEnv) -> tuple[list[int], CorruptBatch | None]:
+    """Offsets that a reader hands out, and what it says then."""
+    return drain(LogDir.open(PATH, env=env).reader(TOPIC, 0))
+
+
+def drain(reader: LogReader) -> tuple[list[int], CorruptBatch | None]:
+    found: list[int] = []
+    try:
+        for record in reader.records():
+            found.append(record.offset)  # noqa: PERF401 - what came before an error counts
+    except CorruptBatch as error:
+        return found, error
+    return found, None
+
+
+def scan(env: SeededEnv) -> list[int]:
+    """Offsets that a scan finds."""
+    splits = plan(LogDir.open(PATH, env=env), TOPIC).splits
+    table = to_table(splits, ("offset",), options=ReadOptions(env=env))
+    return [int(offset or 0) for offset in table["offset"].to_pylist()]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("at", "bit"), FLIPS)
+class TestOneFlippedBit:
+    def test_is_refused_by_an_opening_which_changes_no_byte(
+        self, at: int, bit: int, *, clean: bool
+    ) -> None:
+        env = stopped(clean=clean)
+        damaged = flip(env, BAD * SIZE + at, bit)
+        for _ in range(2):
+            directory, log = reopen(env)
+            with pytest.raises(CorruptBatch) as caught:
+                put(log, 9)
+            assert (caught.value.path, caught.value.position) == (path_of(LOG), BAD * SIZE)
+            assert caught.value.offset == BAD
+            assert caught.value.code == StorageFailure.code
+            assert drain(log)[0] == [0, 1, 2]
+            assert any("nothing is cut" in line for line in directory.reports)
+            directory.close()
+            assert read(env, LOG) == damaged
+
+    def test_ends_no_reader_in_silence(self, at: int, bit: int, *, clean: bool) -> None:
+        env = stopped(clean=clean)
+        flip(env, BAD * SIZE + at, bit)
+        found, error = before_damage(env)
+        assert found == [0, 1, 2]
+        assert error is not None
+        assert error.position == BAD * SIZE
+        directory = LogDir.open(PATH, env=env)
+        with pytest.raises(CorruptBatch):
+            scan(env)
+        with pytest.raises(CorruptBatch):
+            directory.reader(TOPIC, 0).offset_for_time(COUNT)
+
+
+@pytest.mark.parametrize(("at", "bit"), [*FLIPS, (69, 0)])
+def test_the_last_batch_of_a_closed_log_is_refused_too(at: int, bit: int) -> None:
+    env = stopped(clean=True)
+    damaged = flip(env, (COUNT - 1) * SIZE + at, bit)
+    found, error = before_damage(env)
+    assert found == list(range(COUNT - 1))
+    assert error is not None
+    if at == 69:
+        return  # frames are sound: an opening reads no checksums
+    _, log = reopen(env)
+    with pytest.raises(DamagedLog):
+        put(log, 9)
+    assert read(env, LOG) == damaged
+
+
+@pytest.mark.parametrize("size", [0, 1, SIZE, SIZE + 20, (COUNT - 1) * SIZE])
+def test_a_closed_log_that_was_cut_is_refused(size: int) -> None:
+    env = stopped(clean=True)
+    write(env, LOG, read(env, LOG)[:size])
+    found, error = before_damage(env)
+    assert found == list(range(size // SIZE))
+    assert error is not None
+    assert error.offset == size // SIZE
+    with pytest.raises(CorruptBatch):
+        scan(env)
+    directory, log = reopen(env)
+    with pytest.raises(DamagedLog):
+        put(log, 9)
+    assert log.log_end_offset == COUNT
+    directory.close()
+    assert len(read(env, LOG)) == size
+
+
+def test_only_that_partition_takes_nothing_and_the_directory_closes_cleanly() -> None:
+    env = stopped(clean=True)
+    directory, _ = reopen(env)
+    directory.create_topic("other")
+    directory.close()
+    flip(env, BAD * SIZE + 7, 0)
+    directory, log = reopen(env)
+    put(directory.log("other", 0), 1)
+    assert isinstance(log.failure, DamagedLog)
+    directory.close()
+    assert env.files.exists(MARKER)
+    directory, _ = reopen(env)
+    assert offsets(directory.reader("other", 0).records()) == [0]
+
+
+class TestAfterAHardStop:
+    def test_damage_below_the_recovery_point_is_refused(self) -> None:
+        env = stopped(clean=True)
+        env.files.remove(MARKER)
+        damaged = flip(env, (COUNT - 1) * SIZE + 69, 0)
+        _, log = reopen(env)
+        with pytest.raises(DamagedLog, match=f"below offset {COUNT} were on disk"):
+            put(log, 9)
+        assert read(env, LOG) == damaged
+
+    def test_a_later_segment_is_not_dropped_behind_damage(self) -> None:
+        env, directory, log = new_log(SMALL)
+        fill(log, 40)
+        bases = [segment.base_offset for segment in log.segments]
+        directory.abandon()
+        name = f"{bases[1]:020d}.log"
+        data = bytearray(read(env, name))
+        data[-1] ^= 1
+        write(env, name, bytes(data))
+        _, log = reopen(env)
+        assert [segment.base_offset for segment in log.segments] == bases
+        with pytest.raises(DamagedLog, match=f"segment of offset {bases[2]} behind it is sound"):
+            put(log, 9)
+
+    @pytest.mark.parametrize("bit", [3, 10, 30])
+    def test_a_jump_of_the_last_batch_is_not_believed(self, bit: int) -> None:
+        env = stopped(clean=False)
+        at = (COUNT - 1) * SIZE
+        raised = (COUNT - 1) ^ (1 << bit)
+        data = bytearray(read(env, LOG))
+        data[at : at + 8] = raised.to_bytes(8, "big")
+        write(env, LOG, bytes(data))
+        assert before_damage(env) == (list(range(COUNT - 1)), None)
+        _, log = reopen(env)
+        assert log.log_end_offset == COUNT - 1
+        with pytest.raises(DamagedLog, match="nothing proves"):
+            put(log, 9)
+        assert read(env, LOG) == bytes(data)
+
+    def test_a_gap_that_a_follower_has_written_is_believed(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        twin, _, source = new_log()
+        for time in range(20):
+            put(source, time)
+        data = read(twin, LOG)
+        log.append_as_follower(data[9 * SIZE : 10 * SIZE])
+        directory.abandon()
+        _, log = reopen(env)
+        assert log.log_end_offset == 10
+        assert offsets(log.records()) == [0, 9]
+
+
+def rubbish() -> Iterator[Callable[[bytes], bytes]]:
+    """What power losses leave at an end, with no sound batch behind."""
+    yield lambda data: data[: -SIZE // 2]
+    yield lambda data: data + bytes(3000)
+    yield lambda data: data[:-SIZE] + bytes(SIZE)
+    yield lambda data: data[:-1] + b"\xff"
+    yield lambda data: data + b"\xa5" * 500
+    yield lambda data: data + data[:SIZE][:40]
+
+
+@pytest.mark.parametrize("tear", list(rubbish()))
+def test_a_torn_end_is_cut_as_ever(tear: Callable[[bytes], bytes]) -> None:
+    env = stopped(clean=False)
+    write(env, LOG, tear(read(env, LOG)))
+    found, error = before_damage(env)
+    assert error is None
+    _, log = reopen(env)
+    assert log.failure is None
+    assert offsets(log.records()) == found
+    put(log, 9)
+    assert offsets(log.records()) == [*found, len(found)]
+
+
+def test_a_live_writer_s_unfinished_batch_is_no_damage() -> None:
+    env, directory, log = new_log()
+    put(log, 1)
+    directory.flush()
+    directory.checkpoint()
+    put(log, 2)
+    whole = read(env, LOG)
+    write(env, LOG, whole[:-10])
+    assert before_damage(env) == ([0], None)
+    write(env, LOG, whole)
+    assert before_damage(env) == ([0, 1], None)
