@@ -133,7 +133,7 @@ def test_an_unchecked_checksum_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize(
     ("place", "value", "rule"),
-    [(8, 0x7F, ""), (11, 13, "batch length"), (16, 3, "magic")],
+    [(8, 0x7F, ""), (11, 13, "length"), (16, 3, "magic")],
     ids=["cut", "size", "magic"],
 )
 def test_rows_before_a_bad_frame_are_handed_out(place: int, value: int, rule: str) -> None:

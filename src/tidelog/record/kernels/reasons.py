@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import CorruptBatch
 from tidelog.record.header import HEADERS_MAX, MAGIC_2
 from tidelog.record.kernels import layout
-from tidelog.record.offset_order import bad_order, jump_problem, order_problem
+from tidelog.record.offset_order import bad_order, jump_problem
 from tidelog.record.views import frame_size, view_batch
 from tidelog.types import INT64_MAX
 
@@ -54,8 +54,9 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what cam
     if count:
         next_offset = int(table[count - 1, layout.LAST_OFFSET]) + 1
     if status == layout.BAD_OFFSETS:
-        problem = order_problem(view_batch(log.data, at), next_offset, end_offset)
-        return CorruptBatch(problem or REASONS[status], at=at, offset=next_offset)
+        batch = view_batch(log.data, at)
+        reason = f"{REASONS[status]}: {batch.base_offset} to {batch.last_offset}"
+        return CorruptBatch(reason, at=at, offset=next_offset)
     if status != layout.BAD_ORDER:
         try:  # the plain walk says which value is wrong
             frame_size(log.data, at, log.size)
