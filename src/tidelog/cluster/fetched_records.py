@@ -12,20 +12,10 @@ from tidelog.cluster.remote import as_record
 from tidelog.errors import CorruptData
 from tidelog.record.append_stamp import stamp_of
 from tidelog.record.batch import RecordBatch
+from tidelog.record.offset_order import in_order
 from tidelog.record.record import ControlType, Record
 from tidelog.record.views import Batch, walk
-from tidelog.types import Buffer, IsolationLevel, TopicPartition
-
-
-def reach(data: Buffer) -> int | None:
-    """The offset behind the last whole batch, None where there is none; damage ends the look."""
-    found = None
-    try:
-        for batch in walk(data):
-            found = batch.next_offset
-    except CorruptData:
-        return found
-    return found
+from tidelog.types import IsolationLevel, TopicPartition
 
 
 def fetched_records(
@@ -54,17 +44,18 @@ def fetched_records(
 def _records(part: Fetched, place: str) -> Iterator[Record]:
     """The data records of what one answer brought."""
     try:
-        for batch in _visible(part):
+        for batch in _visible(part, place):
             yield from batch.records()
     except CorruptData as error:
-        raise error.located(place, error.at or 0) from error
+        raise error if error.path else error.located(place, error.at or 0) from error
 
 
-def _visible(part: Fetched) -> Iterator[Batch]:
+def _visible(part: Fetched, place: str) -> Iterator[Batch]:
     """The data batches, without those of transactions that the broker names as aborted."""
     begin = sorted((first, producer_id) for producer_id, first in part.aborted)
     aborted: set[int] = set()
-    for batch in walk(part.data):
+    batches = ((batch.at, batch) for batch in walk(part.data))
+    for _, batch in in_order(batches, *part.between, place):
         while begin and begin[0][0] <= batch.last_offset:
             aborted.add(begin.pop(0)[1])
         if isinstance(batch, RecordBatch) and batch.is_control:

@@ -78,6 +78,7 @@ def _decoded(
             record_time=split.time_range if split.clock is ClockName.RECORD else None,
             append_times=_append_runs(part) if maker.needs_append_times else None,
             drop_batch=drop,
+            between=part.between,
             rows=rows,
             stats=found,
         )

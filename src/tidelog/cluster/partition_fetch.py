@@ -4,6 +4,11 @@ Asks as a consumer does, follows the partition to another leader, and takes gaps
 the next offset stands in the batches' headers, so that neither compacted stretches nor markers of
 transactions at the end are waited for. Brokers must be reachable in plain text.
 
+What comes keeps the order of offsets of any log (`record.offset_order`): each answer begins behind
+the one before it, and its last batch is taken where nothing hides before or behind it.
+
+Over 400 lines because where to ask, what came and where to go on are one state.
+
 Life cycle: parts* -> close. One owner. Source: Kafka's protocol guide; KIP-98, KIP-320, KIP-405.
 """
 
@@ -38,8 +43,9 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.record.views import is_cut
-from tidelog.types import NO_LEADER_EPOCH, Buffer, IsolationLevel, TopicPartition
+from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
+from tidelog.record.views import is_cut, view_batch
+from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, Buffer, IsolationLevel, TopicPartition
 
 _Answer = TypeVar("_Answer")
 
@@ -80,6 +86,7 @@ class Fetched:
     Attributes:
         offset: First offset that was asked for; the first batch may begin before it.
         next_offset: Offset behind all of it.
+        between: Smallest offset that the first batch may have, and the offset that none reaches.
         data: Whole batches, the last one perhaps cut.
         aborted: Aborted transactions among them, (producer id, first offset); READ_COMMITTED only.
         append_times: Of each run of offsets the first one and when it was appended, in ms, -1 for
@@ -88,15 +95,16 @@ class Fetched:
 
     offset: int
     next_offset: int
+    between: tuple[int, int]
     data: Buffer
     aborted: tuple[tuple[int, int], ...] = ()
     append_times: Sequence[int] = ()
 
 
-def _reach(data: Buffer) -> int | None:
-    from tidelog.scan.fetched import next_offset  # by a kernel, which not everybody needs
+def _reach(data: Buffer) -> Reach | None:
+    from tidelog.scan.fetched import reach  # by a kernel, which not everybody needs
 
-    return next_offset(data)
+    return reach(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +115,13 @@ class FetchSeams:
         connect: Makes connections.
         clock: For deadlines.
         pause: Waits for some seconds.
-        reach: Says which offset lies behind the last whole batch, None where there is no batch.
+        reach: Says how far whole batches reach, None where there is none.
     """
 
     connect: Connect
     clock: Clock
     pause: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
-    reach: Callable[[Buffer], int | None] = _reach
+    reach: Callable[[Buffer], Reach | None] = _reach
 
 
 class PartitionFetch:
@@ -179,7 +187,8 @@ class PartitionFetch:
         self._note_progress()
         while offset < end:
             is_asked = is_asked or self._send(offset)
-            found = self._take(offset, end) if is_asked else None
+            floor = 0 if offset == start else offset  # then the batch before ends right there
+            found = self._take(offset, end, floor) if is_asked else None
             is_asked = False
             if found is None:
                 self._check_deadline(offset)
@@ -191,30 +200,67 @@ class PartitionFetch:
             if found.data:
                 yield found
 
-    def _take(self, offset: int, end: int) -> Fetched | None:
+    def _take(self, offset: int, end: int, floor: int) -> Fetched | None:
         """What the answer brought, None where it has to be asked for again."""
         try:
             data = self._receive()
-            following = (
-                self._next_offset(data, offset, end) if self._is_good(data, offset) else None
-            )
+            if not self._is_good(data, offset):
+                return None
+            if not len(data.batches):
+                ended = self._is_through(data, offset, end)
+                return Fetched(offset, end, (floor, end), b"") if ended else None
+            return self._taken(data, offset, floor)
         except ClusterFailure as error:
             self._forget_leader(error)
             return None
-        if following is None:
-            return None
-        return Fetched(offset, following, data.batches, _aborted(data), data.append_times)
 
-    def _send(self, offset: int) -> bool:
+    def _taken(self, data: PartitionData, offset: int, floor: int) -> Fetched:
+        """The batches of an answer, as far as they are sure; raises ClusterFailure."""
+        batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
+        found = self._seams.reach(batches)
+        if found is None:
+            if is_cut(batches):
+                raise self._refusal("fetch", codes.MESSAGE_TOO_LARGE, "not one whole batch came")
+            # Damage is for the decoder to name, so any progress will do.
+            return Fetched(offset, offset + 1, (floor, limit), batches, aborted, data.append_times)
+        following, floor = found.next_offset, floor or self._floor(batches, offset)
+        if found.before is not None and lies_behind_gap(batches, found):
+            # It may have moved up. Asked for what lies before it, the broker sends it again, with
+            # the batch behind it.
+            batches, following = memoryview(batches)[: found.last_at], found.before
+        elif following > data.high_watermark:
+            limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
+        following = max(following, offset + 1)
+        return Fetched(offset, following, (floor, limit), batches, aborted, data.append_times)
+
+    def _floor(self, batches: Buffer, offset: int) -> int:
+        """Smallest offset that the first batch of all may have.
+
+        Where it begins below `offset`, it may have moved down: the batch before it, which is asked
+        for, shows that. 0 where there is none.
+        """
+        first = first_known_offset(view_batch(batches))
+        if not 0 < first < offset:
+            return 0
+        if not self._send(first - 1, max_bytes=1):
+            raise self._refusal("fetch", codes.LEADER_NOT_AVAILABLE)
+        before = self._receive().batches
+        if not before or is_cut(before):
+            return 0
+        found = view_batch(before)
+        return found.last_offset + 1 if first_known_offset(found) < first else 0
+
+    def _send(self, offset: int, *, max_bytes: int | None = None) -> bool:
         """Ask for records; False where that has to be tried again."""
         settings = self._settings
+        most = settings.partition_max_bytes if max_bytes is None else max_bytes
         try:
             leader = self._find_leader()
             wanted = FetchPartition(
                 partition=self._name.partition,
                 current_leader_epoch=self._leader_epoch,
                 fetch_offset=offset,
-                partition_max_bytes=min(settings.partition_max_bytes, settings.max_bytes),
+                partition_max_bytes=min(most, settings.max_bytes),
             )
             topic = FetchTopic(topic=self._name.topic, topic_id=self._topic_id, partitions=[wanted])
             question = FetchRequest(
@@ -253,20 +299,14 @@ class PartitionFetch:
             raise self._refusal("fetch", data.error_code)
         return True
 
-    def _next_offset(self, data: PartitionData, offset: int, end: int) -> int | None:
-        """The offset behind what came; None where there may be more to come."""
-        if len(data.batches):
-            found = self._seams.reach(data.batches)
-            if found is None and is_cut(data.batches):
-                raise self._refusal("fetch", codes.MESSAGE_TOO_LARGE, "not one whole batch came")
-            # Damage is for the decoder to name, so any progress will do.
-            return offset + 1 if found is None else max(found, offset + 1)
+    def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
+        """Whether an answer without batches says that there are none up to `end`.
+
+        Then the broker has looked, and nothing is left of these offsets: they were compacted away.
+        """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         visible = data.last_stable_offset if is_committed else data.high_watermark
-        if visible < end or offset < self._local_start():
-            return None
-        # The broker has looked, and nothing is left of these offsets: they were compacted away.
-        return end
+        return visible >= end and offset >= self._local_start()
 
     def _local_start(self) -> int:
         """Below this a remote tier answers, which may bring nothing only because it is slow."""
@@ -277,11 +317,11 @@ class PartitionFetch:
 
     # -- offsets -----------------------------------------------------------------------------
 
-    def log_offset(self, timestamp: int) -> int:
+    def log_offset(self, timestamp: int, isolation: IsolationLevel | None = None) -> int:
         """The offset of a special value of ListOffsets; raises ClusterFailure."""
         question = ListOffsetsRequest(
             replica_id=CONSUMER_REPLICA_ID,
-            isolation_level=int(self._isolation),
+            isolation_level=int(self._isolation if isolation is None else isolation),
             topics=[
                 ListOffsetsTopic(
                     name=self._name.topic,

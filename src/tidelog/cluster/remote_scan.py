@@ -127,9 +127,9 @@ class Reading:
 
     def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
         """A fetch that needs neither numpy nor Arrow."""
-        from tidelog.cluster.fetched_records import reach
+        from tidelog.record.offset_order import reach_of
 
-        return self._fetch(name, isolation, replace(self._seams(), reach=reach))
+        return self._fetch(name, isolation, replace(self._seams(), reach=reach_of))
 
     def _seams(self) -> "FetchSeams":
         from tidelog.cluster.follow_transport import connect_socket

@@ -16,8 +16,9 @@ from tidelog.cluster.follow_transport import Connect, connect_socket
 from tidelog.errors import ClusterFailure, UnknownTopic
 from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.record.batch import RecordBatch
+from tidelog.record.offset_order import in_order
 from tidelog.record.views import walk
-from tidelog.types import NO_LEADER_EPOCH, TimestampType, TopicPartition
+from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, TimestampType, TopicPartition
 
 # A topic of more records is measured by its first so many within the period.
 _RECORDS_MAX: Final = 1_000_000
@@ -67,7 +68,9 @@ class BrokerLog:
         while position.offset < end and given < _RECORDS_MAX:
             data = self._fetch(node_id, position)
             next_offset = position.offset
-            for batch in walk(data.batches):
+            floor = 0 if position.offset == start else position.offset
+            batches = ((batch.at, batch) for batch in walk(data.batches))
+            for _, batch in in_order(batches, floor, INT64_MAX, f"{partition}"):
                 next_offset = batch.next_offset
                 if isinstance(batch, RecordBatch):
                     for record in _stamped(batch):

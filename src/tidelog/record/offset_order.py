@@ -12,17 +12,46 @@ Pure. Source: docs/format.md#order.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.header import MAGIC_2
-from tidelog.record.views import Batch
-from tidelog.types import INT64_MAX
+from tidelog.record.views import Batch, view_batch, walk
+from tidelog.types import INT64_MAX, Buffer
 
 # Indexes have offsets relative to the base offset of the segment, in 31 bits.
 SEGMENT_OFFSETS: Final = 1 << 31
 # Smallest offset that a batch may have, and the offset that none reaches, where nothing is known.
 ANY_OFFSETS: Final = (0, INT64_MAX)
+
+
+class Reach(NamedTuple):
+    """What the whole batches of a buffer reach, up to the first that is damaged or out of order.
+
+    Attributes:
+        next_offset: Offset behind the last one.
+        last_at: Place of the last one.
+        before: Offset behind the one before the last; None where there is none.
+    """
+
+    next_offset: int
+    last_at: int
+    before: int | None
+
+
+def reach_of(data: Buffer) -> Reach | None:
+    """Say how far the batches in a buffer reach, None where there is no whole one."""
+    found: Reach | None = None
+    with suppress(CorruptData):
+        for at, batch in in_order(((each.at, each) for each in walk(data)), *ANY_OFFSETS, ""):
+            found = Reach(batch.last_offset + 1, at, None if found is None else found.next_offset)
+    return found
+
+
+def lies_behind_gap(data: Buffer, found: Reach) -> bool:
+    """Whether there is a gap before the last batch, so that it may have moved up unseen."""
+    return first_known_offset(view_batch(data, found.last_at)) != found.before
 
 
 def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:

@@ -12,7 +12,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.header import CONTROL_BIT
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.scan import scan_batches
-from tidelog.record.offset_order import ANY_OFFSETS
+from tidelog.record.offset_order import ANY_OFFSETS, Reach
 from tidelog.record.record import ControlType
 from tidelog.types import INT64_MAX, Buffer
 
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 _BATCHES: Final = 4096
 
 
-def next_offset(data: Buffer) -> int | None:
-    """The offset behind the last whole batch, None where there is none."""
-    found = None
+def reach(data: Buffer) -> Reach | None:
+    """Do what `offset_order.reach_of` does."""
+    found: Reach | None = None
     for table in _tables(data):
-        found = int(table[-1, layout.LAST_OFFSET]) + 1
+        before = None if found is None else found.next_offset
+        if len(table) > 1:
+            before = int(table[-2, layout.LAST_OFFSET]) + 1
+        last = table[-1].tolist()
+        found = Reach(last[layout.LAST_OFFSET] + 1, last[layout.POSITION], before)
     return found
 
 
@@ -61,12 +65,13 @@ def _abort_markers(data: Buffer) -> Iterator[tuple[int, int]]:
 
 
 def _tables(data: Buffer) -> "Iterator[Longs]":
-    """Batch tables of all whole batches; it ends before the first that is cut or damaged."""
+    """Batch tables of all whole batches, up to the first that is cut, damaged or out of order."""
     log = np.frombuffer(data, np.uint8)
     log.flags.writeable = False
-    at, status = 0, layout.FULL
+    at, status, between = 0, layout.FULL, ANY_OFFSETS
     while status == layout.FULL:
         table = np.empty((_BATCHES, layout.BATCH_FIELDS), np.int64)
-        count, at, status = scan_batches(log, at, log.size, table, *ANY_OFFSETS)
+        count, at, status = scan_batches(log, at, log.size, table, *between)
         if count:
+            between = int(table[count - 1, layout.LAST_OFFSET]) + 1, INT64_MAX
             yield table[:count]

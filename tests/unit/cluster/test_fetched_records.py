@@ -5,16 +5,23 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader, leader_of_twelve
 
-from tidelog.cluster.fetched_records import fetched_records, reach
+from tidelog.cluster.fetched_records import fetched_records
+from tidelog.cluster.fetched_rows import fetched
 from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
 from tidelog.errors import CorruptBatch
 from tidelog.protocol.messages import FETCH
 from tidelog.record.builder import build_batch
-from tidelog.scan.fetched import next_offset
+from tidelog.record.offset_order import Reach, reach_of
+from tidelog.record.views import walk
+from tidelog.scan.fetched import reach
+from tidelog.scan.split import Split
+from tidelog.scan.stats import ScanStats
 from tidelog.storage.appends import AppendOrigin
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _typeshed import DataclassInstance
 
     from tidelog.protocol.connection import ReceivedRequest
@@ -33,7 +40,7 @@ def open_fetch(
         connect=leader.connect,
         clock=leader.env.clock,
         pause=lambda seconds: leader.env.clock.advance(int(seconds * 1000)),
-        reach=reach,
+        reach=reach_of,
     )
     settings = FetchSettings(isolation=isolation, timeout_ms=5_000, partition_max_bytes=max_bytes)
     return PartitionFetch(f"{HOST}:{PORT}", NAME, seams, settings=settings)
@@ -113,8 +120,76 @@ def test_damage_is_named_behind_what_is_right(leader: FakeLeader) -> None:
 def test_reach_is_that_of_the_kernel(leader: FakeLeader) -> None:
     (part,) = open_fetch(leader).parts(0, 12)
     data = bytes(part.data)
-    assert reach(data) == next_offset(data) == 12
-    assert reach(data[:-1]) == next_offset(data[:-1]) == 9
-    assert reach(b"") is next_offset(b"") is None
-    damaged = data[: len(data) // 4 + 16] + b"\x07" + data[len(data) // 4 + 17 :]
-    assert reach(damaged) == next_offset(damaged) == 3
+    size = len(data) // 4
+    assert reach_of(data) == reach(data) == Reach(12, 3 * size, 9)
+    assert reach_of(data[:-1]) == reach(data[:-1]) == Reach(9, 2 * size, 6)
+    assert reach_of(data[:size]) == reach(data[:size]) == Reach(3, 0, None)
+    assert reach_of(b"") is reach(b"") is None
+    damaged = data[: size + 16] + b"\x07" + data[size + 17 :]
+    assert reach_of(damaged) == reach(damaged) == Reach(3, 0, None)
+    moved = data[:7] + b"\x04" + data[8:]
+    assert reach_of(moved) is reach(moved) is None
+
+
+def moves(leader: FakeLeader, base: int, wrong: int) -> None:
+    """The wire has another base offset for a batch."""
+    inner = leader.mangle
+
+    def mangle(request: "ReceivedRequest", answer: "DataclassInstance") -> "DataclassInstance":
+        answer = inner(request, answer)
+        if request.api.key == FETCH.key:
+            for topic in cast("fe.FetchResponse", answer).responses:
+                for part in topic.partitions:
+                    data = bytearray(part.batches)
+                    for batch in walk(bytes(data)):
+                        if batch.base_offset == base:
+                            data[batch.at : batch.at + 8] = wrong.to_bytes(8, "big")
+                    part.records = bytes(data)
+        return answer
+
+    leader.mangle = mangle
+
+
+@pytest.mark.parametrize("base", [0, 3, 6, 9])
+@pytest.mark.parametrize("bit", [0, 1, 2, 3, 4, 20, 40, 62])
+@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
+def test_a_base_offset_that_is_wrong_is_a_damaged_batch(
+    leader: FakeLeader, base: int, bit: int, max_bytes: int
+) -> None:
+    moves(leader, base, base ^ 1 << bit)
+    for read in (plain_rows, column_rows):
+        found: list[tuple[int, bytes | None]] = []
+        with pytest.raises(CorruptBatch, match="t-0"):
+            found.extend(read(open_fetch(leader, max_bytes=max_bytes), 0, 12))
+        if max_bytes > 1:  # else an answer is one batch, with nothing behind it
+            assert all(value == b"%d" % offset for offset, value in found)
+
+
+@pytest.mark.parametrize(("base", "wrong"), [(3, 2), (6, 4), (9, 8), (9, 7)])
+def test_the_first_batch_is_held_against_the_one_before_it(
+    leader: FakeLeader, base: int, wrong: int
+) -> None:
+    start = base + 1
+    assert [row for row, _ in plain_rows(open_fetch(leader), start, 12)] == list(range(start, 12))
+    moves(leader, base, wrong)
+    for read in (plain_rows, column_rows):
+        with pytest.raises(CorruptBatch, match=f"offsets {wrong} to {wrong + 2} where {base} is"):
+            list(read(open_fetch(leader), start, 12))
+
+
+def test_a_log_that_begins_within_a_batch_is_read(leader: FakeLeader) -> None:
+    leader.log().delete_records(4)
+    assert [row for row, _ in plain_rows(open_fetch(leader), 4, 12)] == list(range(4, 12))
+
+
+def plain_rows(fetch: PartitionFetch, start: int, end: int) -> "Iterator[tuple[int, bytes | None]]":
+    for record, _ in fetched_records(fetch, start, end):
+        yield record.offset, record.value
+
+
+def column_rows(
+    fetch: PartitionFetch, start: int, end: int
+) -> "Iterator[tuple[int, bytes | None]]":
+    split = Split(topic="t", partition=0, start_offset=start, end_offset=end, directory="")
+    for batch in fetched(split, ("offset", "value"), fetch, ScanStats()):
+        yield from zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)

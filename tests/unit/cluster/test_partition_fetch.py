@@ -21,7 +21,7 @@ from tidelog.protocol.messages import offsets as of
 from tidelog.protocol.messages.common import EARLIEST_LOCAL_TIMESTAMP
 from tidelog.record.builder import build_batch
 from tidelog.record.views import walk
-from tidelog.scan.fetched import aborted_spans, next_offset
+from tidelog.scan.fetched import aborted_spans, reach
 from tidelog.storage.appends import AppendOrigin
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
@@ -231,8 +231,10 @@ def test_aborted_transactions_end_at_their_markers(leader: FakeLeader) -> None:
         log.append_batches(batch, origin=AppendOrigin.CLIENT)
         log.end_transaction(producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=commit)
     (part,) = open_fetch(leader).parts(0, 36)
-    assert next_offset(part.data) == 36
+    found = reach(part.data)
+    assert found is not None
+    assert found.next_offset == 36
     spans = list(aborted_spans(part.data, [(7, 30), (7, 34), (8, 0)]))
     assert spans == [(7, 30, 31), (7, 34, 35), (8, 0, INT64_MAX)]
     assert list(aborted_spans(bytes(part.data)[:-1], [(7, 34)])) == [(7, 34, INT64_MAX)]
-    assert next_offset(b"") is None
+    assert reach(b"") is None
