@@ -11,6 +11,8 @@ their first use, so that `import tidelog` costs nothing.
 ...     log.offsets_at("flights", "-6h", clock="append")
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -83,6 +85,24 @@ __all__ = [
     "os_env",
     "table",
 ]
+
+
+def _let_spark_find_us() -> None:
+    """Let Spark's workers run this Python if it is one of an environment that is not activated.
+
+    Spark runs the `python3` of the PATH unless PYSPARK_PYTHON (or its setting
+    `spark.pyspark.python`, which wins) names another, and that one lacks tidelog: it would say
+    DATA_SOURCE_NOT_FOUND. This comes before a session is started, and starts nothing.
+    """
+    if sys.prefix == sys.base_prefix or "PYSPARK_PYTHON" in os.environ:
+        return
+    found = (folder for folder in os.get_exec_path() if os.access(f"{folder}/python3", os.X_OK))
+    first = next(found, None)
+    if first is None or os.path.realpath(first) != os.path.realpath(f"{sys.prefix}/bin"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+_let_spark_find_us()
 
 
 def __getattr__(name: str) -> object:

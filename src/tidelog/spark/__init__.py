@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidelog.spark.jobs.reindex import reindex
     from tidelog.spark.jobs.replay import replay
     from tidelog.spark.places import Place
+    from tidelog.spark.query_progress import progress
     from tidelog.spark.session import setup
     from tidelog.spark.source import plan_batch
 
@@ -29,6 +30,7 @@ _HOMES: Final = {
     "latency": "jobs.latency",
     "mirror": "jobs.mirror",
     "plan_batch": "source",
+    "progress": "query_progress",
     "reindex": "jobs.reindex",
     "replay": "jobs.replay",
     "setup": "session",
@@ -43,6 +45,7 @@ __all__ = [
     "latency",
     "mirror",
     "plan_batch",
+    "progress",
     "reindex",
     "replay",
     "setup",

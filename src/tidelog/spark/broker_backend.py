@@ -192,6 +192,13 @@ class BrokerBackend:
     ) -> OffsetAndTimestamp | None:
         return self._ask(partial(first_by_reading, self._cluster, name, mark, time_ms))
 
+    def first_times(
+        self,
+        offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - the protocol's
+    ) -> dict[TopicPartition, tuple[int | None, int | None]]:
+        """See `Backend`: none, brokers tell no times of offsets."""
+        return {}
+
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `Backend`; where brokers can't be asked directly, the last record's."""
         if self._epochs.is_direct:

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog import scan
 from tidelog.env import Env
-from tidelog.errors import CorruptFile
+from tidelog.errors import CorruptFile, TidelogError
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
@@ -156,6 +157,22 @@ class DirectoryBackend:
             count = hit.without_time if hit is not None else reader.without_append_time()
             if count:
                 _LOG.warning("%s", unknown_times_note(name, count))
+
+    def first_times(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int | None, int | None]]:
+        """See `Backend`."""
+        found = {}
+        with self._open() as log_dir:
+            for name, offset in offsets.items():
+                # What can't be read is told by the task that reads it.
+                with suppress(TidelogError):
+                    reader = log_dir.reader(name.topic, name.partition)
+                    records = reader.records(max(offset, reader.log_start_offset))
+                    if (record := next(records, None)) is not None:
+                        created = None if record.timestamp < 0 else record.timestamp
+                        found[name] = created, reader.append_time_of(record.offset)
+        return found
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `Backend`; as `leader-epoch-checkpoint` knows them."""

@@ -22,9 +22,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.errors import TidelogError
 from tidelog.spark.acks import Arrival
 from tidelog.spark.backend import open_backend
 from tidelog.spark.directory_backend import DirectoryBackend
+from tidelog.spark.emptiness import EmptyRange, WhyEmpty
 from tidelog.spark.limits import NO_LIMITS, LimitMaker, Limits
 from tidelog.spark.source_options import SourceOptions, read_source_options
 from tidelog.spark.stream_options import (
@@ -80,10 +82,15 @@ class TidelogSource(DataSource):
         """A reader of micro-batches of the columns in `schema`."""
         check_driver()
         from tidelog.spark.rows import check_row_type
-        from tidelog.spark.stream import TidelogStreamReader
+        from tidelog.spark.stream import RefusedStream, TidelogStreamReader
 
-        options = read_stream_options(self.options)
-        return TidelogStreamReader(options, check_row_type(schema, options.source.serdes))
+        try:
+            options = read_stream_options(self.options)
+            columns = check_row_type(schema, options.source.serdes)
+        except TidelogError as error:
+            # Spark hides what is raised here behind an UnboundLocalError of its own.
+            return RefusedStream(error)
+        return TidelogStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows of `schema`."""
@@ -126,7 +133,9 @@ class TidelogReader(DataSourceReader):
         for lost in found.lost:
             _LOG.warning("not in the log: %s", lost)
         for told in (*found.empty, *found.doubtful, *found.reports):
-            _LOG.warning("%s", told)
+            is_new = isinstance(told, EmptyRange) and told.why is WhyEmpty.NEVER_WRITTEN
+            # A partition that nobody has written to yet is nothing to wonder about.
+            _LOG.log(logging.INFO if is_new else logging.WARNING, "%s", told)
         return [TaskPartition(task) for task in found.tasks] or [TaskPartition(None)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

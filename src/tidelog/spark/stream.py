@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidelog.env import Clock, os_env
+from tidelog.errors import TidelogError
 from tidelog.spark.acks import Arrival
 from tidelog.spark.backend import open_backend
 from tidelog.spark.source_options import SourceOptions
@@ -136,3 +137,37 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream that can't be: says why at the first question."""
+
+    def __init__(self, error: TidelogError) -> None:
+        self._error = error
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def initialOffset(self) -> Json:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802, ARG002
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002
+        """Raise the error."""
+        raise self._error
+
+    def stop(self) -> None:
+        """Do nothing: nothing was opened."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from tidelog.env import Clock
 from tidelog.errors import LostOffsets, OffsetsGone
-from tidelog.spark.stream_lag import report
+from tidelog.spark.stream_lag import left_over, report, seconds_behind
 from tidelog.spark.stream_limits import Gate, Limits, share
 from tidelog.spark.stream_log import StreamLog, freeze
 from tidelog.spark.stream_loss import Checked, LossCheck, Seen, deleted_before, find_new
@@ -35,6 +35,7 @@ class MicroBatches:
     def __init__(self, options: StreamOptions, log: StreamLog, clock: Clock) -> None:
         self._options = options
         self._log = log
+        self._clock = clock
         limits = options.limits
         self._gate = Gate(limits.min_offsets, limits.max_delay_ms, clock)
         self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs, log.log_ends)
@@ -106,7 +107,10 @@ class MicroBatches:
         end = self._offset(start, checked, fresh, ends, seen)
         self._last_ends |= {name: extent.end for name, extent in now.extents.items()}
         shown = self._initial_lost + lost if start.is_initial else lost
-        self._progress = report(now, ends, shown)
+        left = left_over(now, ends)
+        times = self._log.backend.first_times(left) if left else {}
+        seconds = seconds_behind(left, times, self._clock.now_ms())
+        self._progress = report(now, ends, shown, seconds)
         found = given if _says_the_same(start, end) else end.encode()
         self._planned = given, found
         return found

@@ -115,6 +115,16 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """
         ...
 
+    def first_times(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int | None, int | None]]:
+        """Record and append time in ms of the first record from each offset on.
+
+        None where a time is unknown. Partitions without such a record, or whose records can't be
+        had without a read of their own (of brokers), are left out.
+        """
+        ...
+
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
         """Tasks that read the offsets [start, end) of each partition, in order.
 

@@ -152,6 +152,11 @@ class FakeBackend:
             found[name] = log.epochs[end - 1] if end > log.start else -1
         return found
 
+    def first_times(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int | None, int | None]]:
+        return {name: (offset * 1000, None) for name, offset in offsets.items()}
+
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:

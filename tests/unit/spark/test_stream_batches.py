@@ -319,3 +319,4 @@ def test_progress() -> None:
         "avgOffsetsBehindLatest": 23.0,
         "offsetsBehindLatest": 46,
     }
+    assert progress["secondsBehind"] == {"record": 0.0, "append": None}  # the clock stands at 0

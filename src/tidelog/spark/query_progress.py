@@ -1,0 +1,115 @@
+"""How far a streaming query is, from what Spark tells of it: `tidelog.spark.progress(query)`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a query is, as of its last micro-batch.
+
+    Attributes:
+        topics: Topics that it reads.
+        batch: Number of the micro-batch, -1 before the first one.
+        offsets_behind: Offsets left to read.
+        seconds_behind: Age of the oldest record left, by create time; 0 where nothing is left,
+            None where it is unknown (brokers tell no times of offsets).
+        append_seconds_behind: The same by append time.
+        rows_read: Rows read, in the micro-batches that Spark remembers (100 by default).
+        rows_written: Rows that the sink says it has written in them; `rows_read` where it says
+            nothing, as sinks in Python do.
+        lost: Ranges of offsets found lost in them, in words.
+    """
+
+    topics: tuple[str, ...] = ()
+    batch: int = -1
+    offsets_behind: int = 0
+    seconds_behind: float | None = None
+    append_seconds_behind: float | None = None
+    rows_read: int = 0
+    rows_written: int = 0
+    lost: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One line, for a log."""
+        ages = [("created", self.seconds_behind), ("appended", self.append_seconds_behind)]
+        known = [f"{word} {age:,.1f} s ago" for word, age in ages if age is not None]
+        oldest = f" (the oldest {', '.join(known)})" if self.offsets_behind and known else ""
+        lost = f", {len(self.lost)} ranges lost" if self.lost else ""
+        return (
+            f"{', '.join(self.topics)}: batch {self.batch}, {self.offsets_behind:,} offsets"
+            f" behind{oldest}, {self.rows_written:,} rows written{lost}"
+        )
+
+
+def progress(query: "StreamingQuery") -> Progress:
+    """Return how far a streaming query is that reads from tidelog.
+
+    Args:
+        query: The query, running or ended.
+
+    Raises:
+        InvalidRequest: It reads nothing from `format("tidelog")`.
+    """
+    return read_progress([json.loads(one.json) for one in query.recentProgress])
+
+
+def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
+    """The progress in what Spark tells of micro-batches, oldest first; errors as `progress`."""
+    if not batches:
+        return Progress()
+    told = [_told(batch) for batch in batches]
+    if not told[-1]:
+        raise InvalidRequest('the query reads nothing from format("tidelog")')
+    last = told[-1]
+    rows_read = sum(_count(batch, "numInputRows") for batch in batches)
+    written = [_count(_mapping(batch.get("sink")), "numOutputRows") for batch in batches]
+    return Progress(
+        topics=tuple(sorted({topic for one in last for topic in _mapping(one.get("latest"))})),
+        batch=_count(batches[-1], "batchId"),
+        offsets_behind=sum(_count(_mapping(o.get("metrics")), "offsetsBehindLatest") for o in last),
+        seconds_behind=_oldest(last, "record"),
+        append_seconds_behind=_oldest(last, "append"),
+        rows_read=rows_read,
+        rows_written=sum(written) if all(count >= 0 for count in written) else rows_read,
+        lost=_lost(told),
+    )
+
+
+def _told(batch: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """What our sources told with a micro-batch."""
+    sources = batch.get("sources")
+    found = []
+    for source in sources if isinstance(sources, list) else []:
+        latest = source.get("latestOffset")
+        content = _mapping(json.loads(latest) if isinstance(latest, str) else latest)
+        if "metrics" in content and "behind" in content:
+            found.append(content)
+    return found
+
+
+def _lost(told: list[list[Mapping[str, object]]]) -> tuple[str, ...]:
+    texts = [one.get("lost") for of_batch in told for one in of_batch]
+    return tuple(str(text) for of_one in texts if isinstance(of_one, list) for text in of_one)
+
+
+def _oldest(told: list[Mapping[str, object]], clock: str) -> float | None:
+    ages = [_mapping(one.get("secondsBehind")).get(clock) for one in told]
+    known = [float(age) for age in ages if isinstance(age, int | float)]
+    return max(known, default=None)
+
+
+def _mapping(found: object) -> Mapping[str, object]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _count(of: Mapping[str, object], name: str) -> int:
+    found = of.get(name, 0)
+    return int(found) if isinstance(found, int | float) else 0

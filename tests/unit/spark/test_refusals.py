@@ -1,0 +1,54 @@
+"""Mistakes end in one sentence: streams, empty partitions, an environment that is not activated."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import tidelog
+from tidelog.errors import InvalidRequest
+from tidelog.spark.source import TidelogReader, TidelogSource
+from tidelog.spark.source_options import read_source_options
+
+VALUE = StructType([StructField("value", BinaryType())])
+
+
+def test_a_stream_that_cannot_be_says_so_at_the_first_question() -> None:
+    """An error while Spark makes the reader would end in an UnboundLocalError of its own."""
+    given = {"path": "/data", "subscribe": "t", "endingOffsets": "latest"}
+    reader = TidelogSource(given).streamReader(VALUE)
+    for ask in (reader.initialOffset, reader.getDefaultReadLimit):
+        with pytest.raises(InvalidRequest, match="endingOffsets"):
+            ask()
+    reader.stop()
+
+
+def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with tidelog.open(str(tmp_path), writable=True) as directory:
+        directory.create_topic("t", partitions=2)
+        directory.append("t", [tidelog.NewRecord(value=b"v")], partition=0)
+    options = read_source_options({"path": str(tmp_path), "subscribe": "t"})
+    with caplog.at_level(logging.INFO):
+        assert len(TidelogReader(options, ("value",)).partitions()) == 1
+    told = [(one.levelname, one.getMessage().split(":")[0]) for one in caplog.records]
+    assert ("INFO", "t-1") in told
+    assert not [level for level, _ in told if level == "WARNING"]
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="no virtual environment")
+@pytest.mark.parametrize("is_activated", [True, False])
+def test_workers_run_this_python_where_the_environment_is_not_activated(
+    is_activated: bool,
+) -> None:
+    """Spark would run the PATH's python3, which has no tidelog: DATA_SOURCE_NOT_FOUND."""
+    own, others = f"{sys.prefix}/bin", "/usr/bin:/bin"
+    env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
+    env["PATH"] = f"{own}:{others}" if is_activated else others
+    code = "import os, tidelog; print(os.environ.get('PYSPARK_PYTHON'))"
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == ("None" if is_activated else sys.executable)
