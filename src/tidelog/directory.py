@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tidelog.frames import Scan, TopicChoice
     from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats
+    from tidelog.storage.retaining import DueSegment
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -262,6 +263,29 @@ class Directory(Closing):
     def flush(self) -> None:
         """Make everything appended durable, in every partition that was written to."""
         self._log_dir.flush()
+
+    def retain(self, topic: str | None = None, *, dry_run: bool = False) -> "list[DueSegment]":
+        """Apply retention: delete the finished segments that the topics' settings let go.
+
+        A broker does it by itself; without one, all is kept until somebody calls this. Only topics
+        with a `retention.ms` of their own, or of a broker's that is known, go by age.
+
+        Args:
+            topic: One topic; all of them where None.
+            dry_run: Delete nothing. A directory that is open for reading can be asked, too.
+
+        Returns:
+            What was deleted, or would be, in order of partition and offset.
+
+        Raises:
+            UnknownTopic: No such topic.
+            ReadOnly: The directory is open for reading, and this is no dry run.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        from tidelog.storage.retaining import retain
+
+        names = sorted(self.topics()) if topic is None else [topic]
+        return [one for name in names for one in retain(self._log_dir, name, dry_run=dry_run)]
 
     # -- lookups by time ---------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Any life of a leader and its standby: after following, both hold the same where both hold any.
 
+Where the leader has lost its newest records and written none since, the standby keeps its own.
+
 The leader appends, stops, loses its newest records, deletes its oldest; the standby stops, deletes,
 is promoted for a while and comes back. Epochs are used twice here, as no controller would allow.
 """
@@ -63,14 +65,26 @@ class Life:
             log.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
 
     def follow(self, _amount: int) -> None:
+        if not self.agrees():
+            self.put(0)
+            assert self.agrees()
+
+    def agrees(self) -> bool:
+        """Whether both hold the same; if not, nothing was dropped of a standby that is ahead."""
         with follow(self.leader, self.env) as follower:
+            (copy,) = follower.copies.values()
+            before = records_from(copy.log, copy.log.log_start_offset)
             try:
                 follower.catch_up()
             finally:
                 self.env.clock.advance(1000)
-            assert follower.problems == {}
-            (copy,) = follower.copies.values()
+            if follower.problems:
+                assert "Nothing is dropped" in str(copy.problem)
+                assert copy.log.log_end_offset > self.leader.log().log_end_offset
+                assert records_from(copy.log, copy.log.log_start_offset) == before
+                return False
             self.compare(copy.log, self.leader.log())
+            return True
 
     def compare(self, mine: Log, theirs: Log) -> None:
         start = max(mine.log_start_offset, theirs.log_start_offset)

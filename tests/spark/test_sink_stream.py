@@ -232,6 +232,24 @@ def test_options_of_streams() -> None:
 
     schema = StructType([StructField("value", BinaryType())])
     with pytest.raises(InvalidRequest, match="a query counts itself"):
-        make_stream_writer(BROKER | {"txnAppId": "a", "txnVersion": "1"}, schema, overwrite=False)
+        make_stream_writer(BROKER | {"txnAppId": "a", "txnVersion": "1"}, schema)
     with pytest.raises(InvalidRequest, match="appended"):
-        make_stream_writer(BROKER, schema, overwrite=True)
+        make_writer(BROKER, schema, overwrite=True)
+
+
+def test_a_complete_result_is_appended_in_each_batch(
+    spark: "SparkSession", root: str, tmp_path: Path
+) -> None:
+    """As by Spark's Kafka sink; and the topic is made where it is missing."""
+    given = str(tmp_path / "rows")
+    for batch in (1, 2):
+        rows(spark, 0, 7).write.mode("append").parquet(given)
+        found = spark.readStream.schema(SCHEMA).parquet(given).groupBy("key").count()
+        counts = found.selectExpr("key", "string(count) AS value").coalesce(1)
+        query = counts.writeStream.format("tidelog").outputMode("complete").trigger(once=True)
+        query = query.option("topic", "counts").option("createPartitions", "1")
+        query = query.option("checkpointLocation", str(tmp_path / "complete"))
+        query.start(root).awaitTermination()
+        with tidelog.open(root) as directory:
+            values_of = [record.value for _, record in directory.records("counts")]
+        assert values_of == [b"1"] * 7 + [b"2"] * 7 * (batch - 1)

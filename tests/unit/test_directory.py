@@ -260,3 +260,29 @@ class TestRecordsWithoutAnAppendTime:
             times=TimeMode.POSITIONS,
         )
         assert "the append time of 10 records before the answer" in planned.reports[-1]
+
+
+class TestAStepOfTheAppendClock:
+    """Append times rounded down to 1,000 ms: a search may answer early, and misses nothing."""
+
+    @pytest.fixture
+    def directory(self) -> Directory:
+        env, directory = new(tidelog_append_time_granularity_ms="1000")
+        for _ in range(3):
+            directory.append("t", keyed(1))
+            env.clock.advance(700)  # appended at 0, 700 and 1400: told as 0, 0 and 1000
+        return directory
+
+    @pytest.mark.parametrize(("at", "offset"), [(0, 0), (700, 0), (1400, 2), (1999, 2)])
+    def test_a_look_up_begins_early_enough(
+        self, directory: Directory, at: int, offset: int
+    ) -> None:
+        (answer,) = directory.offsets_at("t", START_MS + at, clock="append").values()
+        assert answer is not None
+        assert answer.offset == offset
+
+    @pytest.mark.parametrize(("at", "count"), [(700, 3), (999, 3), (1000, 1), (1400, 1)])
+    def test_a_range_begins_early_enough(self, directory: Directory, at: int, count: int) -> None:
+        start = START_MS + at
+        assert directory.count("t", start=start, clock="append") == count
+        assert directory.scan("t", start=start, clock="append").to_table().num_rows == count

@@ -35,6 +35,7 @@ HOMES: Final = {
     "produce": "app_records",
     "read": "app_records",
     "reopen": "app_reopen",
+    "retain": "app_time",
     "rewind": "app_cluster",
     "serve": "app_serve",
     "spark": "app_spark",

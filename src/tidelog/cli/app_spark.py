@@ -34,6 +34,12 @@ from tidelog.cli.surroundings import Surroundings
 _compression = click.option(
     "--compression", type=click.Choice(CODECS), help="Of batches, where the topic leaves it open."
 )
+_create_option = click.option(
+    "--create", type=click.IntRange(min=1), metavar="N", help="Make the topic, with N partitions."
+)
+_config_option = click.option(
+    "--config", "-c", "config", multiple=True, metavar="KEY=VALUE", help="Of a topic made."
+)
 _force = click.option("--force", is_flag=True, help="Go on although the target would lose records.")
 
 
@@ -71,6 +77,8 @@ _force = click.option("--force", is_flag=True, help="Go on although the target w
 @click.option(
     "--progress", metavar="FILE", help="Remember here how far it came: the same command goes on."
 )
+@_create_option
+@_config_option
 @_compression
 @_force
 @report_option
@@ -94,6 +102,8 @@ def _replay(  # noqa: PLR0913 - one parameter for each option
     partitions: str | None,
     rate: str | None,
     progress: str | None,
+    create: int | None,
+    config: tuple[str, ...],
     compression: str | None,
     force: bool,
     report: str | None,
@@ -127,6 +137,8 @@ def _replay(  # noqa: PLR0913 - one parameter for each option
         partitions=partitions,
         rate=rate,
         progress=progress,
+        create=create,
+        config=config,
         compression=compression,
         force=force,
         report=report,
@@ -173,12 +185,8 @@ def _replay(  # noqa: PLR0913 - one parameter for each option
     help="Of records in a partition; by time if left out and there is one.",
 )
 @click.option("--id", "job_id", metavar="NAME", help="Of the job; it loads a table once.")
-@click.option(
-    "--create", type=click.IntRange(min=1), metavar="N", help="Make the topic, with N partitions."
-)
-@click.option(
-    "--config", "-c", "config", multiple=True, metavar="KEY=VALUE", help="Of a topic made."
-)
+@_create_option
+@_config_option
 @click.option("--tasks", type=click.IntRange(min=1), metavar="N", help="Build segments by N tasks.")
 @click.option("--count/--no-count", default=True, help="Look at all keys and times beforehand.")
 @_compression

@@ -35,4 +35,29 @@ def _why(
     why.why(surroundings, data, target, kind, zone)
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (_why,)
+@click.command(
+    "retain",
+    epilog=examples(
+        "tidelog retain --dry-run --data data",
+        "tidelog retain flights --data data",
+    ),
+)
+@click.argument("topic", required=False, metavar="[TOPIC]")
+@data_option
+@click.option("--dry-run", is_flag=True, help="Delete nothing; show what would go.")
+@format_option
+@click.pass_obj
+def _retain(
+    surroundings: Surroundings, topic: str | None, data: str | None, dry_run: bool, kind: Format
+) -> None:
+    """Delete the segments that the topics' retention settings let go.
+
+    For a directory that no broker serves: a broker applies retention by itself. Takes the
+    directory's lock. Without a topic all are looked at. `tidelog why` explains each segment.
+    """
+    from tidelog.cli import retain
+
+    retain.retain(surroundings, data, topic, kind, dry_run=dry_run)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (_why, _retain)

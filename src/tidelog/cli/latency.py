@@ -140,7 +140,7 @@ def _print_late(
         directory.log_dir,
         partitions,
         delays_ms=delays,
-        append_range=None if bounds == (OPEN_START, OPEN_END) else bounds,
+        append_range=None if bounds == (OPEN_START, OPEN_END) else (max(bounds[0], 0), bounds[1]),
     )
     topic = partitions[0].topic if partitions else ""
     found = by_topic.get(topic, TopicLateness())

@@ -16,8 +16,9 @@ from tidelog.cli.output import Cell
 from tidelog.cli.problems import Refused, UsageProblem
 from tidelog.cli.progress import byte_progress
 from tidelog.cli.surroundings import Surroundings
+from tidelog.config import CLEANUP_DELETE, RetentionClock
 from tidelog.storage.log import AppendResult
-from tidelog.types import Codec, NewRecord
+from tidelog.types import Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.cluster.remote_directory import RemoteDirectory
@@ -62,6 +63,8 @@ class _Tally:
     """What was appended so far, by partition: (records, first offset, last offset, append ms)."""
 
     partitions: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    oldest_ms: int = 0  # the topic's retention lets go what is older than this
+    old: int = 0  # how many rows are
 
     def take(self, results: dict[int, AppendResult]) -> None:
         for number, result in results.items():
@@ -94,7 +97,7 @@ def produce(
         _open_target(surroundings, place, options) as directory,
         _open_source(surroundings, options) as source,
     ):
-        directory.topic(topic)
+        tally.oldest_ms = _oldest_ms(surroundings, directory, topic)
         records = _records(surroundings, source, options)
         try:
             with _progress(surroundings, source, options) as advance:
@@ -106,6 +109,30 @@ def produce(
     columns.append(output.time("append_time"))
     output.print_rows(surroundings, columns, tally.rows(), kind, zone=options.zone)
     surroundings.say(f"appended {tally.records} records to {topic}")
+    if tally.old:
+        surroundings.say(
+            f"note: {tally.old} of them are older than the topic's retention.ms: retention deletes"
+            f" them with their segment; `tidelog config {topic} --set retention.ms=-1` keeps them"
+        )
+
+
+def _oldest_ms(
+    surroundings: Surroundings, directory: "Directory | RemoteDirectory", topic: str
+) -> int:
+    """Create time in ms before which the topic's retention keeps no record; 0 for none."""
+    from tidelog.directory import Directory
+
+    found = directory.topic(topic)  # or the error that says which there are
+    if not isinstance(directory, Directory):
+        return 0
+    config = directory.topic(found.name).config
+    is_by_append = (
+        config.tidelog_retention_clock is RetentionClock.APPEND
+        or config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    )
+    if config.retention_ms < 0 or CLEANUP_DELETE not in config.cleanup_policy or is_by_append:
+        return 0
+    return max(surroundings.env.clock.now_ms() - config.retention_ms, 0)
 
 
 def _open_target(
@@ -134,6 +161,9 @@ def _append_all(
         if group:
             partition, codec = options.partition, options.codec
             tally.take(directory.append(topic, group, partition=partition, codec=codec))
+            tally.old += sum(
+                one.timestamp is not None and 0 <= one.timestamp < tally.oldest_ms for one in group
+            )
             advance()
         if refused is not None:
             raise refused

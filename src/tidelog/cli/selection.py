@@ -3,6 +3,7 @@
 For as many records as people look at, without Arrow; `tidelog.scan` does the same at scale.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -63,6 +64,10 @@ def select(
     Raises:
         CorruptData: A damaged batch.
     """
+    if wanted.clock is ClockName.APPEND and wanted.start_ms != OPEN_START:
+        # Append times are rounded down: what is said to be earlier may have come then.
+        start_ms = max(wanted.start_ms - log.append_slack_ms, 0)
+        wanted = dataclasses.replace(wanted, start_ms=start_ms)
     visible = log.end_offset(wanted.isolation)
     start = max(wanted.start_offset or 0, log.log_start_offset)
     end = visible if wanted.end_offset is None else min(wanted.end_offset, visible)

@@ -28,6 +28,7 @@ from tidelog.spark.jobs.chunks import total
 from tidelog.spark.jobs.pace import Rate
 from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome
 from tidelog.spark.jobs.replay_target import parse_target
+from tidelog.spark.jobs.targets import new_target
 from tidelog.spark.places import Place
 from tidelog.spark.report import Items, Plot, Report, Section, Text
 from tidelog.spark.svg import Axis, Series
@@ -81,6 +82,8 @@ class Request:
         rate: A limit.
         progress: File of the progress.
         compression: Of batches written.
+        create: Partitions of a topic that is made.
+        config: Settings of it.
         force: Go on although records would be lost.
         report: File of the report.
         command_config: Client settings of the source.
@@ -101,6 +104,8 @@ class Request:
     rate: str | None
     progress: str | None
     compression: str | None
+    create: int | None
+    config: tuple[str, ...]
     force: bool
     report: str | None
     command_config: str | None
@@ -173,6 +178,7 @@ def read_options(surroundings: Surroundings, request: Request) -> ReplayOptions:
         rate=None if request.rate is None else Rate.parse(request.rate),
         progress=request.progress,
         force=request.force,
+        new=new_target(request.create, pairs(request.config, "--config")),
         sink=() if request.compression is None else (("compression", request.compression),),
     )
 

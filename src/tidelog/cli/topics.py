@@ -14,6 +14,7 @@ from tidelog.config import ConfigNote, plain_names
 from tidelog.directory import Directory
 from tidelog.storage import files
 from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.topics import NewTopic, check_new
 from tidelog.types import TopicPartition
 
 
@@ -90,6 +91,7 @@ def create(
         with open_remote(surroundings, place.access) as cluster:
             cluster.create_topic(topic, partitions=partitions, config=config)
     else:
+        check_new(NewTopic(topic, partitions, config))  # before a missing directory is made
         with open_directory(surroundings, place.data, writable=True, create=True) as directory:
             notes = directory.create_topic(topic, partitions=partitions, config=config)
     _say_notes(surroundings, notes)

@@ -236,7 +236,10 @@ def _because(segment: SegmentStory, zone: str | None) -> str:
 
 def _goes_by(segment: SegmentStory) -> str:
     if segment.due is not None:
-        return f"{segment.due.rule}, at the next retention: {segment.due.reason}"
+        return (
+            f"{segment.due.rule}, at the next retention (a broker's, or `tidelog retain`):"
+            f" {segment.due.reason}"
+        )
     ways = []
     if segment.keeping.until_ms is not None:
         ways.append("time then")

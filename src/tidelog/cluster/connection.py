@@ -16,6 +16,7 @@ from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, GroupListing, RemoteRecord, Watermarks
 from tidelog.env import Clock, SystemClock
 from tidelog.errors import MissingDependency, UnknownTopic
+from tidelog.storage.topic_info import named_few
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 TIMEOUT_S: Final = 15.0
@@ -81,8 +82,8 @@ class Cluster(Closing, Client):
         topics = self.topics()
         if not topics.get(topic):
             near = difflib.get_close_matches(topic, topics, n=1)
-            hint = f"; is it {near[0]}?" if near else ""
-            raise UnknownTopic(f"{self.bootstrap} has no topic {topic}{hint}")
+            hint = f"; is it {near[0]}?" if near else f"; there are: {named_few(sorted(topics))}"
+            raise UnknownTopic(f"{self.bootstrap} has no topic {topic}{hint if topics else ''}")
         return [TopicPartition(topic, number) for number in range(topics[topic])]
 
     def topic_settings(self, topic: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ in the directory. A partition that can't go on stands still with its reason and 
 the next look at the cluster; the others go on.
 
 Life cycle: open -> (round | sync)* -> close, best by `with`. One thread.
+Over 400 lines because rounds, looks at the cluster and what is due share one state.
 Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x ReplicaManager.
 """
 
@@ -16,17 +17,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tidelog.closing import Closing
-from tidelog.cluster.follow_check import check_copies
+from tidelog.cluster.follow_check import LOOK_AGAIN, check_copies
 from tidelog.cluster.follow_control import serve
 from tidelog.cluster.follow_copy import Copy
-from tidelog.cluster.follow_groups import NOT_READY, group_offsets
-from tidelog.cluster.follow_leader import NO_LEADER, FetchLimits, Leader, LeaderTopic, Position
-from tidelog.cluster.follow_topics import TopicChoice, chosen, ensure_same_ids, sync_topic
+from tidelog.cluster.follow_groups import NOT_READY, group_offsets, with_known
+from tidelog.cluster.follow_leader import (
+    NO_LEADER,
+    FetchLimits,
+    Leader,
+    LeaderSettings,
+    LeaderTopic,
+    Position,
+)
+from tidelog.cluster.follow_topics import (
+    TopicChoice,
+    chosen,
+    ensure_same_ids,
+    left_out,
+    says_what_is_deleted,
+    sync_topic,
+)
 from tidelog.cluster.follow_transport import Connect, connect_socket
 from tidelog.env import Env, os_env
-from tidelog.errors import ClusterFailure, StorageFailure, TidelogError
+from tidelog.errors import ClusterFailure, CorruptFile, StorageFailure, TidelogError
 from tidelog.protocol.messages.fetch import PartitionData
-from tidelog.storage.group_offsets import GroupOffsets, write_group_offsets
+from tidelog.storage.group_offsets import GroupOffsets, read_group_offsets, write_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
@@ -35,8 +50,6 @@ if TYPE_CHECKING:
     from tidelog.control.server import ControlServer
 
 OFFSET_OUT_OF_RANGE: Final = 1
-# Errors that another look at the cluster explains: moved, fenced, unknown, not yet available.
-_LOOK_AGAIN: Final = frozenset({3, 5, 6, 9, 13, 74, 75, 78, 100, 103})
 # Between two looks at a cluster that is in motion, and in rounds without anybody to ask.
 _LOOK_INTERVAL_MS: Final = 250
 _PAUSE_S: Final = 0.25
@@ -108,6 +121,9 @@ class Follower(Closing):
         self.is_promoted = False
         self._control: ControlServer | None = None
         self._told: set[str] = set()
+        # Partitions of which the leader says too little, and topics whose retention it has told.
+        self._missing: dict[TopicPartition, TidelogError] = {}
+        self._retained: set[str] = set()
         self._needs_look = True
         self._synced_ms = self._flushed_ms = self._clock.monotonic_ms()
 
@@ -175,14 +191,32 @@ class Follower(Closing):
         topics = chosen(self._leader.refresh(), self._options.choice, strict=not self.copies)
         ensure_same_ids(self._directory, topics)
         settings = self._leader.settings(list(topics))
+        self._missing = {}
         for name, topic in topics.items():
-            notes = sync_topic(self._directory, topic, settings.get(name, {}), self._options.choice)
-            self._tell(notes)
-            self._sync_partitions(topic)
+            self._sync_topic(topic, settings.get(name))
         self._note_gone(topics)
         self._sync_groups(topics)
         self._needs_look = False
         self._synced_ms = self._clock.monotonic_ms()
+
+    def _sync_topic(self, topic: LeaderTopic, told: LeaderSettings | None) -> None:
+        """Make a topic as the leader's; one of whose settings it says nothing is only copied to."""
+        name = topic.name
+        is_told = says_what_is_deleted(told)
+        if is_told:
+            self._retained.add(name)
+        else:
+            self._retained.discard(name)
+            reason = f"the leader says nothing of the retention of topic {name}"
+            if name not in self._directory.topics():
+                failure = ClusterFailure(self.place, "copy the topic's settings", reason)
+                for number in topic.partitions:
+                    self._miss(TopicPartition(name, number), failure)
+                return
+            self._tell([f"{reason}: its settings stay here, and nothing is deleted by them"])
+        settings = told or LeaderSettings({}, frozenset())
+        self._tell(sync_topic(self._directory, topic, settings, self._options.choice))
+        self._sync_partitions(topic)
 
     def _sync_partitions(self, topic: LeaderTopic) -> None:
         for number, led in sorted(topic.partitions.items()):
@@ -195,10 +229,17 @@ class Follower(Closing):
             if not isinstance(copy.problem, StorageFailure):
                 copy.problem = None
 
+    def _miss(self, name: TopicPartition, failure: ClusterFailure) -> None:
+        self.copies.pop(name, None)
+        self._missing[name] = failure
+        self._tell([f"{name}: {failure.reason}"])
+
     def _note_gone(self, topics: Mapping[str, LeaderTopic]) -> None:
-        for name in [name for name in self.copies if name.topic not in topics]:
-            del self.copies[name]
-            self._tell([f"{name}: the leader has it no more; what was copied stays"])
+        for name in left_out(self._directory, topics, self._options.choice):
+            code = self._leader.refused.get(name.topic)
+            said = "has it no more" if code is None else f"answers error {code}"
+            reason = f"the leader {said}; what was copied stays"
+            self._miss(name, ClusterFailure(self.place, f"follow {name}", reason, error_code=code))
 
     def _sync_groups(self, topics: Mapping[str, LeaderTopic]) -> None:
         by_id = {topic.topic_id: name for name, topic in topics.items()}
@@ -209,9 +250,15 @@ class Follower(Closing):
                 raise
             self._tell([f"{failure}: group offsets come with the next look at the leader"])
             return
-        found = GroupOffsets(self._clock.now_ms(), groups)
+        fs, path = self._directory.env.files, self._directory.path
         try:
-            write_group_offsets(self._directory.env.files, self._directory.path, found)
+            try:
+                known = read_group_offsets(fs, path)
+            except CorruptFile as error:
+                self._tell([f"{error}; it is written anew"])
+                known = None
+            groups = with_known(groups, {} if known is None else known.groups)
+            write_group_offsets(fs, path, GroupOffsets(self._clock.now_ms(), groups))
         except OSError as error:
             raise as_storage_failure(error, self._directory.path, "write group offsets") from error
         self.group_count = len(groups)
@@ -232,7 +279,8 @@ class Follower(Closing):
     @property
     def problems(self) -> dict[TopicPartition, TidelogError]:
         """The partitions that stand still, and why."""
-        return {name: copy.problem for name, copy in self.copies.items() if copy.problem}
+        found = {name: copy.problem for name, copy in self.copies.items() if copy.problem}
+        return {**self._missing, **found}
 
     def round(self) -> int:
         """Ask every leader once and write what comes; the number of bytes that came.
@@ -304,7 +352,7 @@ class Follower(Closing):
         try:
             if code == OFFSET_OUT_OF_RANGE:
                 copy.check_again("it is out of its range", is_out_of_range=True)
-            elif code in _LOOK_AGAIN:
+            elif code in LOOK_AGAIN:
                 copy.is_checked = False
                 self._needs_look = True
             elif code:
@@ -348,7 +396,8 @@ class Follower(Closing):
             return
         for copy in self.copies.values():
             try:
-                copy.log.apply_retention()
+                if copy.name.topic in self._retained:
+                    copy.log.apply_retention()
             except TidelogError as error:
                 self._stop(copy, error)
 

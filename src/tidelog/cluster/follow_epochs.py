@@ -11,8 +11,9 @@ Source: KIP-101, KIP-279; Kafka 4.x AbstractFetcherThread.getOffsetTruncationSta
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from tidelog.record.batch import RecordBatch
+from tidelog.record.batch import ATTRIBUTES_AT, MAGIC_2, RecordBatch
 from tidelog.record.views import Batch
+from tidelog.types import NO_LEADER_EPOCH
 
 UNKNOWN_END: Final = -1
 
@@ -66,14 +67,32 @@ def parting_offset(
     return None
 
 
+def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
+    """What is impossible about a leader's answers, by the epoch asked; None where nothing is."""
+    before = 0
+    for epoch, found in sorted(leader.items()):
+        if found == (NO_LEADER_EPOCH, UNKNOWN_END):
+            continue
+        if not 0 <= found.epoch <= epoch or found.end_offset < before:
+            return f"epoch {found.epoch} ends at {found.end_offset}, {epoch} was asked"
+        before = found.end_offset
+    return None
+
+
 def is_other_batch(mine: Batch, theirs: Batch) -> bool:
-    """Whether two batches at one place can't be copies of one.
+    """Whether two sound batches at one place can't be copies of one.
 
     Compaction takes records away or marks a batch with its horizon, but leaves it its offsets: so
     the same offsets, as many records and another checksum, or a batch across the other's border,
     come from two writers. Epochs can't tell where a promoted standby and the leader that it
-    followed both went on under the next one.
+    followed both went on under the next one. The base offset lies outside the checksum: the same
+    bytes at another one are the same batch, and a flipped bit.
     """
+    if (
+        mine.magic == theirs.magic == MAGIC_2
+        and mine.view[ATTRIBUTES_AT:] == theirs.view[ATTRIBUTES_AT:]
+    ):
+        return False
     if theirs.base_offset > mine.last_offset:
         return False  # compacted away
     if (mine.base_offset, mine.last_offset) != (theirs.base_offset, theirs.last_offset):

@@ -3,7 +3,7 @@
 Source: Kafka's protocol guide, APIs 16, 10 and 9; KIP-709.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -44,6 +44,22 @@ def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[
             if commits:
                 found[group] = commits
     return found
+
+
+def with_known(
+    found: Mapping[str, Sequence[GroupOffset]], known: Mapping[str, Sequence[GroupOffset]]
+) -> dict[str, list[GroupOffset]]:
+    """What the leader said now, and of the commits that it left out what it said before.
+
+    A coordinator that has lost or not yet loaded its groups names none of them: that proves no
+    deletion.
+    """
+    merged = {}
+    for group in {**known, **found}:
+        commits = {(each.topic, each.partition): each for each in known.get(group, ())}
+        commits |= {(each.topic, each.partition): each for each in found.get(group, ())}
+        merged[group] = list(commits.values())
+    return merged
 
 
 def _groups_of(leader: Leader, node_id: int) -> list[str]:

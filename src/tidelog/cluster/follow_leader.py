@@ -8,8 +8,9 @@ Source: Kafka's protocol guide; KIP-320, KIP-516.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.cluster.follow_client import LeaderClient
@@ -74,6 +75,18 @@ class LeaderTopic:
     partitions: Mapping[int, LeaderPartition]
 
 
+class LeaderSettings(NamedTuple):
+    """What a cluster says of a topic's settings.
+
+    Attributes:
+        values: Those that are not Kafka's defaults, the broker's own included.
+        names: All that it names: what it leaves out, nothing is known of.
+    """
+
+    values: Mapping[str, str]
+    names: AbstractSet[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """From where on a partition is asked for.
@@ -84,6 +97,7 @@ class Position:
         offset: First offset wanted.
         last_epoch: Leader epoch of the record before it, -1 where unknown.
         leader_epoch: Epoch under which it is led, -1 where unknown.
+        max_bytes: How much is wanted at least, where that is more than of others.
     """
 
     name: TopicPartition
@@ -91,6 +105,7 @@ class Position:
     offset: int
     last_epoch: int
     leader_epoch: int
+    max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +120,9 @@ class FetchLimits:
 class Leader:
     """A cluster that is followed. One owner.
 
+    Attributes:
+        refused: Topics of which the last `refresh` brought an error alone, and its code.
+
     Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
     """
 
@@ -112,6 +130,7 @@ class Leader:
         self._bootstrap = LeaderClient(host, port, connect)
         self._connect = connect
         self._nodes: dict[int, LeaderClient] = {}
+        self.refused: dict[str, int] = {}
 
     @property
     def place(self) -> str:
@@ -149,11 +168,15 @@ class Leader:
         for gone in known.values():
             gone.close()
         self._nodes = nodes
+        self.refused = {t.name or "": t.error_code for t in answer.topics if t.error_code}
         found = (_topic(topic) for topic in answer.topics if not topic.error_code)
         return {topic.name: topic for topic in found}
 
-    def settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Each topic's settings but for those that are Kafka's defaults; raises ClusterFailure."""
+    def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
+        """What the cluster says of each topic's settings; raises ClusterFailure.
+
+        A topic that its answer leaves out is left out.
+        """
         resources = [
             DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name)
             for name in names
@@ -168,12 +191,14 @@ class Leader:
                 raise self._refusal(
                     f"ask for settings of {result.resource_name}", result.error_code
                 )
-            found[result.resource_name] = {
-                config.name: config.value
-                for config in result.configs
+            told = {config.name: config for config in result.configs if config.value is not None}
+            values = {
+                name: config.value
+                for name, config in told.items()
                 if config.value is not None
                 and ConfigSource.TOPIC <= config.config_source <= ConfigSource.STATIC_BROKER
             }
+            found[result.resource_name] = LeaderSettings(values, told.keys())
         return found
 
     def _refusal(self, operation: str, code: int) -> ClusterFailure:
@@ -260,7 +285,7 @@ class Leader:
                     current_leader_epoch=wanted.leader_epoch,
                     fetch_offset=wanted.offset,
                     last_fetched_epoch=wanted.last_epoch,
-                    partition_max_bytes=limits.partition_max_bytes,
+                    partition_max_bytes=max(limits.partition_max_bytes, wanted.max_bytes),
                 )
             )
         question = FetchRequest(
@@ -346,6 +371,7 @@ __all__ = [
     "FetchLimits",
     "Leader",
     "LeaderPartition",
+    "LeaderSettings",
     "LeaderTopic",
     "Position",
 ]

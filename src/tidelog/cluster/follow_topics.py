@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-from tidelog.cluster.follow_leader import LeaderTopic
+from tidelog.cluster.follow_leader import LeaderSettings, LeaderTopic
 from tidelog.config import TopicConfig
 from tidelog.errors import ConfigError, CorruptMessage, InconsistentTopicId, UnknownTopic
 from tidelog.protocol.wire import NO_UUID
@@ -18,8 +18,13 @@ from tidelog.storage.log_dir import LogDir
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics import unknown_topic
 from tidelog.storage.topics_file import PARTITION_COUNT_LIMIT
+from tidelog.types import TopicPartition
 
 _WILD: Final = frozenset("*?[")
+# Kafka's own topics are followed where they are asked for.
+_INTERNAL: Final = "__"
+# Without these, records that the leader keeps for ever could be deleted here by defaults.
+_DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 # Settings that the leader can't know.
 _OURS: Final = "tidelog."
 
@@ -83,6 +88,27 @@ def _ensure_possible(topic: LeaderTopic) -> None:
         raise CorruptMessage(f"topic {topic.name} has no id; the leader is too old for a standby")
 
 
+def says_what_is_deleted(settings: LeaderSettings | None) -> bool:
+    """Whether the leader has named the settings by which records are deleted."""
+    return settings is not None and settings.names >= _DELETING
+
+
+def left_out(
+    directory: LogDir, topics: Mapping[str, LeaderTopic], choice: TopicChoice
+) -> list[TopicPartition]:
+    """Partitions that are here, and would be followed, and that the leader does not name."""
+    found = []
+    for name, info in directory.topics().items():
+        if choice.patterns:
+            is_wanted = any(_fits(name, pattern) for pattern in choice.patterns)
+        else:
+            is_wanted = not name.startswith(_INTERNAL)
+        if is_wanted:
+            known = topics[name].partitions if name in topics else {}
+            found += [TopicPartition(name, n) for n in info.present if n not in known]
+    return found
+
+
 def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> None:
     """Compare the ids of the topics that both have.
 
@@ -101,9 +127,11 @@ def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> Non
 
 
 def sync_topic(
-    directory: LogDir, topic: LeaderTopic, settings: Mapping[str, str], choice: TopicChoice
+    directory: LogDir, topic: LeaderTopic, settings: LeaderSettings, choice: TopicChoice
 ) -> list[str]:
     """Make a topic, its partitions and settings as the leader has them.
+
+    Settings of which the leader says nothing stay as they are.
 
     Returns:
         One line for each setting that was left out.
@@ -111,7 +139,7 @@ def sync_topic(
     Raises:
         InvalidTopic, ConfigError, StorageFailure: It can't be.
     """
-    wanted, notes = _known_settings(topic.name, settings)
+    wanted, notes = _known_settings(topic.name, settings.values)
     wanted |= choice.overrides
     here = directory.topics().get(topic.name)
     if here is None:
@@ -121,7 +149,7 @@ def sync_topic(
         return notes
     if len(topic.partitions) > here.partitions:
         directory.add_partitions(topic.name, len(topic.partitions))
-    _sync_settings(directory, here, wanted)
+    _sync_settings(directory, here, wanted, settings)
     return notes
 
 
@@ -137,13 +165,16 @@ def _known_settings(name: str, settings: Mapping[str, str]) -> tuple[dict[str, s
     return known, notes
 
 
-def _sync_settings(directory: LogDir, here: TopicInfo, wanted: Mapping[str, str]) -> None:
-    """Set what differs; what is ours alone stays."""
+def _sync_settings(
+    directory: LogDir, here: TopicInfo, wanted: Mapping[str, str], settings: LeaderSettings
+) -> None:
+    """Set what differs; what is ours alone, and what the leader does not name, stays."""
     changes: dict[str, str | None] = {
         key: value for key, value in wanted.items() if here.given.get(key) != value
     }
     for key in here.given:
-        if key not in wanted and not key.startswith(_OURS):
+        is_default = key in settings.names and key not in settings.values
+        if is_default and key not in wanted and not key.startswith(_OURS):
             changes[key] = None
     if changes or here.foreign:
         directory.alter_config(here.name, changes)

@@ -199,8 +199,9 @@ _COMPACTION: Final = (
         kind=_long(0),
         default="0",
         synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
-        doc="How long in ms a record stays out of compaction. May not be over"
-        " max.compaction.lag.ms.",
+        doc="How long in ms a record stays out of compaction, counted from its timestamp, but not"
+        " from later than its append time unless tidelog.retention.clock is `record`. May not be"
+        " over max.compaction.lag.ms.",
     ),
     ConfigKey(
         name="max.compaction.lag.ms",
@@ -322,7 +323,8 @@ _TIDELOG: Final = (
         kind=_long(1),
         default="1",
         doc="Step of the append clock in ms; append times are rounded down to it. Larger steps"
-        " make smaller files.",
+        " make smaller files. Look-ups and ranges by append time begin up to one step early, so"
+        " that they miss no record.",
     ),
     ConfigKey(
         name="tidelog.retention.clock",

@@ -86,13 +86,23 @@ class Bounds:
     lost: tuple[LostOffsets, ...] = ()
 
 
-def resolve(reader: PartitionView, wanted: Wanted, question: Question) -> Bounds:
+def resolve(
+    reader: PartitionView, wanted: Wanted, question: Question, *, slack_ms: int = 0
+) -> Bounds:
     """The part of a partition that was asked for, and the offsets of it that are gone.
 
+    Args:
+        reader: The partition.
+        wanted: What is asked for.
+        question: How.
+        slack_ms: How much later a record may have been appended than its append time says. An
+            exact range begins so much earlier, so that it misses none.
+
     Raises:
-        InvalidRequest: Offsets or times that can't be, or whose end lies before their start.
+        InvalidRequest: Offsets or times that can't be, or whose end lies before their start; names
+            the partition.
     """
-    _check(wanted)
+    _check(reader.topic_partition, wanted)
     visible = reader.end_offset(question.isolation)
     start, end, lost = _offsets(reader, wanted, visible)
     time_range = None
@@ -106,8 +116,9 @@ def resolve(reader: PartitionView, wanted: Wanted, question: Question) -> Bounds
         else:
             if question.needs_match:
                 _position(reader, wanted.start_ms, question.clock, needs_match=True)
+            early_ms = slack_ms if question.clock is ClockName.APPEND else 0
             time_range = (
-                INT64_MIN if wanted.start_ms is None else wanted.start_ms,
+                INT64_MIN if wanted.start_ms is None else wanted.start_ms - early_ms,
                 INT64_MAX if wanted.end_ms is None else wanted.end_ms,
             )
     if wanted.least_offset is not None:
@@ -136,19 +147,23 @@ def _overlap(times: tuple[int, int] | None, others: tuple[int, int]) -> tuple[in
     return max(times[0], others[0]), min(times[1], others[1])
 
 
-def _check(wanted: Wanted) -> None:
+def _check(partition: TopicPartition, wanted: Wanted) -> None:
     for name, offset in (("start", wanted.start_offset), ("end", wanted.end_offset)):
         if offset is not None and offset < EARLIEST:
-            raise InvalidRequest(f"{name} offset {offset}: 0 or more, -2 earliest or -1 latest")
+            raise InvalidRequest(
+                f"{partition}: {name} offset {offset}: 0 or more, -2 earliest or -1 latest"
+            )
     if wanted.end_offset == EARLIEST:
-        raise InvalidRequest("an end offset of -2 (earliest) can't be")
+        raise InvalidRequest(f"{partition}: an end offset of -2 (earliest) can't be")
     pairs = (
         ("offset", wanted.start_offset, wanted.end_offset),
         ("time", wanted.start_ms, wanted.end_ms),
     )
     for what, first, last in pairs:
         if first is not None and last is not None and first > last >= 0:
-            raise InvalidRequest(f"the {what} range starts at {first}, behind its end {last}")
+            raise InvalidRequest(
+                f"{partition}: the {what} range starts at {first}, behind its end {last}"
+            )
 
 
 def _offsets(

@@ -2,6 +2,8 @@
 
 Reads names, indexes and append times, and records only where a time has to be looked up. Nothing
 is written, no lock is taken; a directory that is being written to may be planned.
+
+Over 400 lines because plans, their drafts and plans made again share one planner.
 """
 
 import dataclasses
@@ -28,6 +30,7 @@ from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
 SPLIT_BYTES: Final = 128 << 20
 # Below this a task costs more than what it reads.
 SPLIT_BYTES_MIN: Final = 64 << 10
+_TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 # A segment may be deleted between its listing and its opening, but hardly again and again.
 _TRIES: Final = 5
@@ -101,6 +104,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     columns: Sequence[str] | None = None,
     split_bytes: int = SPLIT_BYTES,
     min_partitions: int = 1,
+    least_splits: int = 1,
     max_offsets: int = INT64_MAX,
     fail_on_data_loss: bool = True,
     zone_cache: str | None = None,
@@ -123,6 +127,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             they are among them.
         split_bytes: About how many bytes of log a split reads, at most.
         min_partitions: Make at least about so many splits, if there is enough to read.
+        least_splits: Make at least so many, however small, if there are as many offsets.
         max_offsets: How many offsets a split reaches over, at most.
         fail_on_data_loss: Raise where offsets that were asked for are gone; else see `lost`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have
@@ -137,7 +142,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         OffsetsGone: Offsets that were asked for are not in the log.
     """
     sizes = {"split_bytes": split_bytes, "min_partitions": min_partitions}
-    _check_sizes(sizes | {"max_offsets": max_offsets})
+    _check_sizes(sizes | {"max_offsets": max_offsets, "least_splits": least_splits})
     question = Question(clock=clock, times=times, isolation=isolation, needs_match=needs_match)
     everywhere, single = wanted or Wanted(), per_partition or {}
     with_times = columns is None or APPEND_TIME_COLUMN in columns
@@ -150,10 +155,10 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             planner.draft(name, single.get(name, Wanted()).filled_from(everywhere))
             for name in names
         ]
-        lost = tuple(one for draft in drafts for one in draft.bounds.lost)
-        if lost and fail_on_data_loss:
+        if fail_on_data_loss and (lost := tuple(o for d in drafts for o in d.bounds.lost)):
             raise OffsetsGone(lost)
-        return planner.plan(drafts, _target_bytes(drafts, split_bytes, min_partitions))
+        target = _target_bytes(drafts, split_bytes, max(min_partitions, least_splits))
+        return planner.plan_least(drafts, target, least_splits)
 
     return with_directory(source, env, draft_all)
 
@@ -318,7 +323,7 @@ class _Planner:
             time_range: Stands in for the times in `wanted` where given.
         """
         reader = self._log_dir.reader(name.topic, name.partition)
-        bounds = resolve(reader, wanted, self._question)
+        bounds = resolve(reader, wanted, self._question, slack_ms=reader.append_slack_ms)
         if time_range is not None:
             bounds = dataclasses.replace(bounds, time_range=time_range)
         finder = PieceFinder(
@@ -348,6 +353,22 @@ class _Planner:
             has_skipped=any(draft.has_skipped for draft in drafts),
             reports=(*self._log_dir.reports, *(note for one in drafts for note in one.notes)),
         )
+
+    def plan_least(self, drafts: list[_Draft], target_bytes: int, least: int) -> ScanPlan:
+        """As `plan`, with smaller splits until there are enough; in the end they cut batches."""
+        found = self.plan(drafts, target_bytes)
+        if not found.splits:
+            return found
+        while len(found) < least and target_bytes > _TARGET_BYTES_MIN:
+            target_bytes //= 2
+            found = self.plan(drafts, target_bytes)
+        spans = (u.piece.end_offset - u.piece.start_offset for d in drafts for u in d.uncut)
+        limit = max(sum(spans) // least, 1)
+        while len(found) < least and limit < self._how.max_offsets:
+            self._how = dataclasses.replace(self._how, max_offsets=limit)
+            found = self.plan(drafts, target_bytes)
+            limit = max(limit // 2, 1)
+        return found
 
     def whole(self, draft: _Draft) -> Split:
         """The draft as one split."""

@@ -83,7 +83,8 @@ def _by_record_time(segments: Sequence[Segment], timestamp_ms: int, start: int) 
 
 
 def _by_append_time(log: Log, timestamp_ms: int) -> FoundTime:
-    return lookup.find_by_append_time(log.segments, timestamp_ms, log.log_start_offset)
+    first_ms = timestamp_ms - log.append_slack_ms
+    return lookup.find_by_append_time(log.segments, first_ms, log.log_start_offset)
 
 
 def _last_append_time(log: Log) -> FoundTime:
@@ -93,7 +94,7 @@ def _last_append_time(log: Log) -> FoundTime:
         last = segment.append_times.last_known_ms
         if last is not None:
             break
-    return None if last is None else _by_append_time(log, last)
+    return None if last is None else _by_append_time(log, last + log.append_slack_ms)
 
 
 def _is_all_magic_0(log: Log, segments: Sequence[Segment]) -> bool:

@@ -27,7 +27,7 @@ from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
 from tidelog.spark.limits import Limits
-from tidelog.spark.plans import NOTHING_MEANT, wanted_of
+from tidelog.spark.plans import nothing_meant, wanted_of
 from tidelog.spark.source_options import SourceOptions
 from tidelog.spark.table_tasks import cluster_home, plan_table
 from tidelog.spark.tasks import BatchPlan, Bounds, Task, matching
@@ -257,9 +257,10 @@ class BrokerBackend:
         if options.table is not None:
             home = cluster_home(self._cluster, options)
             return self._ask(lambda: plan_table(home, options, self._columns, self))
-        wanted = wanted_of(options, self.partitions(), limits)
+        names = self.partitions()
+        wanted = wanted_of(options, names, limits)
         if limits.is_empty or not wanted:
-            return BatchPlan(reports=(NOTHING_MEANT,))
+            return BatchPlan(reports=(nothing_meant(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
         # Brokers stamp a partition in order, so on that clock a range of time is one of offsets.
         is_exact = options.is_exact and clock is ClockName.RECORD
@@ -365,7 +366,7 @@ class BrokerBackend:
             first_ms=None if first is None else first.timestamp,
             last_ms=None if last is None else last.timestamp,
         )
-        return explain(name, wanted, bounds, facts)
+        return explain(name, wanted, bounds, facts, write=self._options.write_time)
 
     # -- closing -----------------------------------------------------------------------------
 

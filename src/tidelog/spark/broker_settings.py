@@ -4,8 +4,10 @@ Brokers that speak plain text are asked for batches directly, as long as every s
 that this can obey; else records come through librdkafka, which knows them all or refuses them.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.access_checks import TIMEOUT_MAX_S
@@ -34,6 +36,26 @@ _RENAMED: Final = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
+# Settings of Kafka's clients that mean nothing to a read: it writes nothing, joins no group and
+# commits no offsets. They are told and ignored, so that a shared set of settings can be given.
+_IGNORED: Final = frozenset(
+    {
+        *("acks", "linger.ms", "batch.size", "buffer.memory", "compression.type", "max.block.ms"),
+        *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level", "retries"),
+        *("delivery.timeout.ms", "max.request.size", "max.in.flight.requests.per.connection"),
+        *("enable.idempotence", "transactional.id", "transaction.timeout.ms", "partitioner.class"),
+        *("partitioner.ignore.keys", "partitioner.adaptive.partitioning.enable"),
+        *("partitioner.availability.timeout.ms", "group.instance.id", "group.protocol"),
+        *("group.remote.assignor", "session.timeout.ms", "heartbeat.interval.ms"),
+        *("max.poll.interval.ms", "partition.assignment.strategy", "auto.commit.interval.ms"),
+        *("allow.auto.create.topics", "exclude.internal.topics", "check.crcs"),
+        *("metric.reporters", "metrics.num.samples", "metrics.recording.level"),
+        *("metrics.sample.window.ms", "enable.metrics.push", "auto.include.jmx.reporter"),
+    }
+)
+# These mean something to librdkafka alone: a direct fetch joins no group and polls no records.
+_IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
+_LOG: Final = logging.getLogger("tidelog.spark")
 _POLL_RECORDS: Final = "max.poll.records"
 _GROUP: Final = "group.id"
 POLL_RECORDS: Final = 5_000
@@ -65,11 +87,13 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
     Raises:
         ConfigError: One that can't be obeyed, with the reason.
     """
-    given = dict(options.client)
+    ignored = sorted(_IGNORED & options.client.keys())
+    given = {name: text for name, text in options.client.items() if name not in _IGNORED}
     timeouts = [_number(name, given.pop(name)) for name in _TIMEOUTS if name in given]
-    is_plain = given.keys() <= _PLAIN and (
+    is_plain = given.keys() <= _PLAIN | _IGNORED_DIRECTLY and (
         given.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
     )
+    _tell(tuple(ignored + sorted(_IGNORED_DIRECTLY & given.keys() if is_plain else ())))
     fetch = _fetch(given, options) if is_plain else None
     poll_records = _number(_POLL_RECORDS, given.pop(_POLL_RECORDS, str(POLL_RECORDS)))
     group = given.pop(_GROUP, None)
@@ -84,6 +108,14 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
         poll_records=poll_records,
         group=group,
     )
+
+
+@cache
+def _tell(ignored: tuple[str, ...]) -> None:
+    """Log what is ignored, once in a process."""
+    if ignored:
+        names = ", ".join(f"kafka.{name}" for name in ignored)
+        _LOG.warning("ignored: %s (a read writes nothing, and joins no group)", names)
 
 
 def _fetch(given: Mapping[str, str], options: SourceOptions) -> FetchSettings:

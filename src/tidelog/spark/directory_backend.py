@@ -13,7 +13,7 @@ from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
 from tidelog.spark.limits import Limits
-from tidelog.spark.plans import NOTHING_MEANT, wanted_of
+from tidelog.spark.plans import nothing_meant, wanted_of
 from tidelog.spark.source_options import SourceOptions, scan_columns
 from tidelog.spark.table_tasks import directory_home, plan_table
 from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Bounds, Task, matching, settle
@@ -246,7 +246,8 @@ class DirectoryBackend:
     ) -> scan.ScanPlan:
         options = self._options
         if not wanted:
-            return scan.ScanPlan(splits=(), reports=(NOTHING_MEANT,))
+            reason = nothing_meant(options, self.partitions(), limits)
+            return scan.ScanPlan(splits=(), reports=(reason,))
         return scan.plan(
             options.path,
             list(wanted),
@@ -257,7 +258,7 @@ class DirectoryBackend:
             isolation=options.isolation,
             columns=scan_columns(self._columns, self._options.serdes),
             split_bytes=options.split_bytes,
-            min_partitions=options.min_partitions,
+            least_splits=options.min_partitions,
             max_offsets=options.max_records or INT64_MAX,
             fail_on_data_loss=options.fail_on_data_loss,
             zone_cache=options.zone_cache,
@@ -284,7 +285,7 @@ class DirectoryBackend:
             isolation=options.isolation,
             columns=scan_columns(self._columns, self._options.serdes),
             split_bytes=options.split_bytes,
-            min_partitions=options.min_partitions,
+            least_splits=options.min_partitions,
             max_offsets=options.max_records or INT64_MAX,
             fail_on_data_loss=options.fail_on_data_loss,
             env=self._env,
@@ -324,6 +325,7 @@ class DirectoryBackend:
                     wanted[name],
                     LogBounds(*bounds[name], None),
                     self._facts(log_dir.reader(name.topic, name.partition), flushed),
+                    write=self._options.write_time,
                 )
                 for name in wanted
             )

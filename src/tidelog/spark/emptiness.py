@@ -4,6 +4,7 @@ Pure: judges by what the backend knows of the log. Said where a plan leaves noth
 only reading shows (all of it compacted away, or aborted) the plan can't know.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,7 +70,19 @@ class LogFacts:
     last_ms: int | None = None
 
 
-def explain(name: TopicPartition, wanted: Wanted, bounds: Bounds, facts: LogFacts) -> EmptyRange:
+def in_ms(time_ms: int) -> str:
+    """A time as a number."""
+    return f"{time_ms} ms"
+
+
+def explain(
+    name: TopicPartition,
+    wanted: Wanted,
+    bounds: Bounds,
+    facts: LogFacts,
+    *,
+    write: Callable[[int], str] = in_ms,
+) -> EmptyRange:
     """Why nothing is read of a partition.
 
     Args:
@@ -77,8 +90,9 @@ def explain(name: TopicPartition, wanted: Wanted, bounds: Bounds, facts: LogFact
         wanted: What was asked for.
         bounds: What the log made of it.
         facts: What is known of the log.
+        write: A time in ms as text.
     """
-    why, reason = _of_log(facts) or _of_offsets(wanted, facts) or _of_times(wanted, facts)
+    why, reason = _of_log(facts) or _of_offsets(wanted, facts) or _of_times(wanted, facts, write)
     return EmptyRange(name, bounds.start, bounds.end, why, reason)
 
 
@@ -138,7 +152,7 @@ def _of_filters(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     return None
 
 
-def _of_times(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str]:
+def _of_times(wanted: Wanted, facts: LogFacts, write: Callable[[int], str]) -> tuple[WhyEmpty, str]:
     """The reason where times decide."""
     first, last = wanted.filter_ms or (None, None)
     start_ms = max((ms for ms in (wanted.start_ms, first) if ms is not None), default=None)
@@ -150,15 +164,16 @@ def _of_times(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str]:
         why = WhyEmpty.DELETED
         reason = (
             f"deleted already, if it ever was there: the log starts at offset {facts.start} with a"
-            f" time of {facts.first_ms} ms, and the range ends at {end_ms} ms"
+            f" time of {write(facts.first_ms)}, and the range ends at {write(end_ms)}"
         )
     elif end_ms is not None and end_ms <= facts.first_ms:
         reason = (
-            f"the log starts with a time of {facts.first_ms} ms, and the range ends at {end_ms} ms"
+            f"the log starts with a time of {write(facts.first_ms)}, and the range ends at"
+            f" {write(end_ms)}"
         )
     elif start_ms is not None and facts.last_ms is not None and start_ms > facts.last_ms:
         reason = (
-            f"the latest time in the log is {facts.last_ms} ms, and the range starts at"
-            f" {start_ms} ms"
+            f"the latest time in the log is {write(facts.last_ms)}, and the range starts at"
+            f" {write(start_ms)}"
         )
     return why, reason

@@ -34,13 +34,11 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
     if not text.lstrip().startswith("{"):
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
-    def read(value: object) -> int:
+    def read(where: str, value: object) -> int:
         # The other side's word makes no sense in a batch: nothing starts at the end.
         if type(value) is int and (value >= 0 or value == special):
             return value
-        raise InvalidRequest(
-            f"option {name}: offset {value!r}, a number >= 0 or {special} ({word})"
-        )
+        raise InvalidRequest(f"{where}: offset {value!r}, a number >= 0 or {special} ({word})")
 
     return read_by_partition(options, name, read)
 
@@ -49,31 +47,54 @@ def read_time_option(options: Options, name: str, by_partition: str, now_ms: int
     """A time option: one for all partitions, which wins, or JSON by partition."""
     text = options.text(name)
     if text is not None:
-        return _read_time(name, text, now_ms)
+        return _read_time(f"option {name}", text, now_ms)
     if options.text(by_partition) is None:
         return None
     return read_by_partition(
-        options, by_partition, lambda value: _read_time(by_partition, value, now_ms)
+        options, by_partition, lambda where, value: _read_time(where, value, now_ms)
     )
 
 
-def _read_time(name: str, value: object, now_ms: int) -> int:
+def time_texts(options: Options, start_ms: Given, end_ms: Given) -> dict[int, str]:
+    """Times that were given as text, not as a number of ms, and that text."""
+    found = {}
+    for name, time_ms in (("startingTimestamp", start_ms), ("endingTimestamp", end_ms)):
+        text = (options.text(name) or "").strip()
+        if isinstance(time_ms, int) and text and not text.lstrip("-").isdigit():
+            found[time_ms] = text
+    return found
+
+
+def _read_time(where: str, value: object, now_ms: int) -> int:
     if isinstance(value, str | int) and not isinstance(value, bool):
         try:
             return parse_point(str(value), now_ms=now_ms)
         except InvalidTime as error:
-            raise InvalidTime(error.text, f"option {name}: {error.reason}") from error
-    raise InvalidRequest(f"option {name}: time {value!r}, ms since the epoch or a text")
+            raise InvalidTime(error.text, f"{where}: {error.reason}") from error
+    raise InvalidRequest(f"{where}: time {value!r}, ms since the epoch or a text")
 
 
-def read_by_partition(options: Options, name: str, read: Callable[[object], int]) -> PerPartition:
-    """`{"topic": {"0": VALUE}}` as values by partition."""
+def read_by_partition(
+    options: Options, name: str, read: Callable[[str, object], int]
+) -> PerPartition:
+    """`{"topic": {"0": VALUE}}` as values by partition.
+
+    Args:
+        options: Of the read.
+        name: The option.
+        read: Reads a value; told first what errors begin with, option and partition.
+    """
     found: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():
         if not isinstance(values, dict):
-            raise InvalidRequest(f"option {name}={json.dumps(values)}: {READ_OPTIONS[name]}")
+            raise InvalidRequest(
+                f"option {name}: topic {topic} has {json.dumps(values)}; {READ_OPTIONS[name]}"
+            )
         for number, value in values.items():
             if not re.fullmatch(r"[0-9]{1,9}", number):
-                raise InvalidRequest(f"option {name}: {number!r} is no number of a partition")
-            found[TopicPartition(topic, int(number))] = read(value)
+                raise InvalidRequest(
+                    f"option {name}: {number!r} is no number of a partition of topic {topic}"
+                )
+            partition = TopicPartition(topic, int(number))
+            found[partition] = read(f"option {name}, {partition}", value)
     return found

@@ -62,6 +62,8 @@ WRITE_OPTIONS: Final = {
     "topic": "topic for all rows, instead of the column topic",
     "keyAs": "what the column key becomes: bytes, string, int32, int64, double, uuid or json",
     "valueAs": "what the column value becomes, likewise",
+    "createPartitions": "make the topic where it is missing, with so many partitions",
+    "createConfig": 'settings of a topic that is made, {"retention.ms": "-1"}',
     "compression": "codec for topics whose compression.type is producer",
     "batchBytes": "where a batch is closed, in bytes before compression",
     "clock.ms": "what the log's clock says at the commit, in ms; the machine's where missing",
@@ -79,6 +81,12 @@ PREFIXES: Final = ("kafka.", "store.")
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 # What Spark's catalog says about a table of its own (`CREATE TABLE ... USING tidelog`).
 _CATALOGS_OWN: Final = "provider"
+_NO_CATALOG: Final = (
+    "A table of Spark's catalog (CREATE TABLE, saveAsTable) can't be read or written: Spark keeps"
+    " its options from Python data sources. Read by spark.read.format('tidelog') or CREATE"
+    " TEMPORARY VIEW ... USING tidelog OPTIONS (...), write by save(). What saveAsTable has written"
+    " is in the topic"
+)
 _TRUTH: Final = {"true": True, "false": False}
 
 _Value = TypeVar("_Value")
@@ -95,6 +103,8 @@ class Options:
         """
         self._given = {name.lower(): text for name, text in given.items()}
         self._names = {name.lower(): name for name in known}
+        if not self._given:
+            raise InvalidRequest(f"there are no options at all. {_NO_CATALOG}")
         for name in self._given:
             self._check_name(name)
 
@@ -105,10 +115,7 @@ class Options:
             if name.startswith(prefix) and name != prefix and f"{prefix}*" in self._names:
                 return
         if _CATALOGS_OWN in self._given:
-            raise InvalidRequest(
-                "a table of Spark's catalog (CREATE TABLE) can't be read or written: Spark keeps"
-                " its options from Python data sources; CREATE TEMPORARY VIEW hands them over"
-            )
+            raise InvalidRequest(_NO_CATALOG)
         raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:
@@ -165,7 +172,8 @@ class Options:
         except ValueError as error:
             raise InvalidRequest(f"option {name}={text}: not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
+            meaning = (READ_OPTIONS | WRITE_OPTIONS)[name]
+            raise InvalidRequest(f"option {name}={text}: {meaning}")
         return found
 
 

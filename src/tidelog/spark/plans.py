@@ -9,7 +9,22 @@ from tidelog.spark.option_ranges import Given
 from tidelog.spark.source_options import SourceOptions
 from tidelog.types import INT64_MAX, TopicPartition
 
-NOTHING_MEANT: Final = "nothing to read: no topic fits, or filters leave no partition"
+NO_RANGE: Final = "nothing to read: filters leave no offset, or no time"
+NO_TOPIC: Final = "nothing to read: no topic fits subscribePattern={}"
+NO_PARTITION: Final = "nothing to read: filters leave no partition"
+
+
+def nothing_meant(options: SourceOptions, names: list[TopicPartition], limits: Limits) -> str:
+    """Why no partition is looked at.
+
+    Args:
+        options: What the query was asked for.
+        names: The partitions that these mean.
+        limits: What filters leave.
+    """
+    if not names:
+        return NO_TOPIC.format(options.pattern)
+    return NO_RANGE if limits.is_empty else NO_PARTITION
 
 
 def wanted_of(

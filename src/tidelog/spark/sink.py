@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 from tidelog.errors import InvalidRequest
 from tidelog.spark.options import nearest
 from tidelog.spark.sink_options import SinkOptions, read_sink_options
+from tidelog.spark.sink_topic import make_missing_topic
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
@@ -73,7 +74,10 @@ def make_writer(
         UnknownTopic: No such topic.
         DirectoryLocked: Another process has the directory open for writing and can't be asked.
     """
-    options = _read(given, schema, overwrite=overwrite)
+    if overwrite:
+        raise InvalidRequest('a log is only appended to: use mode("append")')
+    options = _read(given, schema)
+    make_missing_topic(options)
     if options.bootstrap:
         from tidelog.spark.broker_sink import BrokerWriter
 
@@ -86,16 +90,19 @@ def make_writer(
 
 
 def make_stream_writer(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+    given: Mapping[str, str], schema: StructType
 ) -> "DataSourceStreamArrowWriter":
     """The writer of a streaming query, on the driver; Spark asks for it in every batch.
+
+    Output mode `complete` appends all rows of the result in each batch, as Spark's Kafka sink does.
 
     Raises:
         InvalidRequest: Options or columns that can't be written.
     """
-    options = _read(given, schema, overwrite=overwrite)
+    options = _read(given, schema)
     if options.txn is not None:
         raise InvalidRequest("txnAppId and txnVersion are of batch writes: a query counts itself")
+    make_missing_topic(options)
     if options.bootstrap:
         from tidelog.spark.broker_sink import BrokerStreamWriter
 
@@ -105,9 +112,7 @@ def make_stream_writer(
     return DirectoryStreamWriter(options)
 
 
-def _read(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    if overwrite:
-        raise InvalidRequest('a log is only appended to: use mode("append")')
+def _read(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = read_sink_options(given)
     check_columns(schema, options.topic, options.serdes)
     return options

@@ -94,6 +94,8 @@ class SinkOptions:
         bootstrap: Brokers, empty where a directory is written to.
         client: Settings of the client under Kafka's names; passwords may be among them.
         topic: Topic of all rows, None where each names its own.
+        create: Partitions with which a missing `topic` is made; None where it must be there.
+        create_config: Settings of a topic that is made.
         codec: Compression for topics that leave it to the producer.
         batch_bytes: Where a batch is closed, before compression.
         clock_ms: What the log's clock says; the machine's where None.
@@ -109,6 +111,8 @@ class SinkOptions:
     bootstrap: str = ""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     topic: str | None = None
+    create: int | None = None
+    create_config: Mapping[str, str] = field(default_factory=dict)
     codec: Codec = Codec.NONE
     batch_bytes: int = BATCH_BYTES
     clock_ms: int | None = None
@@ -134,6 +138,8 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         bootstrap=bootstrap,
         client=_client(options) if bootstrap else {},
         topic=options.text("topic"),
+        create=_create(options),
+        create_config=_create_config(options),
         codec=options.choice("compression", {c.config_name: c for c in Codec}, "none"),
         batch_bytes=options.number("batchBytes", BATCH_BYTES),
         clock_ms=options.number("clock.ms", 0) if options.text("clock.ms") else None,
@@ -144,6 +150,28 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         lock_wait_ms=options.number("lockWaitMs", LOCK_WAIT_MS, at_least=0),
         serdes=read_serdes(options),
     )
+
+
+def _create(options: Options) -> int | None:
+    if options.text("createPartitions") is None:
+        if options.text("createConfig") is not None:
+            raise InvalidRequest("option createConfig goes with createPartitions")
+        return None
+    if options.text("topic") is None:
+        raise InvalidRequest(
+            "option createPartitions needs the option topic: topics that rows name must exist"
+        )
+    return options.number("createPartitions", 1)
+
+
+def _create_config(options: Options) -> dict[str, str]:
+    if options.text("createConfig") is None:
+        return {}
+    found = options.json("createConfig")
+    for name, value in found.items():
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise InvalidRequest(f"option createConfig: {name} is {value!r}, a text is needed")
+    return {name: str(value) for name, value in found.items()}
 
 
 def _place(options: Options) -> tuple[str, str]:

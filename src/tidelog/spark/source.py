@@ -100,13 +100,15 @@ class TidelogSource(DataSource):
         return make_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
-        self, schema: StructType, overwrite: bool
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002 - output mode complete appends as the others do
     ) -> DataSourceStreamArrowWriter:
         """A writer of the rows of a streaming query."""
         check_driver()
         from tidelog.spark.sink import make_stream_writer
 
-        return make_stream_writer(self.options, schema, overwrite=overwrite)
+        return make_stream_writer(self.options, schema)
 
 
 class TaskPartition(InputPartition):

@@ -6,6 +6,7 @@ of source can do is refused for the other, with the reason.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tidelog.env import Env, os_env
@@ -17,6 +18,7 @@ from tidelog.spark.option_ranges import (
     Given,
     read_offset_option,
     read_time_option,
+    time_texts,
 )
 from tidelog.spark.options import READ_OPTIONS, Options, read_serdes
 from tidelog.timespec import parse_point
@@ -86,6 +88,7 @@ _REFUSED_CLIENT: Final = {
     "enable.auto.commit": "a read commits no offsets to a group",
     "interceptor.classes": "interceptors could change the records",
 }
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 
 
@@ -139,6 +142,7 @@ class SourceOptions:
         table: How keys are reduced; None where records are read.
         serdes: Names of serializers of the columns `key` and `value`, where they were given.
         permissive: Cells that can't be shown are null, and the column `REASON` says why.
+        time_texts: Times of the range that were given as text, and that text.
     """
 
     path: str = ""
@@ -174,6 +178,17 @@ class SourceOptions:
     table: TableAsked | None = None
     serdes: Mapping[str, str] = field(default_factory=dict)
     permissive: bool = False
+    time_texts: Mapping[int, str] = field(default_factory=dict)
+
+    def write_time(self, time_ms: int) -> str:
+        """A time as the query writes times: as it was given, else in its manner."""
+        if time_ms in self.time_texts:
+            return self.time_texts[time_ms]
+        try:
+            is_number = not self.time_texts
+            return f"{time_ms} ms" if is_number else f"{_EPOCH + timedelta(milliseconds=time_ms)}"
+        except OverflowError:
+            return f"{time_ms} ms"
 
     @property
     def is_broker(self) -> bool:
@@ -252,6 +267,7 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
         table=_table(options, now_ms),
         serdes=read_serdes(options),
         permissive=read_mode(options),
+        time_texts=time_texts(options, start_ms, end_ms),
     )
 
 

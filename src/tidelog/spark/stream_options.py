@@ -159,12 +159,11 @@ def _offsets(options: Options) -> Given:
     if not text.startswith("{"):
         return options.choice(name, _WORDS, "latest")
 
-    def read(value: object) -> int:
+    def read(where: str, value: object) -> int:
         if type(value) is int and value >= EARLIEST:
             return value
         raise InvalidRequest(
-            f"option {name}: offset {json.dumps(value)}, a number >= 0, -2 (earliest) or"
-            " -1 (latest)"
+            f"{where}: offset {json.dumps(value)}, a number >= 0, -2 (earliest) or -1 (latest)"
         )
 
     return read_by_partition(options, name, read)

@@ -168,6 +168,12 @@ def storm_of(log: LogReader, notes: Notes) -> RollStorm | None:
     return find_storm(rolls, segment_bytes=log.context.config.segment_size_limit)
 
 
+def due_deletions(log: LogReader, config: TopicConfig) -> list[Deletion]:
+    """What retention would delete of a partition now, oldest first; changes nothing."""
+    with typed_reads(log.context.directory):
+        return _Explanation(log, config).plan()
+
+
 class _Explanation:
     """The explanation of one partition under way."""
 
@@ -181,7 +187,7 @@ class _Explanation:
     def run(self) -> PartitionStory:
         own = self._keepings(self._config.tidelog_retention_clock)
         kafka = self._keepings(RetentionClock.RECORD)
-        due = {deletion.base_offset: deletion for deletion in self._plan()}
+        due = {deletion.base_offset: deletion for deletion in self.plan()}
         rooms = self._size_rooms()
         stories = [
             self._story(number, own[number], kafka[number], due, rooms[number])
@@ -189,7 +195,8 @@ class _Explanation:
         ]
         return PartitionStory(stories, storm_of(self._log, self._notes))
 
-    def _plan(self) -> list[Deletion]:
+    def plan(self) -> list[Deletion]:
+        """What retention would delete now."""
         log = self._log
         facts = [
             SegmentFacts(

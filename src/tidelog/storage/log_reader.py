@@ -148,7 +148,8 @@ class LogReader(LoadedLog):
             raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
         if clock is ClockName.APPEND:
             self.trusted_end()
-            return lookup.find_by_append_time(self._segments, timestamp_ms, self._log_start_offset)
+            first_ms = timestamp_ms - self.append_slack_ms
+            return lookup.find_by_append_time(self._segments, first_ms, self._log_start_offset)
         return lookup.find_by_record_time(
             self._segments,
             self._maxima,
@@ -156,6 +157,11 @@ class LogReader(LoadedLog):
             self._log_start_offset,
             search=self._search,
         )
+
+    @property
+    def append_slack_ms(self) -> int:
+        """How much later a record may have been appended than its append time says, in ms."""
+        return self.context.config.tidelog_append_time_granularity_ms - 1
 
     @typed_read
     def without_append_time(self, before: int | None = None) -> int:

@@ -76,6 +76,20 @@ def read_times(
     return dataclasses.replace(times, capped=arrivals.largest_capped(segment, times))
 
 
+def youngest_ms(log: "LogReader", segment: Segment) -> int:
+    """Largest timestamp of a segment's records, but not later than its last append; -1 for none.
+
+    `min.compaction.lag.ms` counts from it: a time in the future, from a producer whose clock is
+    wrong, would keep the log out of compaction for as long. `tidelog.retention.clock=record`
+    believes it, as Kafka does.
+    """
+    largest, _ = largest_record(segment)
+    if log.context.config.tidelog_retention_clock is RetentionClock.RECORD:
+        return largest
+    times = read_times(log, segment, clock=RetentionClock.APPEND, seen_ms=UNKNOWN_MS)
+    return min(largest, times.arrival.ms)
+
+
 def largest_record(segment: Segment) -> tuple[int, int]:
     """Largest timestamp of a segment, and the last offset of the first batch that has it.
 

@@ -10,8 +10,9 @@ Reading is all that is done here; whoever changes topics is in `topics`.
 import posixpath
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem, prefetch
@@ -25,6 +26,8 @@ from tidelog.storage.files import (
 from tidelog.storage.text_files import read_partition_metadata
 from tidelog.storage.topics_file import TOPICS_FILE, TopicEntry, TopicsText, read_topics
 from tidelog.types import TopicPartition
+
+NAMED_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,3 +206,9 @@ def _config_of(
         return TopicConfig.parse(given, broker=defaults)[0]
     except TidelogError as error:
         raise CorruptFile(f"{TOPICS_FILE}: topic {name}: {error}") from error
+
+
+def named_few(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")

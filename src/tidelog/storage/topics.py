@@ -30,7 +30,7 @@ from tidelog.storage.files import (
     random_topic_id,
     write_atomically,
 )
-from tidelog.storage.topic_info import TopicInfo, find_all
+from tidelog.storage.topic_info import TopicInfo, find_all, named_few
 from tidelog.storage.topics_file import (
     PARTITION_COUNT_LIMIT,
     TOPICS_FILE,
@@ -166,10 +166,8 @@ class TopicRegistry:
         return [_saved(next(saved), each[1]) if isinstance(each, tuple) else each for each in found]
 
     def _planned(self, new: NewTopic, names: "_Names", source: random.Random) -> Made:
-        check_topic_name(new.name)
+        texts, notes = check_new(new)
         names.check(new.name)
-        _check_count(new.partitions)
-        texts, notes = normalize(new.config)
         info = TopicInfo(
             name=new.name,
             topic_id=new.topic_id or random_topic_id(source),
@@ -341,12 +339,30 @@ class TopicRegistry:
         self._is_stale, self.is_doubtful = bool(self._deleted), False
 
 
+def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
+    """Check a topic that is to be made, without looking at what is there.
+
+    Returns:
+        Its settings under their proper names, and notes on them.
+
+    Raises:
+        InvalidTopic, InvalidPartitions, ConfigError: It can't be made anywhere.
+    """
+    check_topic_name(new.name)
+    _check_count(new.partitions)
+    texts, notes = normalize(new.config)
+    TopicConfig.parse(texts)
+    return texts, notes
+
+
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
-    """The error for a topic that is not there, with the nearest name that is."""
+    """The error for a topic that is not there, with the nearest name, or the first names there."""
     import difflib  # only for errors: it costs 3 ms
 
-    words = difflib.get_close_matches(name, known, n=1)
-    return UnknownTopic(f"no topic {name!r}" + (f"; did you mean {words[0]}?" if words else ""))
+    names = sorted(known)
+    words = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {words[0]}?" if words else f"; there are: {named_few(names)}"
+    return UnknownTopic(f"no topic {name!r}{hint if names else ''}")
 
 
 class _Names:

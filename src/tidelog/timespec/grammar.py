@@ -12,7 +12,8 @@ from tidelog.timespec.zones import format_ms, instant_ns, parse_zone
 from tidelog.types import INT64_MAX
 
 # Where a range has no bound. Times before 1970 are no points here, so 0 leaves nothing out.
-OPEN_START: Final = 0
+# No time that can be written: a bound at 1970-01-01Z is a bound.
+OPEN_START: Final = -1
 OPEN_END: Final = INT64_MAX
 
 _SEPARATOR: Final = ".."
@@ -80,8 +81,9 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
         start, end = _parse_two_sides(text, now_ms, zone)
     else:
         start, end = _parse_day(text, now_ms, zone)
-    if start >= end:
-        printed = f"from {format_ms(start, zone)} to before {format_ms(end, zone)}"
+    first = max(start, 0)
+    if first >= end:
+        printed = f"from {format_ms(first, zone)} to before {format_ms(end, zone)}"
         raise InvalidTime(text, f"holds nothing: {printed}; the end comes after the start")
     return start, end
 

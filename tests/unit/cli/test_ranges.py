@@ -99,3 +99,16 @@ class TestLatency:
         ]
         assert "3 of 6 records are behind" in result.err
         assert f"a watermark delay of {HOUR - 100} ms loses at most 0.00%" in result.err
+
+
+@pytest.mark.parametrize("bound", [("--from", "1970-01-01Z"), ("--from", "0")])
+def test_a_bound_at_the_epoch_is_a_bound(cli: Cli, bound: tuple[str, ...]) -> None:
+    """A record without a time lies in no range, be its start as early as it can be."""
+    cli.ok("create", "flights")
+    cli.append(at(NOW), at(-1))
+    assert [row["records"] for row in cli.ok("count", "flights", "-o", "json").objects] == [2]
+    counted = cli.ok("count", "flights", "-o", "json", *bound)
+    assert [row["records"] for row in counted.objects] == [1]
+    assert "1 records have no time" in counted.err
+    assert len(cli.ok("read", "flights", "-o", "json").objects) == 2
+    assert len(cli.ok("read", "flights", "-o", "json", *bound).objects) == 1

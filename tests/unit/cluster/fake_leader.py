@@ -13,6 +13,7 @@ from tests.faults import SeededEnv, seeded_env
 
 from tidelog.cluster.follow import Seams
 from tidelog.cluster.follow_transport import Transport
+from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
 from tidelog.errors import UnknownTopic
 from tidelog.protocol.connection import Frames, ReceivedRequest, read_request, write_response
 from tidelog.protocol.messages import BY_KEY
@@ -267,16 +268,24 @@ class FakeLeader:
                 cf.DescribeConfigsResult(
                     resource_type=cf.TOPIC_RESOURCE,
                     resource_name=resource.resource_name,
-                    configs=[
-                        cf.DescribedConfig(
-                            name=key, value=value, config_source=cf.ConfigSource.TOPIC
-                        )
-                        for key, value in self.directory.topic(resource.resource_name).given.items()
-                    ],
+                    configs=self._configs_of(resource.resource_name),
                 )
                 for resource in asked.resources
             ]
         )
+
+    def _configs_of(self, topic: str) -> list[cf.DescribedConfig]:
+        """All that a topic may have, as a broker names them; those that were given as its own."""
+        given = self.directory.topic(topic).given
+        defaults = {key: "?" for key in TOPIC_CONFIG_BY_NAME if key not in given}
+        return [
+            cf.DescribedConfig(name=key, value=value, config_source=source)
+            for values, source in (
+                (defaults, cf.ConfigSource.DEFAULT),
+                (given, cf.ConfigSource.TOPIC),
+            )
+            for key, value in values.items()
+        ]
 
     def _list_groups(self, _request: ReceivedRequest) -> "DataclassInstance":
         return gr.ListGroupsResponse(

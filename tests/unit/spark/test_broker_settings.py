@@ -3,6 +3,7 @@
 import pytest
 
 from tidelog.errors import ConfigError, InvalidRequest
+from tidelog.spark import broker_settings
 from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.source_options import SourceOptions, read_source_options
 from tidelog.types import IsolationLevel
@@ -41,8 +42,8 @@ def test_plain_brokers_are_asked_for_batches() -> None:
     "more",
     [
         {"security_protocol": "SSL"},
-        {"group_id": "g"},
-        {"max_poll_records": "100"},
+        {"security_protocol": "SSL", "group_id": "g"},
+        {"security_protocol": "SSL", "max_poll_records": "100"},
         {"socket_keepalive_enable": "true"},
         {"sasl_mechanism": "PLAIN"},
     ],
@@ -52,6 +53,20 @@ def test_other_settings_are_for_librdkafka(more: dict[str, str]) -> None:
     assert found.fetch is None
     assert found.group == more.get("group_id")
     assert found.poll_records == int(more.get("max_poll_records", "5000"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["acks", "linger_ms", "group_id", "max_poll_records", "session_timeout_ms", "compression_type"],
+)
+def test_what_means_nothing_to_a_read_is_told_and_ignored(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker_settings._tell.cache_clear()
+    for _ in range(2):
+        assert read_settings(options(**{name: "7", "client_id": "me"})).fetch is not None
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"ignored: kafka.{name.replace('_', '.')} (")
 
 
 def test_passwords_are_not_shown() -> None:
@@ -86,7 +101,6 @@ def test_what_the_connector_refuses_is_refused_with_the_reason(name: str, said: 
     [
         ({"request_timeout_ms": "soon"}, "kafka.request.timeout.ms"),
         ({"fetch_min_bytes": "0"}, "kafka.fetch.min.bytes"),
-        ({"retries": "3"}, "kafka.retries"),
         ({"ssl_truststore_location": "x.jks"}, "PEM"),
     ],
 )

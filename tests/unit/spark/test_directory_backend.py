@@ -1,18 +1,20 @@
 """A directory as a query's backend: limits, cuts by offsets, what is flushed, why it is empty."""
 
+import json
 import random
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import EqualTo
 from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir
 
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
 from tidelog.spark.backend import Bounds, open_backend
 from tidelog.spark.emptiness import WhyEmpty
 from tidelog.spark.limits import NO_LIMITS, Limits
-from tidelog.spark.plans import NOTHING_MEANT
+from tidelog.spark.plans import NO_PARTITION, NO_RANGE
 from tidelog.spark.source import plan_batch, plan_options
 from tidelog.spark.source_options import read_source_options
 from tidelog.spark.stream_log import StreamLog
@@ -39,6 +41,10 @@ def rows(found: BatchPlan) -> Rows:
         for batch in batches
         for row in batch.to_pylist()
     ]
+
+
+def by_partition(values: dict[str, object]) -> str:
+    return json.dumps({TOPIC: values})
 
 
 def ms(time: object) -> int | None:
@@ -187,9 +193,59 @@ def test_a_start_that_nothing_reaches(tmp_path: Path) -> None:
 
 def test_limits_that_contradict_leave_nothing(root: Path) -> None:
     found = plan(root, replace(NO_LIMITS, least_offset=5, limit_offset=5))
-    assert (found.tasks, found.reports) == ((), (NOTHING_MEANT,))
+    assert (found.tasks, found.reports) == ((), (NO_RANGE,))
     nobody = {"path": str(root), "subscribePattern": "nobody.*"}
-    assert plan_batch(nobody).reports == (NOTHING_MEANT,)
+    assert plan_batch(nobody).reports == (
+        "nothing to read: no topic fits subscribePattern=nobody.*",
+    )
+    elsewhere = replace(NO_LIMITS, names=(EqualTo(("partition",), 77),))
+    assert plan(root, elsewhere).reports == (NO_PARTITION,)
+
+
+@pytest.mark.parametrize("least", [1, 2, 7, 50, 400])
+def test_min_partitions_is_a_lower_bound_however_small_the_log(
+    root: Path, every: Rows, least: int
+) -> None:
+    found = plan(root, minPartitions=least)
+    assert len(found.tasks) >= least
+    assert rows(found) == every
+
+
+def test_times_in_explanations_are_written_as_they_were_given(tmp_path: Path) -> None:
+    with live(tmp_path) as log_dir:
+        put(log_dir, 10)
+        log_dir.log(TOPIC, 0).roll()
+    (as_text,) = plan(tmp_path, endingTimestamp="1970-01-01T00:00:01Z").empty
+    assert "the range ends at 1970-01-01T00:00:01Z" in as_text.reason
+    assert " ms" not in as_text.reason
+    (as_number,) = plan(tmp_path, endingTimestamp=1000).empty
+    assert "the range ends at 1000 ms" in as_number.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingOffsets": by_partition({"0": -9})}, f"{TOPIC}-0: offset -9"),
+        (
+            {
+                "startingOffsets": by_partition({"0": 0, "1": 9}),
+                "endingOffsets": by_partition({"0": 1, "1": 3}),
+            },
+            f"{TOPIC}-1: the offset range starts at 9",
+        ),
+        ({"startingOffsetsByTimestamp": by_partition({"1": "x"})}, f"{TOPIC}-1"),
+    ],
+)
+def test_errors_about_ranges_name_the_partition(
+    root: Path, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises((InvalidRequest, InvalidTime), match=told):
+        plan(root, **options)
+
+
+def test_a_topic_that_is_not_there_is_told_with_those_that_are(root: Path) -> None:
+    with pytest.raises(UnknownTopic, match=f"no topic 'zz'; there are: {TOPIC}"):
+        plan_batch({"path": str(root), "subscribe": "zz"})
 
 
 def test_patterns_mean_no_books_of_brokers(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_unknown_topic_names_the_nearest(disk: DamageFileSystem) -> None:
     registry.create("flights", 1, {}, source=Random(1))
     with pytest.raises(UnknownTopic, match=r"no topic 'flihgts'; did you mean flights\?"):
         registry.get("flihgts")
-    with pytest.raises(UnknownTopic, match=r"^no topic 'xyzzy'$"):
+    with pytest.raises(UnknownTopic, match=r"^no topic 'xyzzy'; there are: flights$"):
         registry.hide(["xyzzy"])
 
 

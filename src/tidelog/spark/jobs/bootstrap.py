@@ -1,6 +1,7 @@
 """`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one step.
 
-1. The topic is made where it is missing; its settings are held against the table (`checks`).
+1. The topic's settings are held against the table (`checks`), as they are or as they will be; then
+   a missing topic is made.
 2. Rows become records (`record_columns`), are given their partition as Kafka's clients choose it,
    and are sorted by partition and time (or key) across all tasks.
 3. Each task writes finished segments beside the partitions. The driver attaches them all by one
@@ -12,20 +13,21 @@ Source: KIP-33, use case 2.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tidelog.choices import choice, takes_choices
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.spark.jobs.bootstrap_result import PartitionResult, written_before, written_now
 from tidelog.spark.jobs.checks import Finding, Load, check, ensure, thresholds
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.jobs.record_columns import RecordColumns, to_records, with_partitions
 from tidelog.spark.jobs.replay_run import Transform
 from tidelog.spark.jobs.table_facts import TableFacts, table_facts
-from tidelog.spark.jobs.targets import describe
+from tidelog.spark.jobs.targets import NewTarget, find_or_plan, make_topic
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import check_shared_places
 from tidelog.storage.staging import drop_staging
@@ -238,10 +240,11 @@ class Bootstrap:
             check_shared_places(table.sparkSession, [self._options.to])
             made = table if self._transform is None else self._transform(table)
             records = to_records(made, self._options.columns)
-            self._create()
-            target = describe(self._options.to, self._options.topic, env=self._env)
+            target, is_new = find_or_plan(
+                self._options.to, self._options.topic, self._new, env=self._env
+            )
             facts, findings = self._check(target, records)
-            self._write(records, target.partitions)
+            self._write_to(target, records, is_new=is_new)
         partitions = written_now(
             self._options.to.address, self._options.topic, self._writer, env=self._env
         )
@@ -274,26 +277,36 @@ class Bootstrap:
             older_than_ms=INT64_MAX,
         )
 
-    def _create(self) -> None:
-        """Make the topic where it is missing and may be made."""
+    @property
+    def _new(self) -> NewTarget | None:
+        """How the topic is made where it is missing."""
+        create = self._options.create
+        if create is None:
+            return None
+        return NewTarget(partitions=create, config=self._options.config)
+
+    def _make(self) -> None:
+        """Make the topic, once nothing speaks against the load."""
+        new = self._new
+        assert new is not None
+        to, topic = self._options.to, self._options.topic
+        for note in make_topic(to, topic, new.partitions, new.config, self._env):
+            self._listener.note(str(note))
+
+    def _unmake(self) -> None:
+        """Delete a topic that was made for a load that has failed, as long as it is empty."""
         from tidelog.directory import Directory
 
-        options = self._options
-        if options.create is None:
-            return
-        path = options.to.address
-        if self._env.files.exists(path):
-            with Directory.open(path, env=self._env) as there:
-                info = there.topics().get(options.topic)
-            if info is not None:
-                _check_partitions(options, info.partitions)
-                return
-        with Directory.open(path, writable=True, env=self._env) as directory:
-            notes = directory.create_topic(
-                options.topic, partitions=options.create, config=options.config
-            )
-        for note in notes:
-            self._listener.note(str(note))
+        topic = self._options.topic
+        path = self._options.to.address
+        with (
+            suppress(TidelogError, OSError),
+            Directory.open(path, writable=True, env=self._env) as there,
+        ):
+            ends = there.log_dir.end_offsets(there.log_dir.partitions(topic))
+            if not any(ends.values()):
+                there.delete_topic(topic)
+                self._listener.note(f"{topic} was made for this load and is deleted again")
 
     def _check(
         self, target: "Target", records: "DataFrame"
@@ -319,6 +332,17 @@ class Bootstrap:
         if facts is not None and facts.without_time and self._options.columns.time is not None:
             count = facts.without_time
             self._listener.note(f"{count:,} rows without a time get that of the commit")
+
+    def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
+        """Write the records; a topic made for them goes again where none of them is written."""
+        if is_new:
+            self._make()
+        try:
+            self._write(records, target.partitions)
+        except Exception:
+            if is_new:
+                self._unmake()
+            raise
 
     def _write(self, records: "DataFrame", partitions: int) -> None:
         options = self._options
@@ -374,10 +398,3 @@ def _check_options(options: BootstrapOptions) -> None:
         raise InvalidRequest(f"a job's id has 1 to {_ID_MAX} characters")
     if options.config and options.create is None:
         raise InvalidRequest("settings are for a topic that is made: say how many partitions")
-
-
-def _check_partitions(options: BootstrapOptions, partitions: int) -> None:
-    if partitions != options.create:
-        raise InvalidRequest(
-            f"{options.topic} is there with {partitions} partitions, not {options.create}"
-        )

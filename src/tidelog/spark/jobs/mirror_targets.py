@@ -11,7 +11,7 @@ from tidelog.spark.jobs.checks import Finding, Load, Target, check, ensure
 from tidelog.spark.jobs.mirror_places import TopicFacts, read_topic
 from tidelog.spark.jobs.mirror_plan import MirrorPlan
 from tidelog.spark.jobs.replay_source import Question, find
-from tidelog.spark.jobs.targets import open_cluster
+from tidelog.spark.jobs.targets import make_topic, open_cluster
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel
 
@@ -157,27 +157,6 @@ def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
 
     with open_cluster(place) as cluster:
         grow(cluster, topic, partitions)
-
-
-def make_topic(
-    place: Place, topic: str, partitions: int, settings: Mapping[str, str], env: Env
-) -> None:
-    """Create a topic.
-
-    Raises:
-        ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
-    """
-    if not place.is_broker:
-        from tidelog.storage.log_dir import LogDir, LogDirOptions
-
-        options = LogDirOptions(writable=True)
-        with LogDir.open(place.address, env=env, options=options) as log_dir:
-            log_dir.create_topic(topic, partitions=partitions, config=settings)
-        return
-    from tidelog.cluster.topics import create
-
-    with open_cluster(place) as cluster:
-        create(cluster, topic, partitions=partitions, config=settings)
 
 
 def check_pair(

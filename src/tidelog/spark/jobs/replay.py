@@ -15,6 +15,7 @@ from tidelog.spark.jobs.pace import Rate
 from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome, ReplayPartitions
 from tidelog.spark.jobs.replay_run import Replay, Transform
 from tidelog.spark.jobs.replay_target import parse_target
+from tidelog.spark.jobs.targets import new_target
 from tidelog.spark.places import Place, as_place
 from tidelog.types import ClockName, IsolationLevel
 
@@ -46,6 +47,8 @@ def replay(  # noqa: PLR0913 - one keyword for each way to choose
     transform: Transform | None = None,
     force: bool = False,
     sink: dict[str, str] | None = None,
+    create: int | None = None,
+    config: dict[str, str] | None = None,
 ) -> "DataFrame":
     """Replay a topic's records of a range of time; a summary of one row.
 
@@ -54,7 +57,7 @@ def replay(  # noqa: PLR0913 - one keyword for each way to choose
         source: Where the topic is: a directory, an object store's URL, or `kafka://HOST:PORT`.
         topic: Its name.
         to: Where the records go: a place, `parquet:PATH`, or `console`.
-        to_topic: The topic there, which must exist; the same name where None.
+        to_topic: The topic there; the same name where None. It must exist unless `create` is given.
         start: Earliest time, inclusive, in ms or in the grammar of docs/time.md; None for no bound.
         end: Time to stop before, exclusive; None for all that is there when the replay starts.
         clock: `record` or `append`.
@@ -68,6 +71,8 @@ def replay(  # noqa: PLR0913 - one keyword for each way to choose
             directory or Parquet gets all in one chunk.
         force: Go on although the target would refuse or lose records.
         sink: More options of the sink, such as `compression`.
+        create: Partitions of the target topic, which is made where it is missing.
+        config: Settings of a topic that is made.
 
     Raises:
         TargetLoses: The target would refuse or lose records; nothing was written.
@@ -88,6 +93,7 @@ def replay(  # noqa: PLR0913 - one keyword for each way to choose
         progress=progress,
         force=force,
         sink=tuple((sink or {}).items()),
+        new=new_target(create, config),
     )
     return summary(spark, options, Replay(spark, options, transform=transform).run())
 

@@ -9,6 +9,7 @@ from tidelog.spark.jobs.checks import Finding
 from tidelog.spark.jobs.chunks import Spans
 from tidelog.spark.jobs.pace import Rate
 from tidelog.spark.jobs.replay_source import Question
+from tidelog.spark.jobs.targets import NewTarget
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, IsolationLevel
 
@@ -44,6 +45,7 @@ class ReplayOptions:
         progress: File that makes it resumable, None for no such.
         force: Go on although the target would lose records.
         sink: More options of the sink, such as `compression`.
+        new: How the topic is made where it is missing; None where it must be there.
     """
 
     source: Place
@@ -60,6 +62,7 @@ class ReplayOptions:
     progress: str | None = None
     force: bool = False
     sink: tuple[tuple[str, str], ...] = ()
+    new: NewTarget | None = None
 
     def asked(self) -> dict[str, str]:
         """What a restart must ask alike."""

@@ -33,7 +33,7 @@ from tidelog.spark.jobs.replay_target import (
     TopicTarget,
     parquet_path,
 )
-from tidelog.spark.jobs.targets import describe
+from tidelog.spark.jobs.targets import find_or_plan, make_topic
 from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places
 from tidelog.timespec import parse_point
@@ -80,6 +80,7 @@ class Replay:
         self._env = env or os_env()
         self._wait = wait
         self._findings: tuple[Finding, ...] = ()
+        self._is_new = False  # whether the target has to be made
 
     def run(self) -> ReplayOutcome:
         """Replay all that is left; errors as `tidelog.spark.replay`."""
@@ -90,6 +91,7 @@ class Replay:
         with Journal.open(self._env, self._options.progress) as journal:
             earlier = journal.progress
             progress = self._begin() if earlier is None else self._resume(earlier)
+            self._make_target()
             question = self._question(progress.times)
             progress = self._write_all(journal, question, progress)
         return ReplayOutcome(
@@ -169,7 +171,18 @@ class Replay:
         options = self._options
         if not isinstance(options.to, Place):
             return None
-        return describe(options.to, options.to_topic or options.topic, env=self._env)
+        target, self._is_new = find_or_plan(
+            options.to, options.to_topic or options.topic, options.new, env=self._env
+        )
+        return target
+
+    def _make_target(self) -> None:
+        """Make a missing topic, once nothing speaks against the replay."""
+        options = self._options
+        if self._is_new and options.new is not None and isinstance(options.to, Place):
+            topic, new = options.to_topic or options.topic, options.new
+            for note in make_topic(options.to, topic, new.partitions, new.config, self._env):
+                self._listener.note(str(note))
 
     def _check(self, target: "Target", load: Load, now_ms: int) -> None:
         findings = check(target, load, now_ms)

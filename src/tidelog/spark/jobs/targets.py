@@ -1,13 +1,15 @@
 """What a target topic is: its partitions and its settings in force, from a directory or brokers."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.config import TopicConfig
+from tidelog.config import ConfigNote, TopicConfig
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, UnknownTopic
 from tidelog.spark.jobs.checks import Target
 from tidelog.spark.places import Place
+from tidelog.storage.topics import NewTopic, check_new
 
 if TYPE_CHECKING:
     from tidelog.cluster.connection import Cluster
@@ -44,6 +46,104 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
         with open_cluster(place) as cluster:
             return _of_cluster(cluster, place, topic)
     return _of_directory(place, topic, env or os_env())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTarget:
+    """A topic that a job makes where it is missing.
+
+    Attributes:
+        partitions: How many.
+        config: Settings of its own.
+    """
+
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarget | None:
+    """How a missing topic is made; raises InvalidRequest for settings of a topic that is not."""
+    if create is None:
+        if config:
+            raise InvalidRequest("settings are for a topic that is made: say how many partitions")
+        return None
+    return NewTarget(partitions=create, config=dict(config or {}))
+
+
+def find_or_plan(
+    place: Place, topic: str, new: NewTarget | None, *, env: Env | None = None
+) -> tuple[Target, bool]:
+    """A topic as a target, as it is or as it would be made. Changes nothing.
+
+    Args:
+        place: Where it is.
+        topic: Its name.
+        new: How it is to be made where it is missing; None where it must be there.
+        env: As `describe`.
+
+    Returns:
+        The target, and whether it has to be made.
+
+    Raises:
+        InvalidTopic, InvalidPartitions, ConfigError: It can't be made so.
+        InvalidRequest: It is there, with other partitions or other settings than asked for.
+        UnknownTopic, ClusterFailure: As `describe`.
+    """
+    if new is None:
+        return describe(place, topic, env=env), False
+    texts, _ = check_new(NewTopic(topic, new.partitions, new.config))
+    planned = TopicConfig.parse(texts)[0]
+    try:
+        if place.is_broker or "://" in place.address or _is_there(place, env or os_env()):
+            there = describe(place, topic, env=env)
+            _ensure_alike(there, new.partitions, texts, planned)
+            return there, False
+    except UnknownTopic:
+        pass
+    target = Target(place=str(place), topic=topic, partitions=new.partitions, config=planned)
+    return target, True
+
+
+def _is_there(place: Place, env: Env) -> bool:
+    return env.files.exists(place.address)
+
+
+def _ensure_alike(
+    there: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
+) -> None:
+    """Refuse a topic that is there and that would not have been made so."""
+    if there.partitions != partitions:
+        raise InvalidRequest(
+            f"{there.topic} is there with {there.partitions} partitions, not {partitions}"
+        )
+    found, wanted = there.config.texts(), planned.texts()
+    for name in texts:
+        if found.get(name) != wanted.get(name):
+            raise InvalidRequest(
+                f"{there.topic} is there with {name}={found.get(name)}, not {wanted.get(name)}:"
+                f" set it (tidelog config), or leave the setting out"
+            )
+
+
+def make_topic(
+    place: Place, topic: str, partitions: int, settings: Mapping[str, str], env: Env
+) -> list[ConfigNote]:
+    """Create a topic, and a local directory where it is missing; notes on its settings.
+
+    Raises:
+        ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
+    """
+    if not place.is_broker:
+        from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+        options = LogDirOptions(writable=True, create=True)
+        with LogDir.open(place.address, env=env, options=options) as log_dir:
+            return log_dir.create_topic(topic, partitions=partitions, config=settings)[1]
+    from tidelog.cluster.topics import create
+
+    with open_cluster(place) as cluster:
+        create(cluster, topic, partitions=partitions, config=settings)
+    return []
 
 
 def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:

@@ -32,7 +32,21 @@ class DueReason(StrEnum):
     SPACE = "space bound"
 
 
-class CleanableSegment(Protocol):
+class WaitingSegment(Protocol):
+    """A segment, as far as `max.compaction.lag.ms` looks at it."""
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of its first batch in ms, -1 for none."""
+        ...
+
+    @property
+    def first_append_ms(self) -> int:
+        """When its first batch was appended in ms, -1 where that is not known."""
+        ...
+
+
+class CleanableSegment(WaitingSegment, Protocol):
     """A segment, as far as it is looked at; times only where a setting asks for them."""
 
     @property
@@ -51,18 +65,8 @@ class CleanableSegment(Protocol):
         ...
 
     @property
-    def largest_timestamp(self) -> int:
-        """Largest record timestamp in ms, -1 for none."""
-        ...
-
-    @property
-    def first_timestamp(self) -> int:
-        """Largest timestamp of its first batch in ms, -1 for none."""
-        ...
-
-    @property
-    def first_append_ms(self) -> int:
-        """When its first batch was appended in ms, -1 where that is not known."""
+    def youngest_ms(self) -> int:
+        """Time in ms that the minimum lag of its youngest record counts from, -1 for none."""
         ...
 
 
@@ -200,7 +204,7 @@ def _uncleanable(
         youngest_ms = now_ms - config.min_compaction_lag_ms
         for segment in state.segments:
             is_dirty = segment.end_offset > first_dirty
-            if is_dirty and segment.largest_timestamp > youngest_ms:
+            if is_dirty and segment.youngest_ms > youngest_ms:
                 bounds.append((segment.base_offset, "records are younger than the minimum lag"))
                 break
     offset, what = min(bounds, key=lambda bound: bound[0])
@@ -232,7 +236,7 @@ def _due(
     return None, f"{ratio:.3f} of {dirty + verdict.clean_bytes} bytes are dirty"
 
 
-def waits_since_ms(segment: CleanableSegment, config: CompactionConfig, now_ms: int) -> int | None:
+def waits_since_ms(segment: WaitingSegment, config: CompactionConfig, now_ms: int) -> int | None:
     """Since when a segment's first records wait, in ms, if that is too long; else None.
 
     The later of their timestamp and their append counts: else a backfill would wait too long from

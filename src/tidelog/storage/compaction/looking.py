@@ -29,6 +29,7 @@ from tidelog.storage.compaction.rules import CompactionRules
 from tidelog.storage.compaction_history import CompactionHistory, load_history
 from tidelog.storage.handles import typed_reads
 from tidelog.storage.segment import iterate_batches
+from tidelog.storage.segment_times import youngest_ms
 from tidelog.storage.trust import sure_end
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
@@ -63,6 +64,7 @@ class Finished:
     """A finished segment as `eligibility` asks for it."""
 
     segment: ClosedSegment
+    log: "LogReader"
 
     @property
     def base_offset(self) -> int:
@@ -80,9 +82,9 @@ class Finished:
         return self.segment.size_bytes
 
     @property
-    def largest_timestamp(self) -> int:
-        """Largest record timestamp in ms, -1 for none."""
-        return self.segment.largest_timestamp
+    def youngest_ms(self) -> int:
+        """See `segment_times.youngest_ms`."""
+        return youngest_ms(self.log, self.segment)
 
     @property
     def first_timestamp(self) -> int:
@@ -197,7 +199,7 @@ def look(
         history = believed_history(log)
         checkpoint = log_dir.cleaner_offset(name)
         state = LogState(
-            segments=[Finished(each) for each in segments],
+            segments=[Finished(each, log) for each in segments],
             active_base=log.active.base_offset,
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
@@ -248,7 +250,7 @@ def look_at_tier(log_dir: "LogDir", name: TopicPartition, *, is_asked: bool) -> 
     with typed_reads(log.context.directory):
         history, checkpoint = believed_history(log), log_dir.cleaner_offset(name)
         state = LogState(
-            segments=[Finished(each) for each in segments],
+            segments=[Finished(each, log) for each in segments],
             active_base=log.local_segments[0].base_offset,
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,

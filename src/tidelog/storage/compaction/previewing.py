@@ -93,7 +93,7 @@ def _judge(
 ) -> Verdict:
     config = log.context.config
     state = LogState(
-        segments=[Finished(each) for each in segments],
+        segments=[Finished(each, log) for each in segments],
         active_base=log.segments[-1].base_offset if log.segments else log.log_end_offset,
         log_start=log.log_start_offset,
         log_end=log.log_end_offset,

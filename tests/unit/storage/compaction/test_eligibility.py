@@ -24,7 +24,7 @@ class Segment:
     base_offset: int
     end_offset: int
     size_bytes: int = 100
-    largest_timestamp: int = 500
+    youngest_ms: int = 500
     first_timestamp: int = 400
     first_append_ms: int = -1
 
@@ -91,13 +91,13 @@ def test_what_is_not_durable_is_not_cleaned() -> None:
 
 @pytest.mark.parametrize(("lag", "end"), [(0, 40), (99, 40), (100, 40), (101, 20)])
 def test_records_younger_than_the_minimum_lag_stay_out(lag: int, end: int) -> None:
-    segments = [*FOUR[:2], replace(FOUR[2], largest_timestamp=NOW - 100), FOUR[3]]
+    segments = [*FOUR[:2], replace(FOUR[2], youngest_ms=NOW - 100), FOUR[3]]
     config = replace(CONFIG, min_compaction_lag_ms=lag)
     assert judge(state(segments), config, NOW).end == end
 
 
 def test_the_minimum_lag_does_not_look_at_what_is_clean() -> None:
-    segments = [replace(FOUR[0], largest_timestamp=NOW), *FOUR[1:]]
+    segments = [replace(FOUR[0], youngest_ms=NOW), *FOUR[1:]]
     config = replace(CONFIG, min_compaction_lag_ms=100)
     assert judge(state(segments, checkpoint=10), config, NOW).end == 40
     assert judge(state(segments), config, NOW).end == 0

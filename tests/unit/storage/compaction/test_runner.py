@@ -373,3 +373,23 @@ def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
     waited.clear()
     pace.take(500)
     assert sum(waited) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("clock", "is_due"), [("record-capped", True), ("record", False)])
+def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due: bool) -> None:
+    """One record from years ahead does not stop compaction for years."""
+    env = seeded_env(1)
+    directory = open_dir(
+        env,
+        min_compaction_lag_ms="60000",
+        tidelog_retention_clock=clock,
+        message_timestamp_after_max_ms=str(2**63 - 1),
+    )
+    log = directory.log("t", 0)
+    ahead_ms = env.clock.now_ms() + 2 * 365 * 86_400_000
+    log.append([NewRecord(key=b"a", value=b"1", timestamp=ahead_ms)])
+    log.append([NewRecord(key=b"a", value=b"2", timestamp=ahead_ms)])
+    log.roll()
+    assert not look(directory, NAME).verdict.dirty_bytes
+    env.clock.advance(61_000)
+    assert bool(look(directory, NAME).verdict.dirty_bytes) is is_due

@@ -1,0 +1,79 @@
+"""`retain`: retention in a directory that no broker serves; `produce` and `why` speak of it."""
+
+import pytest
+from tests.unit.cli.running import NOW, Cli, at
+
+import tidelog
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def topic(cli: Cli) -> Cli:
+    """Three finished segments of one record, a day apart; a day is kept."""
+    cli.ok("create", "t", "--config", f"retention.ms={DAY}", "--config", "segment.ms=1")
+    for _ in range(3):
+        cli.append(at(cli.clock.now_ms()), topic="t")
+        cli.clock.advance(DAY)
+    cli.append(at(cli.clock.now_ms()), topic="t")
+    return cli
+
+
+def test_a_dry_run_says_what_would_go_and_a_run_deletes_it(topic: Cli) -> None:
+    shown = topic.ok("retain", "--dry-run", "-o", "json")
+    assert [(row["partition"], row["base_offset"]) for row in shown.objects] == [
+        ("t-0", 0),
+        ("t-0", 1),
+    ]
+    assert "2 segments of" in shown.err
+    assert "would be deleted" in shown.err
+    assert len(topic.ok("read", "t", "-o", "json").objects) == 4
+    done = topic.ok("retain", "t", "-o", "json")
+    assert done.objects == shown.objects
+    assert [row["offset"] for row in topic.ok("read", "t", "-o", "json").objects] == [2, 3]
+    assert topic.ok("retain", "-o", "json").objects == []
+
+
+def test_the_library_does_the_same(topic: Cli) -> None:
+    with tidelog.open(str(topic.data), env=topic.env) as directory:
+        due = directory.retain(dry_run=True)
+        assert [one.end_offset for one in due] == [1, 2]
+    with tidelog.open(str(topic.data), env=topic.env, writable=True) as directory:
+        assert directory.retain("t") == due
+        assert directory.retain("t") == []
+
+
+def test_why_names_the_command(topic: Cli) -> None:
+    assert "`tidelog retain`" in topic.ok("why", "t").out
+
+
+def test_nothing_goes_by_age_where_nobody_set_an_age(cli: Cli) -> None:
+    cli.ok("create", "t", "--config", "segment.ms=1")
+    cli.append(at(NOW), topic="t")
+    cli.clock.advance(30 * DAY)
+    cli.append(at(cli.clock.now_ms()), topic="t")
+    result = cli.ok("retain", "-o", "json")
+    assert result.objects == []
+    assert "t has no retention.ms of its own" in result.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_told"),
+    [
+        (f"retention.ms={DAY}", True),
+        ("retention.ms=-1", False),
+        ("tidelog.retention.clock=append", False),
+        ("message.timestamp.type=LogAppendTime", False),
+        ("cleanup.policy=compact", False),
+    ],
+)
+def test_produce_tells_of_rows_that_retention_lets_go(
+    cli: Cli, setting: str, is_told: bool
+) -> None:
+    cli.ok("create", "t", "--config", setting)
+    rows = cli.data.parent / "rows.csv"
+    rows.write_text(f"key,value,at\na,1,{NOW - 2 * DAY}\na,2,{NOW}\na,3,{NOW - 30 * DAY}\n")
+    arguments = ("--key", "key", "--value", "value", "--time", "at")
+    result = cli.ok("produce", "t", "--from", str(rows), *arguments)
+    count = 2 if setting.startswith("retention.ms") else 1
+    assert (f"note: {count} of them are older than" in result.err) is is_told

@@ -1,0 +1,436 @@
+"""A standby drops its records by a proof alone; what is damaged or missing changes nothing.
+
+Over 400 lines because each kind of answer is told wrong in each way, by one leader.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.faults import SeededEnv, seeded_env
+from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
+from tests.unit.cluster.test_follow import STANDBY, follow, log_bytes, values
+
+from tidelog.cluster.follow import Follower, FollowOptions
+from tidelog.cluster.follow_leader import FetchLimits
+from tidelog.errors import ClusterFailure, CorruptBatch
+from tidelog.protocol.connection import ReceivedRequest
+from tidelog.protocol.messages import configs as cf
+from tidelog.protocol.messages import fetch as fe
+from tidelog.protocol.messages import groups as gr
+from tidelog.protocol.messages import metadata as md
+from tidelog.protocol.messages import offsets as of
+from tidelog.record.builder import build_batch
+from tidelog.record.views import walk
+from tidelog.storage.group_offsets import GroupOffset, read_group_offsets
+from tidelog.types import INT64_MAX, NewRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+P0 = TopicPartition("t", 0)
+BASE_AT, EPOCH_AT, CRC_AT = 0, 12, 17
+Lie = Callable[["DataclassInstance"], None]
+
+
+def filled(batches: int = 5) -> FakeLeader:
+    leader = FakeLeader()
+    leader.create("t")
+    more(leader, batches)
+    return leader
+
+
+def more(leader: FakeLeader, batches: int = 1, size: int = 4) -> None:
+    for _ in range(batches):
+        end = leader.log().log_end_offset
+        leader.put(*(b"%d" % (end + n) for n in range(size)))
+
+
+def lie(leader: FakeLeader, kind: type, change: Lie) -> None:
+    def mangle(_request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if isinstance(answer, kind):
+            change(answer)
+        return answer
+
+    leader.mangle = mangle
+
+
+def be_honest(leader: FakeLeader) -> None:
+    leader.mangle = lambda _request, answer: answer
+
+
+def copied(leader: FakeLeader, env: SeededEnv) -> None:
+    with follow(leader, env) as follower:
+        follower.catch_up()
+        assert follower.problems == {}
+        assert log_bytes(follower.copies[P0].log) == log_bytes(leader.log())
+
+
+def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
+    """The problem of a run in which nothing of the standby may be dropped."""
+    with follow(leader, env) as follower:
+        before = log_bytes(follower.copies[P0].log)
+        follower.catch_up()
+        copy = follower.copies[P0]
+        assert log_bytes(copy.log).startswith(before)
+        assert copy.counts.truncations == []
+        problem = follower.problems[P0]
+        assert any(str(problem) in note for note in follower.notes), "it is told"
+        return problem
+
+
+def changed_batch(number: int, at: int, data: bytes) -> Lie:
+    """Put other bytes into the batch that begins at an offset, wherever it is fetched."""
+
+    def change(answer: "DataclassInstance") -> None:
+        for topic in cast("fe.FetchResponse", answer).responses:
+            for partition in topic.partitions:
+                out = bytearray(partition.batches)
+                for batch in walk(bytes(out)):
+                    if batch.base_offset == number:
+                        out[batch.at + at : batch.at + at + len(data)] = data
+                partition.records = bytes(out)
+
+    return change
+
+
+@pytest.fixture
+def env() -> SeededEnv:
+    return seeded_env(3)
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        ("at", "data"),
+        [
+            (CRC_AT, b"\xff\xff\xff\xff"),
+            (BASE_AT, struct.pack(">q", 17)),
+            (BASE_AT, struct.pack(">q", 0)),
+            (BASE_AT, struct.pack(">q", 1 << 40)),
+            (BASE_AT + 8, struct.pack(">i", 14)),
+            (16, b"\x01"),
+            (30, b"\x55"),
+        ],
+    )
+    def test_in_the_last_batch_that_both_have_drops_nothing(
+        self, env: SeededEnv, at: int, data: bytes
+    ) -> None:
+        leader = filled()
+        copied(leader, env)
+        more(leader)
+        leader.restart()
+        lie(leader, fe.FetchResponse, changed_batch(16, at, data))
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            copy = follower.copies[P0]
+            assert copy.counts.truncations == []
+            assert values(copy.log)[:20] == [b"%d" % n for n in range(20)]
+        be_honest(leader)
+        copied(leader, env)
+
+    @pytest.mark.parametrize("base", [16, 19, 18, 300, 1 << 40, INT64_MAX, -1, 0])
+    def test_base_offset_of_the_next_batch(self, env: SeededEnv, base: int) -> None:
+        leader = filled()
+        copied(leader, env)
+        more(leader, 2)
+        lie(leader, fe.FetchResponse, changed_batch(20, BASE_AT, struct.pack(">q", base)))
+        refused(leader, env)
+        be_honest(leader)
+        copied(leader, env)
+
+    def test_leader_epoch_of_the_next_batch_below_ours(self, env: SeededEnv) -> None:
+        leader = filled(1)
+        for _ in range(3):
+            leader.restart()
+            more(leader)
+        copied(leader, env)
+        more(leader)
+        lie(leader, fe.FetchResponse, changed_batch(16, EPOCH_AT, struct.pack(">i", 1)))
+        assert "leader epoch 1 is next" in str(refused(leader, env))
+        be_honest(leader)
+        copied(leader, env)
+
+    def test_records_before_a_damaged_batch_are_taken(self, env: SeededEnv) -> None:
+        leader = filled(6)
+        lie(leader, fe.FetchResponse, changed_batch(16, CRC_AT, b"\0\0\0\0"))
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            assert isinstance(follower.problems[P0], CorruptBatch)
+            assert follower.copies[P0].log.log_end_offset == 16
+
+    def test_damage_here_proves_nothing_against_the_leader(self, env: SeededEnv) -> None:
+        leader = filled()
+        copied(leader, env)
+        path = f"{STANDBY}/t-0/00000000000000000000.log"
+        file = env.files.open(path, write=True)
+        file.pwrite(b"\x55", file.size() - 3)
+        file.close()
+        assert isinstance(refused(leader, env), CorruptBatch)
+
+    @settings(deadline=None, max_examples=60)
+    @given(st.integers(0, 6), st.integers(0, 23), st.integers(0, 61), st.integers(0, 7))
+    def test_a_flipped_bit_anywhere_loses_nothing(
+        self, number: int, extra: int, at: int, bit: int
+    ) -> None:
+        env, leader = seeded_env(3), filled(3)
+        copied(leader, env)
+        leader.restart()
+        more(leader, 4)
+
+        def flip(answer: "DataclassInstance") -> None:
+            for topic in cast("fe.FetchResponse", answer).responses:
+                for partition in topic.partitions:
+                    out = bytearray(partition.batches)
+                    for batch in walk(bytes(out)):
+                        if batch.base_offset == number * 4:
+                            out[batch.at + (at + extra if at == 61 else at)] ^= 1 << bit
+                    partition.records = bytes(out)
+
+        lie(leader, fe.FetchResponse, flip)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            assert follower.copies[P0].counts.truncations == []
+            assert values(follower.copies[P0].log)[:12] == [b"%d" % n for n in range(12)]
+        be_honest(leader)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            copy = follower.copies[P0]
+            assert values(copy.log)[:12] == [b"%d" % n for n in range(12)]
+            if not 12 <= at < 16 and not 12 <= at + extra < 16:
+                assert copy.problem is None
+                assert log_bytes(copy.log) == log_bytes(leader.log())
+
+
+class TestJumps:
+    def test_what_compaction_left_out_is_believed_with_a_batch_behind_it(
+        self, env: SeededEnv
+    ) -> None:
+        leader = filled(2)
+        for base in (12, 20, 40):  # 8 to 11, 13 to 19 and 21 to 39 are compacted away
+            batch = build_batch(
+                [NewRecord(value=b"x", timestamp=1)], base_offset=base, leader_epoch=0
+            )
+            leader.log().append_as_follower(batch)
+        for limit in (1, 1 << 20):
+            fresh = seeded_env(limit + 5)
+            options = FollowOptions(limits=FetchLimits(partition_max_bytes=limit))
+            with Follower.open(STANDBY, HOST, PORT, options, seams=leader.seams(fresh)) as follower:
+                follower.catch_up()
+                assert follower.problems == {}
+                assert log_bytes(follower.copies[P0].log) == log_bytes(leader.log())
+
+    def test_nothing_above_the_high_watermark_is_copied(self, env: SeededEnv) -> None:
+        leader = filled()
+
+        def lower(answer: "DataclassInstance") -> None:
+            for topic in cast("fe.FetchResponse", answer).responses:
+                for partition in topic.partitions:
+                    partition.high_watermark = 12
+
+        lie(leader, fe.FetchResponse, lower)
+        assert "its high watermark is 12" in str(refused(leader, env))
+        with follow(leader, env) as follower:
+            assert follower.copies[P0].log.log_end_offset == 12
+        be_honest(leader)
+        copied(leader, env)
+
+
+def starts_at(offset: int) -> Lie:
+    def change(answer: "DataclassInstance") -> None:
+        for topic in cast("of.ListOffsetsResponse", answer).topics:
+            for partition in topic.partitions:
+                partition.offset = offset
+
+    return change
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("start", [1, 12, 20, 1_000_000, -1])
+    @pytest.mark.parametrize("before", [0, 2])
+    def test_a_wrong_log_start_leaves_nothing_out(
+        self, env: SeededEnv, start: int, before: int
+    ) -> None:
+        leader = filled(before)
+        copied(leader, env)
+        more(leader, 5 - before)
+        lie(leader, of.ListOffsetsResponse, starts_at(start))
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            copy = follower.copies[P0]
+            assert copy.problem is not None or log_bytes(copy.log) == log_bytes(leader.log())
+            assert copy.counts.lost == []
+            assert copy.counts.truncations == []
+        be_honest(leader)
+        copied(leader, env)
+
+    def test_an_empty_standby_that_began_too_late_begins_anew(self, env: SeededEnv) -> None:
+        leader = filled()
+        with follow(leader, env) as follower:
+            follower.copies[P0].log.begin_at(1_000_000)
+        copied(leader, env)
+
+    @pytest.mark.parametrize(
+        "end", [of.EpochEndOffset(partition=0, leader_epoch=0, end_offset=8), of.EpochEndOffset()]
+    )
+    @pytest.mark.parametrize("times", [1, 1000])
+    def test_a_wrong_end_of_an_epoch_drops_nothing(
+        self, env: SeededEnv, end: of.EpochEndOffset, times: int
+    ) -> None:
+        leader = filled()
+        copied(leader, env)
+        left = [times]
+
+        def change(answer: "DataclassInstance") -> None:
+            if left[0] > 0:
+                left[0] -= 1
+                for topic in cast("of.OffsetForLeaderEpochResponse", answer).topics:
+                    topic.partitions = [dataclasses.replace(end, partition=0)]
+
+        lie(leader, of.OffsetForLeaderEpochResponse, change)
+        assert "leader" in str(refused(leader, env))
+        be_honest(leader)
+        copied(leader, env)
+
+    def test_a_leader_from_a_backup_takes_nothing_until_it_has_other_records(
+        self, env: SeededEnv
+    ) -> None:
+        leader = filled()
+        copied(leader, env)
+        leader.log().truncate_to(8)
+        leader.restart()
+        assert "put back from a backup" in str(refused(leader, env))
+        more(leader)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            copy = follower.copies[P0]
+            assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(8, 20)]
+            assert any("offsets 8 to 20 were dropped" in note for note in follower.notes)
+            assert log_bytes(copy.log) == log_bytes(leader.log())
+
+    @pytest.mark.parametrize("kind", [of.ListOffsetsResponse, of.OffsetForLeaderEpochResponse])
+    @pytest.mark.parametrize("code", [29, -1, 6, None])
+    def test_a_step_that_is_refused_or_left_out_is_told(
+        self, env: SeededEnv, kind: type, code: int | None
+    ) -> None:
+        leader = filled()
+        copied(leader, env)
+
+        def change(answer: "DataclassInstance") -> None:
+            for topic in cast("of.ListOffsetsResponse", answer).topics:
+                for partition in topic.partitions:
+                    partition.error_code = code or 0
+                if code is None:
+                    topic.partitions = []
+
+        lie(leader, kind, change)
+        problem = refused(leader, env)
+        assert isinstance(problem, ClusterFailure)
+        assert problem.error_code == code
+        be_honest(leader)
+        copied(leader, env)
+
+
+class TestSettings:
+    def _lie(self, leader: FakeLeader, how: str) -> None:
+        def change(answer: "DataclassInstance") -> None:
+            found = cast("cf.DescribeConfigsResponse", answer)
+            if how == "topic":
+                found.results = []
+            for result in found.results:
+                if how == "all":
+                    result.configs = []
+                result.configs = [one for one in result.configs if one.name != how]
+
+        lie(leader, cf.DescribeConfigsResponse, change)
+
+    @pytest.mark.parametrize("how", ["topic", "all", "retention.ms"])
+    def test_those_that_are_missing_stay_and_delete_nothing(self, env: SeededEnv, how: str) -> None:
+        leader = filled()
+        copied(leader, env)
+        self._lie(leader, how)
+        seams = leader.seams(env)
+        with Follower.open(STANDBY, HOST, PORT, FollowOptions(), seams=seams) as follower:
+            env.clock.advance(10**11)
+            for _ in range(4):
+                follower.round()
+                env.clock.advance(31_000)
+            assert follower._directory.topic("t").given["retention.ms"] == "-1"
+            assert len(values(follower.copies[P0].log)) == 20
+            assert any("says nothing of the retention" in note for note in follower.notes)
+
+    @pytest.mark.parametrize("how", ["topic", "retention.ms"])
+    def test_a_new_topic_waits_for_them(self, env: SeededEnv, how: str) -> None:
+        leader = filled()
+        self._lie(leader, how)
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            assert "says nothing of the retention" in str(follower.problems[P0])
+            assert list(follower._directory.topics()) == []
+            be_honest(leader)
+            follower.sync()
+            follower.catch_up()
+            assert follower.problems == {}
+            assert len(values(follower.copies[P0].log)) == 20
+
+
+class TestTopicsAndGroups:
+    @pytest.mark.parametrize("is_new_run", [False, True])
+    @pytest.mark.parametrize("code", [0, 29])
+    def test_a_topic_that_is_not_named_stands_still(
+        self, env: SeededEnv, is_new_run: bool, code: int
+    ) -> None:
+        leader = filled()
+        copied(leader, env)
+
+        def change(answer: "DataclassInstance") -> None:
+            found = cast("md.MetadataResponse", answer)
+            for topic in found.topics:
+                topic.error_code, topic.partitions = code, []
+            found.topics = found.topics if code else []
+
+        if is_new_run:
+            lie(leader, md.MetadataResponse, change)
+        with follow(leader, env) as follower:
+            lie(leader, md.MetadataResponse, change)
+            follower.sync()
+            follower.catch_up()
+            assert ("error 29" if code else "has it no more") in str(follower.problems[P0])
+            assert len(values(follower._directory.log("t", 0))) == 20
+            be_honest(leader)
+            follower.sync()
+            follower.catch_up()
+            assert follower.problems == {}
+
+    def test_a_partition_that_is_not_named_stands_still(self, env: SeededEnv) -> None:
+        leader = FakeLeader()
+        leader.create("t", partitions=3)
+        with follow(leader, env) as follower:
+
+            def change(answer: "DataclassInstance") -> None:
+                for topic in cast("md.MetadataResponse", answer).topics:
+                    topic.partitions = topic.partitions[:1]
+
+            lie(leader, md.MetadataResponse, change)
+            follower.sync()
+            follower.catch_up()
+            assert sorted(name.partition for name in follower.problems) == [1, 2]
+
+    def test_groups_that_are_not_named_keep_their_offsets(self, env: SeededEnv) -> None:
+        leader = filled()
+        leader.groups = {"g": [GroupOffset("t", 0, 8)], "h": [GroupOffset("t", 0, 4)]}
+        copied(leader, env)
+        leader.groups["g"] = [GroupOffset("t", 0, 12)]
+
+        def change(answer: "DataclassInstance") -> None:
+            found = cast("gr.ListGroupsResponse", answer)
+            found.groups = [group for group in found.groups if group.group_id == "g"]
+
+        lie(leader, gr.ListGroupsResponse, change)
+        copied(leader, env)
+        found = read_group_offsets(env.files, STANDBY)
+        assert found is not None
+        assert found.groups == {"g": [GroupOffset("t", 0, 12)], "h": [GroupOffset("t", 0, 4)]}

@@ -1,0 +1,109 @@
+"""Topics that a write or a job makes where they are missing: checked first, made after."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import tidelog
+from tidelog.env import os_env
+from tidelog.errors import ConfigError, DirectoryLocked, InvalidRequest, InvalidTopic
+from tidelog.spark.jobs.targets import NewTarget, find_or_plan, new_target
+from tidelog.spark.places import Place
+from tidelog.spark.sink import make_stream_writer, make_writer
+
+ROWS = StructType([StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    path = str(tmp_path / "log")
+    with tidelog.open(path, writable=True) as directory:
+        directory.create_topic("there", partitions=2, config={"retention.ms": "5000"})
+    return path
+
+
+def write(root: str, topic: str, **options: str) -> None:
+    given = {"path": root, "topic": topic, "lockWaitMs": "0", **options}
+    make_writer(given, ROWS, overwrite=False)
+
+
+def test_a_missing_topic_is_made_with_its_settings(root: str) -> None:
+    write(root, "new", createPartitions="3", createConfig='{"retention.ms": 7}')
+    make_stream_writer({"path": root, "topic": "more", "createPartitions": "1"}, ROWS)
+    with tidelog.open(root) as directory:
+        info = directory.topic("new")
+        assert (info.partitions, info.given) == (3, {"retention.ms": "7"})
+        assert directory.topic("more").partitions == 1
+
+
+def test_a_topic_that_is_there_stays_as_it_is(root: str) -> None:
+    write(root, "there", createPartitions="9", createConfig='{"retention.ms": "1"}')
+    with tidelog.open(root) as directory:
+        assert directory.topic("there").partitions == 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "options", "error"),
+    [
+        ("new", {"createPartitions": "1", "createConfig": '{"retention.ms": "no"}'}, ConfigError),
+        ("new", {"createPartitions": "1", "createConfig": '{"x": [1]}'}, InvalidRequest),
+        ("new", {"createPartitions": "0"}, InvalidRequest),
+        ("new", {"createConfig": "{}"}, InvalidRequest),
+        ("n/w", {"createPartitions": "1"}, InvalidTopic),
+    ],
+)
+def test_what_is_refused_makes_nothing(
+    root: str, topic: str, options: dict[str, str], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        write(root, topic, **options)
+    with tidelog.open(root) as directory:
+        assert list(directory.topics()) == ["there"]
+
+
+def test_rows_that_name_their_topics_need_topics_that_exist(root: str) -> None:
+    with pytest.raises(InvalidRequest, match="needs the option topic"):
+        make_writer({"path": root, "createPartitions": "1"}, ROWS, overwrite=False)
+
+
+def test_the_lock_holder_alone_makes_topics(root: str) -> None:
+    with tidelog.open(root, writable=True), pytest.raises(DirectoryLocked):
+        write(root, "new", createPartitions="1")
+
+
+def test_a_job_plans_a_missing_topic_without_making_anything(tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "nowhere"))
+    new = NewTarget(partitions=3, config={"retention.ms": "7"})
+    target, is_new = find_or_plan(place, "new", new)
+    assert (target.partitions, target.config.retention_ms, is_new) == (3, 7, True)
+    with pytest.raises(ConfigError):
+        find_or_plan(place, "new", NewTarget(partitions=3, config={"retention.ms": "no"}))
+    assert not os_env().files.exists(place.address)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "config", "told"),
+    [
+        (3, {}, "there is there with 2 partitions, not 3"),
+        (2, {"retention.ms": "7"}, "there is there with retention.ms=5000, not 7"),
+        (2, {"cleanup.policy": "compact"}, "cleanup.policy=delete, not compact"),
+    ],
+)
+def test_a_topic_that_is_there_otherwise_is_refused(
+    root: str, partitions: int, config: dict[str, str], told: str
+) -> None:
+    """Settings that were asked for are never passed over in silence."""
+    with pytest.raises(InvalidRequest, match=told):
+        find_or_plan(Place(root), "there", NewTarget(partitions=partitions, config=config))
+
+
+def test_a_topic_that_is_there_as_asked_is_taken(root: str) -> None:
+    new = NewTarget(partitions=2, config={"retention.ms": "5000"})
+    target, is_new = find_or_plan(Place(root), "there", new)
+    assert (target.partitions, is_new) == (2, False)
+
+
+def test_settings_without_a_number_of_partitions_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="say how many partitions"):
+        new_target(None, {"retention.ms": "7"})
