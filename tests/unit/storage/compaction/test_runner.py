@@ -16,7 +16,7 @@ from tidelog.storage.attach import ensure_finished
 from tidelog.storage.compacting import CleanedSwap
 from tidelog.storage.compaction.eligibility import DueReason
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
-from tidelog.storage.compaction.process import Pace
+from tidelog.storage.compaction.process import InProcess, Pace
 from tidelog.storage.compaction.runner import CleanerOptions, clean_partition, look
 from tidelog.storage.compaction.swap import _Place
 from tidelog.storage.compaction_history import HISTORY_FILE
@@ -393,3 +393,37 @@ def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due
     assert not look(directory, NAME).verdict.dirty_bytes
     env.clock.advance(61_000)
     assert bool(look(directory, NAME).verdict.dirty_bytes) is is_due
+
+
+GENERATIONAL = {"tidelog_compaction_scheduler": "generational"}
+
+
+def test_tombstones_of_an_idle_log_go_by_generations_with_no_retention() -> None:
+    """The pass that meets one lets it stay, as in Kafka; the next one lets it go."""
+    env = seeded_env(1)
+    with open_dir(env, delete_retention_ms="0", **GENERATIONAL) as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, b"a", b"b")
+        append(env, log, b"a", value=None)
+        clean_partition(log_dir, NAME, InProcess(env), ASKED)
+        assert keys(log) == [(1, b"b"), (2, b"a")]
+        env.clock.advance(1)
+        clean_partition(log_dir, NAME, InProcess(env), DUE)
+        assert keys(log) == [(1, b"b")]
+        env.clock.advance(1)
+        assert look(log_dir, NAME).verdict.due is None
+
+
+def test_tombstones_go_by_generations_though_a_segment_ends_between_any_two_looks() -> None:
+    env = seeded_env(1)
+    with open_dir(env, delete_retention_ms="1000", **GENERATIONAL) as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, *(b"key %d" % n for n in range(100)))
+        append(env, log, b"key 7", value=None)
+        clean_partition(log_dir, NAME, InProcess(env), ASKED)
+        assert (100, b"key 7") in keys(log)
+        for number in range(3):
+            env.clock.advance(1100)
+            append(env, log, b"other %d" % number)
+            clean_partition(log_dir, NAME, InProcess(env), DUE)
+        assert (100, b"key 7") not in keys(log)

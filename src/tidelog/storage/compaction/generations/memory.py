@@ -11,6 +11,7 @@ from typing import Self
 from tidelog.env import Env
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.storage import files
+from tidelog.storage.compaction.eligibility import HORIZON_PART
 from tidelog.storage.compaction.generations.coverage import (
     after_cleaning,
     after_merging,
@@ -274,23 +275,29 @@ class Generations:
     ) -> bool:
         """Whether a full pass is due for tombstones that have had their time.
 
-        Once in a retention time at most, and on a busy log only after so many new records as it
-        has keys: rewriting all of it for each tombstone would be brute force.
+        Once in a retention time at most: rewriting all of the log for each tombstone would be
+        brute force. A busy log waits for as many new records as it has keys, but no longer than a
+        tenth of the retention.
         """
         known = self._known
-        if not any(self._is_overdue(each, demand.cleanable_end) for each in segments):
+        overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
+        if not overdue:
             return False
         if known.swept_ms != UNKNOWN and now_ms - known.swept_ms < retention_ms:
             return False
-        is_idle = demand.cleanable_end == known.planned_to
-        return is_idle or demand.cleanable_end - known.swept_to >= known.samples.key_count
+        if demand.cleanable_end == known.planned_to:
+            return True
+        due_ms = min(known.rows[each.base_offset].due_ms for each in overdue)
+        is_late = now_ms - due_ms >= retention_ms // HORIZON_PART
+        return is_late or demand.cleanable_end - known.swept_to >= known.samples.key_count
 
     def _is_overdue(self, segment: SegmentFacts, cleanable_end: int) -> bool:
         """Whether it has tombstones that may go, and that the last full pass could not let go."""
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
         was_swept = segment.end_offset <= self._known.swept_to
-        return not was_swept or self._known.rows[segment.base_offset].due_ms > self._known.swept_ms
+        # With a retention of 0 both are the time of the pass that met the tombstone.
+        return not was_swept or self._known.rows[segment.base_offset].due_ms >= self._known.swept_ms
 
     # -- afterwards ------------------------------------------------------------------------------
 
