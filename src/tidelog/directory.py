@@ -15,24 +15,21 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from tidelog.appending import Appending
 from tidelog.choices import takes_choices
-from tidelog.closing import Closing
 from tidelog.config import ConfigNote
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.objects import env_for, local_path
 from tidelog.record.record import Record
-from tidelog.storage.log import BATCH_BYTES, AppendResult, Log
+from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader, unknown_times_note
-from tidelog.storage.partitioner import Partitioner
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
     ClockName,
-    Codec,
     IsolationLevel,
-    NewRecord,
     OffsetAndTimestamp,
     RecordCount,
     TopicPartition,
@@ -53,12 +50,11 @@ When = int | str
 
 
 @takes_choices()
-class Directory(Closing):
+class Directory(Appending):
     """A directory of topics."""
 
     def __init__(self, log_dir: LogDir) -> None:
-        self._log_dir = log_dir
-        self._partitioners: dict[str, Partitioner] = {}
+        super().__init__(log_dir)
 
     @classmethod
     def open(
@@ -163,106 +159,6 @@ class Directory(Closing):
     def log(self, topic: str, partition: int) -> Log:
         """One partition, for writing; raises ReadOnly where the directory is open for reading."""
         return self._log_dir.log(topic, partition)
-
-    # -- appending ---------------------------------------------------------------------------
-
-    def append(
-        self,
-        topic: str,
-        records: Iterable[NewRecord],
-        *,
-        partition: int | None = None,
-        codec: Codec = Codec.NONE,
-        batch_bytes: int = BATCH_BYTES,
-    ) -> dict[int, AppendResult]:
-        """Append records; what each partition that got some answered.
-
-        Records go where Kafka's clients would send them: by murmur2 of the key; those without a
-        key to one partition that is drawn anew for each call. Within a partition all are appended
-        or none; across partitions each stands for itself.
-
-        Args:
-            topic: Its name.
-            records: Keys, values, create times (the clock's where they have none), headers.
-            partition: The partition for them all; chosen by key where None.
-            codec: Compression, unless the topic's `compression.type` says another.
-            batch_bytes: Where a batch is closed, before compression.
-
-        Raises:
-            UnknownTopic, ReadOnly, and what `Log.append` raises.
-        """
-        groups = self._by_partition(topic, records, partition)
-        return {
-            number: self._log_dir.log(topic, number).append(
-                group, codec=codec, batch_bytes=batch_bytes
-            )
-            for number, group in groups.items()
-        }
-
-    def append_table(
-        self,
-        topic: str,
-        table: "pa.Table | pa.RecordBatch",
-        *,
-        codec: Codec = Codec.NONE,
-        batch_bytes: int = BATCH_BYTES,
-    ) -> dict[int, AppendResult]:
-        """Append the rows of an Arrow table; the last answer of each partition that got some.
-
-        Rows keep their order within a partition. They are appended by pieces of about
-        `APPEND_BYTES`: a failure leaves the pieces before it in the log.
-
-        Args:
-            topic: Its name.
-            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, all
-                optional, and `partition` (int) for those who choose it themselves.
-            codec: Compression, unless the topic's `compression.type` says another.
-            batch_bytes: Where a batch is closed, before compression.
-
-        Raises:
-            InvalidRequest: Another column, a wrong type, or a partition that is not there.
-            MissingDependency: pyarrow, numpy or numba is not installed.
-            UnknownTopic, ReadOnly, and what `Log.append_batches` raises.
-        """
-        from tidelog.tables import append_table
-
-        return append_table(
-            self._log_dir,
-            topic,
-            table,
-            keyless=self._keyless_partition(topic),
-            codec=codec,
-            batch_bytes=batch_bytes,
-        )
-
-    def _keyless_partition(self, topic: str) -> int:
-        partitioner = self._partitioner(topic)
-        partitioner.switch()
-        return partitioner.choose(None)
-
-    def _by_partition(
-        self, topic: str, records: Iterable[NewRecord], partition: int | None
-    ) -> dict[int, list[NewRecord]]:
-        if partition is not None:
-            return {partition: list(records)}
-        partitioner = self._partitioner(topic)
-        partitioner.switch()
-        groups: dict[int, list[NewRecord]] = {}
-        for record in records:
-            groups.setdefault(partitioner.choose(record.key), []).append(record)
-        return groups
-
-    def _partitioner(self, topic: str) -> Partitioner:
-        count = self.topic(topic).partitions
-        found = self._partitioners.get(topic)
-        if found is None or found.partition_count != count:
-            found = Partitioner(count, self._log_dir.env.random)
-            self._partitioners[topic] = found
-        return found
-
-    def flush(self) -> None:
-        """Make everything appended durable, in every partition that was written to."""
-        self._log_dir.flush()
 
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> "list[DueSegment]":
         """Apply retention: delete the finished segments that the topics' settings let go.

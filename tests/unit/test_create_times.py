@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 from tests.unit.cli.running import NOW, Cli
 
-from tidelog.cluster.appends import _refuse_time
+from tidelog.cluster.appends import refuse_time
 from tidelog.cluster.broker_rows import table_rows, times
 from tidelog.directory import Directory
 from tidelog.errors import InvalidTimestamp
@@ -91,7 +91,7 @@ def test_a_record_refuses_them_too(ms: int) -> None:
 @pytest.mark.parametrize("ms", [-2, -5])
 def test_so_does_what_sends_to_brokers(ms: int) -> None:
     with pytest.raises(InvalidTimestamp, match=REASON):
-        _refuse_time("flights-0", ms)
+        refuse_time("flights-0", ms)
 
 
 def test_minus_1_is_no_time_and_the_bounds_are_taken() -> None:

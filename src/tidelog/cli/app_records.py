@@ -40,6 +40,7 @@ from tidelog.cli.surroundings import Surroundings
         "tidelog produce flights --from flights.parquet --key tailnum --codec zstd",
         "kcat -C -t flights | tidelog produce flights --from - --format lines",
         "tidelog produce flights --from flights.csv --key tailnum --bootstrap broker:9092",
+        "tidelog produce flights --from flights.csv --key tailnum --once flights-2013 --check",
     ),
 )
 @topic_argument
@@ -64,6 +65,12 @@ from tidelog.cli.surroundings import Surroundings
 @click.option("--codec", type=click.Choice(CODECS), default=CODECS[0], help="Compression.")
 @click.option(
     "--accept-clock", is_flag=True, help="Append although the clock jumped by over an hour."
+)
+@click.option("--check", is_flag=True, help="Read the whole input before anything is appended.")
+@click.option(
+    "--once",
+    metavar="NAME",
+    help="Name of the source: its rows are appended once, however often this is run.",
 )
 @one_of(
     "--output",
@@ -91,6 +98,8 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
     partition: int | None,
     codec: str,
     accept_clock: bool,
+    check: bool,
+    once: str | None,
     kind: Format,
     zone: str | None,
 ) -> None:
@@ -114,6 +123,8 @@ def _produce(  # noqa: PLR0913 - one parameter for each option
         codec=produce.codec_of(codec),
         zone=zone,
         accept_clock=accept_clock,
+        check=check,
+        once=once,
     )
     produce.produce(surroundings, place, topic, options, kind)
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tidelog.cli import inputs, output, times
 from tidelog.cli.brokers import open_remote
@@ -23,6 +25,7 @@ from tidelog.types import Codec, NewRecord, TimestampType
 if TYPE_CHECKING:
     from tidelog.cluster.remote_directory import RemoteDirectory
     from tidelog.directory import Directory
+    from tidelog.storage.numbered_loads import Loaded
 
 STDIN: Final = "-"
 # What one append holds: enough to fill batches of several partitions, little enough for memory.
@@ -47,6 +50,8 @@ class ProduceOptions:
         codec: Compression of the batches.
         zone: Where times without a zone are meant.
         accept_clock: Append although the clock jumped.
+        check: Read the whole input before anything is appended.
+        once: Name of the source, whose rows are appended at most once each.
     """
 
     source: str
@@ -56,6 +61,8 @@ class ProduceOptions:
     codec: Codec
     zone: str | None
     accept_clock: bool
+    check: bool = False
+    once: str | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +78,11 @@ class _Tally:
             count, first, _, _ = self.partitions.get(number, (0, result.base_offset, 0, 0))
             count += result.last_offset - result.base_offset + 1
             self.partitions[number] = (count, first, result.last_offset, result.append_time_ms)
+
+    def take_loaded(self, loaded: "Loaded") -> None:
+        """Count what a numbered load has appended."""
+        for number, (rows, first, last, append_ms) in loaded.partitions.items():
+            self.partitions[number] = rows, first, last, append_ms
 
     @property
     def records(self) -> int:
@@ -98,10 +110,15 @@ def produce(
         _open_source(surroundings, options) as source,
     ):
         tally.oldest_ms = _oldest_ms(surroundings, directory, topic)
+        if options.check:
+            _check(surroundings, source, options)
         records = _records(surroundings, source, options)
         try:
             with _progress(surroundings, source, options) as advance:
-                _append_all(directory, topic, records, options, tally, advance)
+                if options.once is None:
+                    _append_all(directory, topic, records, options, tally, advance)
+                else:
+                    _load_once(surroundings, directory, topic, records, options, tally)
             directory.flush()
         except Refused as error:
             raise Refused(f"{error}; {tally.records} rows before it were appended") from error
@@ -147,6 +164,37 @@ def _open_target(
             " `tidelog accept-clock --data DIR` where its directory is"
         )
     return open_remote(surroundings, place.access)
+
+
+def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions) -> None:
+    """Read the whole input, so that a row that can't be taken is found before any is appended."""
+    try:
+        for _ in _records(surroundings, source, options):
+            pass
+    except Refused as error:
+        raise Refused(f"{error}; nothing was appended") from error
+    source.seek(0)
+
+
+def _load_once(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    topic: str,
+    records: Iterator[NewRecord],
+    options: ProduceOptions,
+    tally: _Tally,
+) -> None:
+    assert options.once is not None
+    loaded = directory.load_once(
+        topic,
+        records,
+        source=options.once,
+        partition=options.partition,
+        codec=options.codec,
+    )
+    tally.take_loaded(loaded)
+    if loaded.skipped:
+        surroundings.say(f"{loaded.skipped} rows of {options.once} were there before: left out")
 
 
 def _append_all(
@@ -219,8 +267,14 @@ def _records(
 
 @contextmanager
 def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterator[BinaryIO]:
-    if options.source == STDIN:
+    if options.source == STDIN and not options.check:
         yield surroundings.stdin
+        return
+    if options.source == STDIN:
+        with TemporaryFile() as file:
+            copyfileobj(surroundings.stdin, file)
+            file.seek(0)
+            yield cast("BinaryIO", file)
         return
     with Path(options.source).open("rb") as file:
         yield file

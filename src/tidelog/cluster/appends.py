@@ -38,7 +38,7 @@ _POLL_S: Final = 0.1
 _QUEUE_KBYTES: Final = 64 << 10
 _QUEUE_RECORDS: Final = 200_000
 # The library numbers the types of timestamps from 1.
-_STAMPED: Final = 2
+STAMPED: Final = 2
 _FATAL: Final = -150
 
 
@@ -234,7 +234,7 @@ class _Lane:
 
         call.sent()
         try:
-            _refuse_time(where, row[3])
+            refuse_time(where, row[3])
             self._queue(topic, row, hear)
         except KafkaException as error:
             failure = self._typed(where, error.args[0])
@@ -284,7 +284,7 @@ class _Lane:
             if offset is None:
                 call.failed(self._unproven(where))
             else:
-                call.arrived(partition, offset, stamp_ms if kind == _STAMPED else NO_TIMESTAMP)
+                call.arrived(partition, offset, stamp_ms if kind == STAMPED else NO_TIMESTAMP)
         elif error.code() in PURGED:
             call.failed(Closed(f"{where}: closed before the record was sent"))
         else:
@@ -312,7 +312,7 @@ class _Lane:
         self._thread.join()
 
 
-def _refuse_time(where: str, time_ms: int) -> None:
+def refuse_time(where: str, time_ms: int) -> None:
     """Raise InvalidTimestamp for a create time that would not be in the log, or means nothing."""
     if time_ms == 0:
         raise InvalidTimestamp(

@@ -24,7 +24,7 @@ from tidelog.cluster.remote_scan import Reading, RemoteScan
 from tidelog.cluster.topics import RemoteTopic
 from tidelog.directory import When
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidPartitions, InvalidRecord, InvalidRequest
+from tidelog.errors import InvalidPartitions, InvalidRequest
 from tidelog.markup import html_table
 from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tidelog.frames import TopicChoice
     from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats
+    from tidelog.storage.numbered_loads import Loaded
 
 # How long a topic's number of partitions is believed, as Kafka's clients do (metadata.max.age.ms).
 _COUNTS_MAX_AGE_MS: Final = 300_000
@@ -70,6 +71,7 @@ class RemoteDirectory(Closing):
         self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
         self._cluster.admin()  # made now, so that threads need not agree who makes it
         self._reading = Reading(cluster=self._cluster, client=client, env=env)
+        self._codec_name = codec_name
         self._sender = appends.Sender(self._cluster, codec_name)
         self._lock = threading.Lock()
         # How many partitions a topic has, and until when that is believed.
@@ -182,13 +184,47 @@ class RemoteDirectory(Closing):
         codec: Codec | None = None,
     ) -> "Future[dict[int, AppendResult]]":
         """`append` that does not wait: what becomes its answer, once the records are queued."""
+        return self._sender.send(topic, self._rows(topic, records, partition), codec)
+
+    def _rows(
+        self, topic: str, records: Iterable[NewRecord], partition: int | None
+    ) -> Iterator[appends.Row]:
         partitioner = self._partitioner(topic)
         if partition is not None and not 0 <= partition < partitioner.partition_count:
             last = partitioner.partition_count - 1
             raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {partition}")
         now_ms = self._env.clock.now_ms()
-        rows = (_row(record, partitioner, partition, now_ms) for record in records)
-        return self._sender.send(topic, rows, codec)
+        return (_row(record, partitioner, partition, now_ms) for record in records)
+
+    def load_once(
+        self,
+        topic: str,
+        records: Iterable[NewRecord],
+        *,
+        source: str,
+        partition: int | None = None,
+        codec: Codec | None = None,
+    ) -> "Loaded":
+        """Append the rows of a source that a topic doesn't have yet, by transactions.
+
+        Args:
+            topic: Its name.
+            records: All rows of the source, from the first one; those that were loaded before
+                under the source's name are passed over. Rows are committed some thousands at a
+                time: what was committed before an error stays, and the next call goes on behind.
+            source: Its name.
+            partition: The partition for them all; chosen by key where None.
+            codec: Compression of the batches; what `compression.type` says where None.
+
+        Raises:
+            InvalidRequest: The source has fewer rows than were loaded of it.
+            UnknownTopic, and what `append` raises: The rows of the last transaction are aborted.
+        """
+        from tidelog.cluster.numbered_loads import load_once
+
+        name = self._codec_name if codec is None else codec.config_name
+        rows = self._rows(topic, records, partition)
+        return load_once(self._cluster, topic, rows, source=source, codec_name=name)
 
     def append_table(
         self,
@@ -502,11 +538,7 @@ class RemoteDirectory(Closing):
 def _row(
     record: NewRecord, partitioner: Partitioner, partition: int | None, now_ms: int
 ) -> appends.Row:
-    """What is sent of a record; raises InvalidRecord for text, which the library would encode."""
-    key: object = record.key
-    value: object = record.value
-    if isinstance(key, str) or isinstance(value, str):
-        raise InvalidRecord("keys and values are bytes, not str: encode the text")
+    """Return what is sent of a record."""
     return (
         partitioner.choose(record.key) if partition is None else partition,
         record.key,

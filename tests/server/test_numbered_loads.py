@@ -1,0 +1,73 @@
+"""`load_once` and `produce --once` at a broker: rows and their count are committed together."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from tidelog.errors import InvalidRequest, InvalidTimestamp
+from tidelog.types import NewRecord
+
+pytest.importorskip("confluent_kafka")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[tidelog.RemoteDirectory]:
+    with (
+        tidelog.broker(str(tmp_path / "data")) as broker,
+        tidelog.connect(broker.bootstrap_servers) as log,
+    ):
+        log.create_topic("flights", partitions=2)
+        yield log
+
+
+def rows(count: int) -> list[NewRecord]:
+    return [NewRecord(key=b"%d" % n, value=b"%d" % n) for n in range(count)]
+
+
+def values(log: tidelog.RemoteDirectory) -> Counter[bytes | None]:
+    found = log.records("flights", isolation="read_committed")  # type: ignore[arg-type]
+    return Counter(record.value for _, record in found)
+
+
+def test_a_load_that_is_run_again_appends_what_is_new(log: tidelog.RemoteDirectory) -> None:
+    first = log.load_once("flights", rows(10), source="mine")
+    assert (first.rows, first.skipped) == (10, 0)
+    assert sum(one.rows for one in first.partitions.values()) == 10
+    again = log.load_once("flights", rows(10), source="mine")
+    assert (again.rows, again.skipped, again.partitions) == (0, 10, {})
+    more = log.load_once("flights", rows(13), source="mine", codec="zstd")  # type: ignore[arg-type]
+    assert (more.rows, more.skipped) == (3, 10)
+    assert values(log) == Counter(b"%d" % n for n in range(13))
+
+
+def test_a_row_that_can_not_be_read_ends_it_behind_the_rows_before(
+    log: tidelog.RemoteDirectory,
+) -> None:
+    def broken() -> Iterator[NewRecord]:
+        yield from rows(3)
+        raise InvalidRequest("line 4")
+
+    with pytest.raises(InvalidRequest, match="line 4"):
+        log.load_once("flights", broken(), source="mine")
+    assert log.load_once("flights", rows(5), source="mine").skipped == 3
+    assert values(log) == Counter(b"%d" % n for n in range(5))
+
+
+def test_a_refused_row_aborts_its_transaction(log: tidelog.RemoteDirectory) -> None:
+    bad = [*rows(3), NewRecord(value=b"x", timestamp=0)]
+    with pytest.raises(InvalidTimestamp):
+        log.load_once("flights", bad, source="mine")
+    assert values(log) == {}
+    assert log.load_once("flights", rows(5), source="mine").skipped == 0
+    assert values(log) == Counter(b"%d" % n for n in range(5))
+
+
+def test_fewer_rows_than_were_loaded_are_another_source(log: tidelog.RemoteDirectory) -> None:
+    log.load_once("flights", rows(5), source="mine")
+    with pytest.raises(InvalidRequest, match="has 5 rows of 'mine', and this input has 2"):
+        log.load_once("flights", rows(2), source="mine")
+    log.load_once("flights", rows(2), source="other")
+    assert sum(values(log).values()) == 7
