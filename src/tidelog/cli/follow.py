@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -67,13 +68,18 @@ class StandbyOptions:
 def follow(surroundings: Surroundings, options: StandbyOptions, kind: Format) -> ExitCode:
     """Copy until caught up (`once`) or told to stop; 2 where a partition stands still."""
     from tidelog.cluster.follow import Seams
+    from tidelog.cluster.follow_transport import connect_socket
 
     stopped = threading.Event()
-    seams = Seams(env=surroundings.env, pause=stopped.wait)
+    connect = partial(connect_socket, is_stopped=stopped.is_set)
+    seams = Seams(env=surroundings.env, connect=connect, pause=stopped.wait)
     with _stops(stopped):
         try:
             return run(surroundings, options, kind, seams=seams, stopped=stopped)
         except ClusterFailure as error:
+            if stopped.is_set():
+                surroundings.say(f"{error}")
+                return ExitCode.INTERRUPTED
             surroundings.say(f"{error}; does the leader run, and is HOST:PORT right?")
             return ExitCode.ERROR
 
@@ -102,12 +108,17 @@ def run(
     ):
         reporter = _Reporter(surroundings, follower, show, every_ms)
         reporter.report()
+        failed = ""
         if options.once:
             _catch_up(follower, reporter, stopped)
         else:
-            _go_on(follower, reporter, stopped, seams)
+            failed = _go_on(follower, reporter, stopped, seams)
         reporter.report()
-        return _verdict(surroundings, follower, options, stopped)
+        code = _verdict(surroundings, follower, options, stopped)
+        if failed and code is ExitCode.OK:
+            surroundings.say(f"what the leader has had since is not here: {failed}")
+            return ExitCode.ERROR
+        return code
 
 
 def address(text: str) -> tuple[str, int]:
@@ -190,27 +201,38 @@ def rows(follower: "Follower") -> list[list[Cell]]:
 
 
 def _catch_up(follower: "Follower", reporter: _Reporter, stopped: threading.Event) -> None:
-    for _ in follower.rounds_to_catch_up():
-        reporter.tell()
-        if stopped.is_set():
-            return
+    try:
+        for _ in follower.rounds_to_catch_up():
+            reporter.tell()
+            if stopped.is_set():
+                return
+    except ClusterFailure:
+        if not stopped.is_set():
+            raise
 
 
 def _go_on(
     follower: "Follower", reporter: _Reporter, stopped: threading.Event, seams: "Seams"
-) -> None:
-    """Round after round; a leader that has gone is waited for."""
+) -> str:
+    """Round after round; a leader that has gone is waited for.
+
+    Returns:
+        Why the last round failed, empty where it did not.
+    """
     failed = ""
     while not stopped.is_set() and not follower.is_promoted:
         try:
             follower.round()
             failed = ""
         except ClusterFailure as error:
+            if stopped.is_set():
+                break
             if str(error) != failed:
                 failed = str(error)
                 follower.notes.append(f"{failed}; trying again")
             seams.pause(_RETRY_S)
         reporter.tell()
+    return failed
 
 
 def _verdict(

@@ -323,7 +323,7 @@ class Follower(Closing):
         for copy in copies:
             if copy.problem:
                 self._stop(copy, copy.problem)
-            self._needs_look |= not copy.is_checked
+            self._needs_look |= not copy.is_checked and not copy.problem
             self._report(copy)
 
     def _fetch(self, asked: Mapping[int, Sequence[Position]]) -> int:

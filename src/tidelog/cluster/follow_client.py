@@ -111,6 +111,7 @@ class LeaderClient:
     def _read(self) -> "DataclassInstance":
         if self._transport is None:
             raise ConnectionError("the connection was closed")
+        self._transport.begin_answer()
         while (answer := self._connection.next_response()) is None:
             wanted = min(max(self._connection.wanted_bytes, 1), _RECEIVE_BYTES)
             data = self._transport.receive(wanted)

@@ -133,6 +133,26 @@ class TestGoingOn:
         assert "trying again" in standby.err.getvalue()
         assert standby.rows[-1]["lag"] == 0
 
+    def test_a_leader_that_is_away_at_the_end_is_told(self, standby: Standby) -> None:
+        leader, seams = standby.leader, standby.leader.seams(standby.env)
+
+        def pause(seconds: float) -> None:
+            standby.env.clock.advance(int(seconds * 1000))
+            if leader.is_down:
+                standby.stopped.set()
+            leader.is_down = True
+
+        leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
+        asked = leader.answer
+
+        def answer(frame: bytes, node: int = 0) -> bytes:
+            leader.is_down = leader.asked.count("Fetch") > 3
+            return asked(frame, node)
+
+        leader.answer = answer  # type: ignore[method-assign,assignment]
+        assert standby.run(once=False) == 1
+        assert "what the leader has had since is not here" in standby.err.getvalue()
+
 
 class TestArguments:
     @pytest.mark.parametrize(

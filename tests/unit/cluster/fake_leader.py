@@ -384,6 +384,9 @@ class _FakeTransport:
         while (frame := self._frames.next()) is not None:
             self._answers.append(self._leader.answer(frame, self._node))
 
+    def begin_answer(self) -> None:
+        pass
+
     def receive(self, max_bytes: int) -> bytes:
         if not self._answers:
             return b""

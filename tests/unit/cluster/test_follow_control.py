@@ -80,7 +80,15 @@ def test_status_says_where_every_partition_is(
     follower.round()
     told = answered(follower, threads.submit(ask, path, ControlClient.status))
     assert told["follows"] == "leader:9092"
-    assert told["verbs"] == ["status", "flush", "promote", "attach", "swap", "erase"]
+    assert told["verbs"] == [
+        "status",
+        "flush",
+        "promote",
+        "attach",
+        "accept_clock",
+        "swap",
+        "erase",
+    ]
     assert told["partitions"] == [
         {
             "topic": "t",

@@ -1,0 +1,88 @@
+"""Waiting for a broker: one deadline for an answer, an end by request, addresses that can't be."""
+
+import socket
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tidelog.cluster.follow_client import LeaderClient
+from tidelog.cluster.follow_transport import Patience, SocketTransport, connect_socket
+from tidelog.env import ManualClock
+from tidelog.errors import ClusterFailure
+from tidelog.protocol.messages import METADATA
+from tidelog.protocol.messages.metadata import MetadataRequest
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_an_answer_that_drips_has_one_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    clock = ManualClock()
+    transport = SocketTransport(ours, Patience(timeout_s=30, clock=clock))
+    transport.begin_answer()
+    for _ in range(6):
+        theirs.sendall(b"x")
+        assert transport.receive(100)
+        clock.advance(5001)
+    theirs.sendall(b"x")
+    with pytest.raises(TimeoutError, match="a whole answer did not come within 30 s"):
+        transport.receive(100)
+    transport.begin_answer()
+    assert transport.receive(100), "the next one has its own"
+
+
+def test_much_that_comes_slowly_is_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    clock = ManualClock()
+    transport = SocketTransport(ours, Patience(timeout_s=30, clock=clock))
+    transport.begin_answer()
+    for _ in range(100):
+        theirs.sendall(b"x" * 65536)
+        left = 65536
+        while left:
+            left -= len(transport.receive(left))
+        clock.advance(1000)
+
+
+def test_who_wants_to_stop_does_not_wait_for_an_answer(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    is_stopped = iter([False, True]).__next__
+    transport = SocketTransport(pair[0], Patience(is_stopped=is_stopped))
+    transport.begin_answer()
+    with pytest.raises(InterruptedError, match="told to stop"):
+        transport.receive(100)
+
+
+def test_nor_for_a_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        connect = partial(connect_socket, is_stopped=lambda: True)
+        connect_socket(host, port).close()
+        client = LeaderClient(host, port, connect)
+        with pytest.raises(ClusterFailure, match="told to stop"):
+            client.ask(METADATA, MetadataRequest())
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("a..b", 9092),
+        ("x" * 64 + ".example", 9092),
+        ("\udcff", 9092),
+        ("a\0b", 9092),
+        ("127.0.0.1", 65536),
+        ("127.0.0.1", -1),
+        ("127.0.0.1", 0),
+    ],
+)
+def test_an_address_that_can_not_be_is_a_failure_of_the_cluster(host: str, port: int) -> None:
+    with pytest.raises(ClusterFailure, match="could not connect"):
+        LeaderClient(host, port, connect_socket).ask(METADATA, MetadataRequest())
