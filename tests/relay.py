@@ -123,6 +123,8 @@ class Led:
             return
         for broker in message.brokers:
             broker.host, broker.port = host, int(port)
+        if not self.dead:
+            return
         host, _colon, port = DEAD_ADDRESS.rpartition(":")
         message.brokers.append(MetadataBroker(node_id=_DEAD_NODE, host=host, port=int(port)))
         for topic in message.topics:

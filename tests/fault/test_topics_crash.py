@@ -29,7 +29,7 @@ from tidelog.storage.text_files import read_partition_metadata
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics import NewTopic
 from tidelog.storage.topics_file import TOPICS_FILE
-from tidelog.types import NewRecord
+from tidelog.types import NewRecord, TopicPartition
 
 ROOT = "/data"
 NEW = [NewTopic("a", 2, {"retention.ms": "7"}), NewTopic("b", 1), NewTopic("c", 3)]
@@ -199,11 +199,12 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
         assert found == {directory.topics()[new.name].topic_id}
 
 
-def test_a_topic_can_be_settled_before_it_is_opened() -> None:
+def test_a_partition_can_be_settled_before_it_is_opened() -> None:
     """Whoever opens it where nobody may wait then syncs what its log needs, and no more."""
     env, directory = settled()
     directory.create_topics(NEW)
-    directory.settle_topic("c")
+    for number in range(3):
+        directory.settle_partition(TopicPartition("c", number))
     calls = len(env.files.journal)
     directory.log("c", 0)
     directory.log("a", 0)

@@ -23,6 +23,11 @@ from tidelog.server.setting_files import setting_texts
 from tidelog.server.settings import LOOPBACK, PORT_MAX, Endpoint, data_directory
 
 _Result = TypeVar("_Result")
+# Other than a broker's own defaults: a first consumer waits three seconds for others by Kafka's,
+# which is what most tests would wait for.
+_EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
+# The first client of a process comes at once, and often is the only one.
+_KERNELS_AFTER_S: Final = 1.0
 # Where a listener on all addresses is reached from here.
 _HERE: Final = {4: LOOPBACK, 6: "::1"}
 
@@ -67,7 +72,7 @@ class Broker(Closing):
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        server = Server(self._node)
+        server = Server(self._node, kernels_after_s=_KERNELS_AFTER_S)
         try:
             self._ports = await server.open_doors(self._plans)
             self._ready.set()
@@ -144,7 +149,7 @@ def broker(
         port: Where its only listener listens on the loopback interface; the system chooses where
             0. Where None: as `listeners` says, else as with 0.
         settings: Broker settings by Kafka's names, as in server.properties; values are texts, or
-            as in TOML: numbers, flags, lists.
+            as in TOML: numbers, flags, lists. `group.initial.rebalance.delay.ms` is 0 unless given.
         env: Files, clock and randomness; the machine's where None.
         insecure: Allows an address that other machines can reach without TLS and log-in.
 
@@ -155,7 +160,7 @@ def broker(
         DirectoryLocked: Another process, or another broker here, has the directory.
         OSError: The port can't be had.
     """
-    config = BrokerConfig.parse(setting_texts(settings or {}))[0]
+    config = BrokerConfig.parse({**_EAGER, **setting_texts(settings or {})})[0]
     plans = _planned(config, port)
     if not insecure:
         ensure_private(config, plans, "insecure=True")

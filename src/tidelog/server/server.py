@@ -113,8 +113,16 @@ async def use_kernels(node: Node) -> None:
 class Server:
     """One broker on one event loop. start -> ... -> stop."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, kernels_after_s: float = 0.0) -> None:
+        """A broker that does not listen yet.
+
+        Args:
+            node: What it serves.
+            kernels_after_s: Kernels are loaded so long after it listens, in a thread. Until then
+                logs do without; the load takes the interpreter from the first clients.
+        """
         self.node = node
+        self._kernels_after_s = kernels_after_s
         self._listeners: list[Listener] = []
         self.clients = Clients(node)
         self._wake: asyncio.TimerHandle | None = None
@@ -159,7 +167,11 @@ class Server:
         Background(self.node).start()
         self.node.removals.add(self.node.log_dir.set_aside)
         await self._serve_control(self._begin_compaction())
-        load_beside(self._use_kernels)
+        if self._kernels_after_s:
+            later = loop.call_later(self._kernels_after_s, load_beside, self._use_kernels)
+            self.node.closers.append(later.cancel)
+        else:
+            load_beside(self._use_kernels)
         return found
 
     async def _listen(self, door: Door) -> int:

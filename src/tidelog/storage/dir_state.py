@@ -287,8 +287,8 @@ class DirectoryState(Closing):
             self._logs[name] = found
         return found
 
-    def settle_topic(self, name: str) -> None:
-        """Make durable now what a new topic's partitions need, not when each is opened.
+    def settle_partition(self, name: TopicPartition) -> None:
+        """Make durable now what a new partition needs, not when it is opened.
 
         For any thread, where partitions are going to be opened in one that may not wait.
 
@@ -296,7 +296,7 @@ class DirectoryState(Closing):
             StorageFailure: The disk failed; opening a partition tries again.
         """
         with typed_reads(self.path):
-            self._dirs.settle_all(name)
+            self._dirs.settle(name)
 
     # -- checkpoints and closing -------------------------------------------------------------
 

@@ -120,11 +120,10 @@ class PartitionDirs:
         if begins_notes:  # which syncs both names
             begin_notes(self._fs, path)
 
-    def settle_all(self, topic: str | None = None) -> None:
-        """Settle what nobody has opened, of one topic or of all; raises OSError."""
+    def settle_all(self) -> None:
+        """Settle what nobody has opened; raises OSError."""
         for partition in list(self._unsettled):
-            if topic in (None, partition.topic):
-                self.settle(partition)
+            self.settle(partition)
 
     def mend(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """Write a partition's id anew where a loss of power has left none that can be read.

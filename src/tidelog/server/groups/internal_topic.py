@@ -1,15 +1,19 @@
 """A topic that the broker keeps its own state in: created, loaded, lost and loaded again.
 
 A partition is read before what it keeps is served: in threads, in pieces, those first that somebody
-asks for. Until then who asks is told COORDINATOR_LOAD_IN_PROGRESS. One that fails, whoever wrote to
-it then or did not, is read again when its log works again: only the log can tell what it has.
+asks for. Requests wait for that, to a bound (`loaded`); behind it they are answered
+COORDINATOR_LOAD_IN_PROGRESS, at which clients pause for up to seconds. One that fails, whoever
+wrote to it then or did not, is read again when its log works again: only the log can tell what it
+has.
 
+Over 400 lines because it is one state machine.
 Source: Kafka 4.3's coordinator runtime, TransactionStateManager.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from enum import Enum
 from logging import Logger
 from typing import Final, Generic, TypeVar
@@ -105,6 +109,10 @@ class InternalTopic(Generic[Found]):
         self._failed_ms: dict[int, int] = {}
         self._damaged: set[int] = set()
         self._task: asyncio.Task[None] | None = None
+        # Resolved when a partition is loaded, or could not be; made for whoever waits for one.
+        self._progress: asyncio.Future[None] | None = None
+        self._creation: asyncio.Task[Code] | None = None
+        self._settling: asyncio.Task[None] | None = None
         self._awaited: dict[int, Awaited] = {}
         self._watches: dict[int, LogWatch] = {}
         self.read: Callable[[Log], Awaitable[Found]]
@@ -117,8 +125,9 @@ class InternalTopic(Generic[Found]):
     def close(self) -> None:
         """Load no more, and look after nothing any more."""
         self._end_watches()
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._creation, self._settling):
+            if task is not None:
+                task.cancel()
 
     def _end_watches(self) -> None:
         for watch in self._watches.values():
@@ -182,10 +191,37 @@ class InternalTopic(Generic[Found]):
             self._logger.warning("%s-%d can't be opened: %s", self.name, number, error)
             return None
 
+    async def loaded(self, key: str | None, *, wait_s: float) -> None:
+        """Return when a key's partition is loaded, well or not, but after some seconds at most.
+
+        Args:
+            key: A group or transactional id; all partitions where None.
+            wait_s: How long to wait.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_s
+        while self._is_coming(key) and (left_s := end - loop.time()) > 0:
+            assert self._task is not None
+            if self._progress is None or self._progress.done():
+                self._progress = loop.create_future()
+            both = (self._progress, self._task)
+            await asyncio.wait(both, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _is_coming(self, key: str | None) -> bool:
+        if not self.is_loading or key is None or not self._states:
+            return self.is_loading
+        return self.code_for(key) is Code.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _note_progress(self) -> None:
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
     # -- the topic comes and goes ------------------------------------------------------------
 
     def resume(self) -> None:
         """Begin to read what the topic has; fine where that was begun, or there is nothing."""
+        if self._is_creating:
+            return  # it may be found already, and has nothing to read
         info = self._host.topics.find(self.name)
         if info is not None and not self._states:
             self._adopt(info, PartitionState.WAITING)
@@ -199,7 +235,18 @@ class InternalTopic(Generic[Found]):
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
         if not self._states:
             self.resume()
-        return Code.NONE if self._states else await self._create(PartitionState.ACTIVE)
+        if self._states:
+            return Code.NONE
+        if not self._is_creating:
+            made = self._create(PartitionState.ACTIVE)
+            self._creation = asyncio.get_running_loop().create_task(made)
+        assert self._creation is not None
+        # Whoever asks meanwhile waits for the same; one that goes away ends it for nobody.
+        return await asyncio.shield(self._creation)
+
+    @property
+    def _is_creating(self) -> bool:
+        return self._creation is not None and not self._creation.done()
 
     async def load(self) -> None:
         """Create the topic where it is not there, and load all of it; for `begin`."""
@@ -223,13 +270,23 @@ class InternalTopic(Generic[Found]):
             return Code.COORDINATOR_NOT_AVAILABLE
         if not self._states:
             self._adopt(info, state)
+        self._settling = asyncio.get_running_loop().create_task(self._settle(info))
         return Code.NONE
 
     def _make(self) -> TopicInfo:
-        log_dir = self._host.log_dir  # in a thread: its partitions may be opened on the loop
+        log_dir = self._host.log_dir
         info, _ = log_dir.create_topic(self.name, partitions=self._count, config=self._settings)
-        log_dir.settle_topic(self.name)
         return info
+
+    async def _settle(self, info: TopicInfo) -> None:
+        """Sync new partitions one by one in a thread: the first client need not wait for all.
+
+        One that is opened before its turn is synced then.
+        """
+        for number in info.present:
+            name = TopicPartition(self.name, number)
+            with suppress(TidelogError, OSError):  # its opening tries again
+                await self._host.work.run(self._host.log_dir.settle_partition, name)
 
     def _adopt(self, info: TopicInfo, state: PartitionState) -> None:
         self._states = [state] * info.partitions
@@ -240,6 +297,8 @@ class InternalTopic(Generic[Found]):
     def forget(self) -> None:
         """The topic was deleted: nothing is kept any more."""
         self._states = []
+        if self._settling is not None:
+            self._settling.cancel()
         self._end_watches()
         self._queue.clear()
         self._failed_ms.clear()
@@ -367,6 +426,7 @@ class InternalTopic(Generic[Found]):
             if states[number] is PartitionState.LOADING:
                 states[number] = PartitionState.FAILED
                 self._failed_ms[number] = self._host.env.clock.monotonic_ms()
+            self._note_progress()
             if not self._queue and self.after_load is not None:
                 await self.after_load()
 

@@ -121,6 +121,10 @@ class Shards:
         """Whether some partition waits to be loaded."""
         return self._topic.is_loading
 
+    async def loaded(self, group_id: str | None, *, wait_s: float) -> None:
+        """Return when a group (all where None) is loaded, well or not, or after some seconds."""
+        await self._topic.loaded(group_id, wait_s=wait_s)
+
     @property
     def has_topic(self) -> bool:
         """Whether the topic is there."""

@@ -116,12 +116,24 @@ ROWS: Final = (
 BY_KEY: Final = {row.key: row for row in ROWS}
 
 
+# APIs about groups or transactional ids, which wait while these are loaded. Heartbeats don't: while
+# a group is loaded a member is believed.
+_AFTER_LOAD: Final = frozenset(
+    {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 90, 91, 92}
+)
+
+
 @cache
 def handler_of(key: int) -> Handler:
     """The handler of an API that stands in the table."""
     row = BY_KEY[key]
     module = import_module(f"tidelog.server.handlers.{row.module}")
-    return cast("Handler", getattr(module, row.function))
+    found = cast("Handler", getattr(module, row.function))
+    if key not in _AFTER_LOAD:
+        return found
+    from tidelog.server.handlers.waiting import after_load  # no need of it to listen
+
+    return after_load(key, found)
 
 
 @cache

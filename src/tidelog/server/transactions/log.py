@@ -89,6 +89,10 @@ class TransactionLog:
         """Whether some partition waits to be loaded."""
         return self._topic.is_loading
 
+    async def loaded(self, transactional_id: str | None, *, wait_s: float) -> None:
+        """Return when an id (all where None) is loaded, well or not, or after some seconds."""
+        await self._topic.loaded(transactional_id, wait_s=wait_s)
+
     def epoch_of(self, number: int) -> int:
         """The leader epoch of a partition, under which its markers are written."""
         return self._host.partitions.leader_epoch(TRANSACTIONS_TOPIC, number)

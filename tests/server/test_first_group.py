@@ -1,0 +1,153 @@
+"""The first consumer group of a broker: no client is told to come again later.
+
+Clients that are told COORDINATOR_LOAD_IN_PROGRESS pause: librdkafka for three seconds.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from confluent_kafka import Consumer
+from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from tests.relay import Led, Relay
+from tests.server.raw import RawClient
+from tests.waiting import PATIENCE_S
+
+import tidelog
+from tidelog.protocol.connection import ReceivedRequest
+from tidelog.protocol.messages import (
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    JOIN_GROUP,
+    LIST_GROUPS,
+    OFFSET_FETCH,
+)
+from tidelog.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.membership import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.server.in_process import Broker
+from tidelog.types import NewRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+LATER = {14, 15, 16}
+CLIENTS = 4
+ID_NEEDED = 79
+
+
+def by_confluent(address: str) -> None:
+    settings = {"bootstrap.servers": address, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    try:
+        consumer.subscribe(["t"])
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is None
+    finally:
+        consumer.close()
+
+
+def by_kafka_python(address: str) -> None:
+    consumer = KafkaConsumer(
+        "t", bootstrap_servers=address, group_id="g", auto_offset_reset="earliest"
+    )
+    next(iter(consumer))
+    consumer.close()
+
+
+def by_aiokafka(address: str) -> None:
+    async def read() -> None:
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=address, group_id="g", auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            await consumer.getone()
+        finally:
+            await consumer.stop()
+
+    asyncio.run(read())
+
+
+@contextmanager
+def listened(broker: Broker) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """An address of the broker, and the errors that clients there are answered, by API."""
+    led = Led()
+    errors: list[tuple[str, int]] = []
+
+    def note(request: ReceivedRequest, message: "DataclassInstance") -> None:
+        led(request, message)
+        code = getattr(message, "error_code", 0)
+        if code:
+            errors.append((request.api.name, code))
+
+    with Relay(broker.bootstrap_servers, note) as relay:
+        led.address = relay.address
+        yield relay.address, errors
+
+
+@pytest.mark.parametrize("read", [by_confluent, by_kafka_python, by_aiokafka])
+def test_no_client_is_told_to_come_again(tmp_path: Path, read: Callable[[str], None]) -> None:
+    for number in range(3):  # each broker in its own state, the third one behind a restart
+        data = str(tmp_path / f"data-{min(number, 1)}")
+        with tidelog.broker(data) as broker:
+            if number < 2:
+                broker.call(lambda node: node.topics.create("t"))
+            with tidelog.connect(broker.bootstrap_servers) as log:
+                log.append("t", [NewRecord(value=b"v")])
+            with listened(broker) as (address, errors):
+                read(address)
+        assert {code for _, code in errors} <= {ID_NEEDED}, errors
+
+
+def join(group: str) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+def test_many_that_ask_at_once_for_a_topic_that_is_not_there_wait_for_one() -> None:
+    """The second one found the topic made, and read what had nothing in it."""
+    for _ in range(3):
+        with tidelog.broker() as broker:
+            clients = [RawClient(broker.bootstrap_servers) for _ in range(CLIENTS)]
+            asked = FindCoordinatorRequest(key="g", key_type=0)
+            for client in clients:
+                client.send(FIND_COORDINATOR, 2, asked)
+            codes = [getattr(client.receive(), "error_code", None) for client in clients]
+            joined = [client.ask(JOIN_GROUP, 5, join("g")).error_code for client in clients]
+            for client in clients:
+                client.close()
+        assert codes == [0] * CLIENTS
+        assert joined == [ID_NEEDED] * CLIENTS
+
+
+def test_requests_wait_while_groups_and_transactions_are_loaded(tmp_path: Path) -> None:
+    with tidelog.broker(str(tmp_path)) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="g", key_type=0))
+        client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="x", key_type=1))
+    with tidelog.broker(str(tmp_path)) as broker:
+        asked = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+        with RawClient(broker.bootstrap_servers) as one, RawClient(broker.bootstrap_servers) as two:
+            one.send(JOIN_GROUP, 5, join("g"))
+            two.send(INIT_PRODUCER_ID, 4, asked)
+            codes = [getattr(each.receive(), "error_code", None) for each in (one, two)]
+            offsets = one.ask(OFFSET_FETCH, 5, OffsetFetchRequest(group_id="h", topics=None))
+            groups = two.ask(LIST_GROUPS, 4, ListGroupsRequest())
+    assert codes == [ID_NEEDED, 0]
+    assert offsets.error_code == 0
+    assert groups.error_code == 0
