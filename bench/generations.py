@@ -18,7 +18,16 @@ from functools import cache
 
 import numpy as np
 
-from bench.generations_model import ModelLog, Workload, brute_force, generational, greedy
+from bench.generations_model import (
+    ModelLog,
+    Sampling,
+    SamplingWithYields,
+    Workload,
+    brute_force,
+    by_yields,
+    generational,
+    greedy,
+)
 from bench.harness import Case
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch
@@ -150,10 +159,17 @@ def _space_cases(work: Workload, run: object) -> Iterator[Case]:
 
 
 def _model_cases(work: Workload) -> Iterator[Case]:
-    """What the model says of the same updates: our scheduler with exact knowledge, and greedy."""
+    """What the model says of the same updates, by what the scheduler is told; and greedy."""
     small = Workload(kind=work.kind, keys=4096, segments=32, rounds=work.rounds, factor=FACTOR)
     brute = ModelLog(small).run(brute_force)
-    for name, scheduler in (("told what is alive", generational), ("greedy, exact", greedy)):
+    schedulers = (
+        ("told what is alive", generational),
+        ("greedy, exact", greedy),
+        ("a sample of keys", Sampling(0)),
+        ("a sample and yields", SamplingWithYields(0)),
+        ("yields alone", by_yields()),
+    )
+    for name, scheduler in schedulers:
         found = ModelLog(small).run(scheduler)
         yield Case(
             case=f"model, {work.kind}, {name}: written",

@@ -185,7 +185,8 @@ _COMPACTION: Final = (
         default="86400000",
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
         doc="How long in ms a tombstone stays after the first compaction that met it, also on a log"
-        " that takes no more records; it goes with a run at most a tenth of that later.",
+        " that takes no more records; it goes with a run at most a tenth of that later (by"
+        " generations at most 1.1 times that).",
     ),
     ConfigKey(
         name="min.cleanable.dirty.ratio",

@@ -4,7 +4,14 @@ Small runs with fixed draws; the figures of record are those of `./run bench com
 """
 
 import pytest
-from bench.generations_model import ModelLog, Sampling, Workload, brute_force
+from bench.generations_model import (
+    ModelLog,
+    Sampling,
+    SamplingWithYields,
+    Workload,
+    brute_force,
+    by_yields,
+)
 
 SHIFT = 3
 KINDS = ("uniform", "zipf")
@@ -25,3 +32,12 @@ def test_uniform_updates_write_a_fraction_of_brute_force() -> None:
     brute = ModelLog(work).run(brute_force)
     found = ModelLog(work).run(Sampling(2))
     assert found.written <= 0.45 * brute.written
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_yields_of_earlier_cleanings_make_the_estimate_no_better(kind: str) -> None:
+    """Alone they write more, though they are told the live size; beside the sample, no less."""
+    work = Workload(kind=kind, keys=8192, segments=32, rounds=8)
+    sampled = ModelLog(work).run(Sampling(SHIFT)).written
+    assert sampled <= ModelLog(work).run(by_yields()).written
+    assert sampled <= ModelLog(work).run(SamplingWithYields(SHIFT)).written * 1.02
