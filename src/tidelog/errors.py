@@ -89,6 +89,12 @@ class CorruptStream(CorruptBatch):
     code: ClassVar[int | None] = None
 
 
+class StreamTooLong(CorruptStream):
+    """A batch whose records decompress to more bytes than are read from one batch."""
+
+    code: ClassVar[int | None] = 10
+
+
 class CorruptRecord(CorruptData):
     """A record inside a batch whose frame and checksum are right, but whose content is not."""
 

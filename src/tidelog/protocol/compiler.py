@@ -4,14 +4,14 @@ A declaration becomes Python, compiled as people's own modules are; `read_code` 
 make the lines. See docs/protocol.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from tidelog.protocol.read_code import make_reader, struct_least_bytes
+from tidelog.protocol.read_code import make_reader, make_sliced_reader, struct_least_bytes
 from tidelog.protocol.wire import Reader, Writer
-from tidelog.protocol.write_code import make_writer
+from tidelog.protocol.write_code import make_sliced_writer, make_writer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,6 +46,23 @@ class Codec(Generic[Message]):
         return cast("Callable[[Writer, Message], None]", made)
 
     @property
+    def read_sliced(self) -> Callable[[Reader], Generator[None, None, Message]]:
+        """`read` as a generator that stops after every few list elements."""
+        made = _sliced_reader(self.kind, self.version, self.flexible)
+        return cast("Callable[[Reader], Generator[None, None, Message]]", made)
+
+    @property
+    def write_sliced(self) -> Callable[[Writer, Message], Generator[None, None, None]]:
+        """`write` as a generator that stops after every few list elements."""
+        made = _sliced_writer(self.kind, self.version, self.flexible)
+        return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
+
+    def write_around(self, written: str) -> Callable[[Writer, Message], None]:
+        """`write` for a message whose list of that name is `WrittenItems`."""
+        made = _writer_around(self.kind, self.version, self.flexible, written)
+        return cast("Callable[[Writer, Message], None]", made)
+
+    @property
     def min_bytes(self) -> int:
         """What the shortest message takes, at least 1."""
         return struct_least_bytes(self.kind, self.version, flexible=self.flexible)
@@ -69,3 +86,20 @@ def _reader(kind: "type[DataclassInstance]", version: int, flexible: bool) -> ob
 @cache
 def _writer(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
     return make_writer(kind, version, flexible=flexible)
+
+
+@cache
+def _sliced_reader(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
+    return make_sliced_reader(kind, version, flexible=flexible)
+
+
+@cache
+def _sliced_writer(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
+    return make_sliced_writer(kind, version, flexible=flexible)
+
+
+@cache
+def _writer_around(
+    kind: "type[DataclassInstance]", version: int, flexible: bool, written: str
+) -> object:
+    return make_writer(kind, version, flexible=flexible, written=written)

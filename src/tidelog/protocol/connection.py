@@ -9,7 +9,7 @@ no use any more. Source: Kafka's protocol guide, request and response headers; K
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from struct import Struct, error
@@ -20,7 +20,8 @@ from tidelog.protocol.compiler import Codec, struct_codec
 from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi, Api
 from tidelog.protocol.schema import ANY_VERSION
-from tidelog.protocol.wire import COPY_LIMIT_BYTES, Reader, Writer
+from tidelog.protocol.wire import COPY_LIMIT_BYTES, Reader, TooManyItems, Writer
+from tidelog.protocol.write_code import WrittenItems
 from tidelog.types import INT32_MAX, Buffer
 
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ __all__ = [
     "UNSUPPORTED_VERSION_CODE",
     "ClientConnection",
     "Frames",
+    "LongRequest",
     "ReceivedRequest",
+    "WrittenItems",
     "read_request",
     "write_response",
+    "write_response_around",
 ]
 
 UNSUPPORTED_VERSION_CODE: Final = 35
@@ -174,8 +178,41 @@ class ReceivedRequest:
     message: "DataclassInstance"
 
 
+class LongRequest(Exception):
+    """A request has more list elements than may be read at once; its message was not read.
+
+    Attributes:
+        api: The API.
+        version: Its version.
+        correlation_id: What the response must repeat.
+        client_id: How the client calls itself.
+        items_max: How many elements may be read at once.
+    """
+
+    def __init__(self, head: ReceivedRequest, items_max: int, body: Buffer) -> None:
+        super().__init__(f"{head.api.name} v{head.version}: more than {items_max} list elements")
+        self.api = head.api
+        self.version = head.version
+        self.correlation_id = head.correlation_id
+        self.client_id = head.client_id
+        self.items_max = items_max
+        self._body = body
+
+    def read(self) -> "Generator[None, None, ReceivedRequest]":
+        """Read the message, and stop after every few elements so that others can go on.
+
+        Raises:
+            CorruptMessage: As `read_request`.
+        """
+        codec = _body_codec(self.api.request, self.api, self.version)
+        message = yield from codec.read_sliced(Reader(self._body))
+        return ReceivedRequest(self.api, self.version, self.correlation_id, self.client_id, message)
+
+
 def read_request(
-    frame: Buffer, served: Mapping[int, tuple[int, int]] | None = None
+    frame: Buffer,
+    served: Mapping[int, tuple[int, int]] | None = None,
+    items: Callable[[int, int], int] | None = None,
 ) -> ReceivedRequest:
     """The question in a frame. Bytes and records in it are views of the frame.
 
@@ -185,9 +222,12 @@ def read_request(
         frame: Without its length.
         served: The first and the last version (inclusive) of each API that is served, by its
             number; None for all that is declared.
+        items: Says how many list elements are read at once, by the API's number and the bytes of
+            the frame; None for any number.
 
     Raises:
         CorruptMessage: It breaks a rule.
+        LongRequest: It has more list elements than that.
         UnsupportedRequest: An API or version that is not served or not declared. Nothing behind
             the header was looked at.
     """
@@ -208,7 +248,14 @@ def read_request(
         raise UnsupportedRequest(key, version, correlation_id, client_id)
     if question.flexible:
         reader.skip_tags()
-    message = question.read(reader)
+    if items is not None:
+        reader.items = items(key, len(view))
+    try:
+        message = question.read(reader)
+    except TooManyItems:
+        api = question.api
+        head = ReceivedRequest(api, version, correlation_id, client_id, api.request())
+        raise LongRequest(head, reader.items, view[reader.at :]) from None
     return ReceivedRequest(question.api, version, correlation_id, client_id, message)
 
 
@@ -246,6 +293,24 @@ def write_response(request: ReceivedRequest, message: "DataclassInstance") -> li
         InvalidRequest: A value doesn't fit into its field.
     """
     write, layout = _answer(request.api.key, request.version)
+    return _written(request, message, write, layout)
+
+
+def write_response_around(
+    request: ReceivedRequest, message: "DataclassInstance", written: str
+) -> list[Buffer]:
+    """`write_response` for a message whose list `written` is `WrittenItems`."""
+    api, (_, layout) = request.api, _answer(request.api.key, request.version)
+    write = _body_codec(api.response, api, request.version).write_around(written)
+    return _written(request, message, write, layout)
+
+
+def _written(
+    request: ReceivedRequest,
+    message: "DataclassInstance",
+    write: "Callable[[Writer, DataclassInstance], None]",
+    layout: Struct,
+) -> list[Buffer]:
     writer = Writer()
     write(writer, message)
     whole = writer.whole()

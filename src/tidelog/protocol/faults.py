@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import CorruptMessage, InvalidRequest
 from tidelog.protocol.schema import Form, Kind
 from tidelog.protocol.source import item_of, plain_fields, struct_of, tagged_fields
-from tidelog.protocol.wire import STRING_BYTES_MAX
+from tidelog.protocol.wire import STRING_BYTES_MAX, TAGS_MAX
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["bad_length", "bad_tag", "cut", "refusal", "too_much", "unpack_from"]
+__all__ = [
+    "bad_length",
+    "bad_tag",
+    "cut",
+    "refusal",
+    "too_many_tags",
+    "too_much",
+    "unpack_from",
+]
 
 _BITS: Final = {
     Form.INT8: 8,
@@ -46,6 +54,11 @@ def too_much(what: str, at: int, end: int, left: int) -> CorruptMessage:
         f"{what}: with it {end} bytes would take {-left} bytes of memory more than they may",
         at=at,
     )
+
+
+def too_many_tags(count: int, at: int) -> CorruptMessage:
+    """A struct of too many tagged fields."""
+    return CorruptMessage(f"{count} tagged fields in a struct, at most {TAGS_MAX}", at=at)
 
 
 def bad_tag(tag: int, at: int, stop: int) -> CorruptMessage:

@@ -24,6 +24,9 @@ UINT32_MAX: Final = 2**32 - 1
 INT16_MAX: Final = 2**15 - 1
 # The compact form could say more; Kafka reads no longer ones.
 STRING_BYTES_MAX: Final = INT16_MAX
+# Kafka's messages have at most nine tagged fields in a struct; each takes a microsecond to skip.
+TAGS_MAX: Final = 100
+ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)
 # Larger pieces go out as they are instead of being copied together.
 COPY_LIMIT_BYTES: Final = 4096
@@ -32,20 +35,26 @@ _UUIDS_MAX: Final = 1024
 _uuids: Final[dict[bytes, UUID]] = {}
 
 
+class TooManyItems(Exception):
+    """A message has more list elements and tagged fields than may be read at once."""
+
+
 class Reader:
     """A place in a buffer that runs on. One owner.
 
     Attributes:
         view: The buffer.
         at: Position of the next byte.
+        items: How many list elements and tagged fields a message may have to be read at once.
     """
 
-    __slots__ = ("at", "view")
+    __slots__ = ("at", "items", "view")
 
     def __init__(self, data: Buffer) -> None:
         view = data if isinstance(data, memoryview) else memoryview(data)
         self.view = view if view.format == "B" else view.cast("B")
         self.at = 0
+        self.items = ITEMS_MAX
 
     @property
     def left(self) -> int:
@@ -148,9 +157,11 @@ def skip_tags(view: memoryview, at: int) -> int:
 
     Raises:
         IndexError: The buffer ends before it does.
-        CorruptMessage: A field is longer than the buffer.
+        CorruptMessage: A field is longer than the buffer, or there are over `TAGS_MAX`.
     """
     count, at = read_varint(view, at)
+    if count > TAGS_MAX:
+        raise CorruptMessage(f"{count} tagged fields in a struct, at most {TAGS_MAX}", at=at)
     for _ in range(count):
         _, at = read_varint(view, at)
         size, at = read_varint(view, at)

@@ -3,14 +3,19 @@
 All of a message becomes one function without calls between structs: values of fixed size, and the
 lengths and counts between them, are packed together and added to the writer's list of small pieces;
 records go in as they are.
+
+The sliced form of a writer is a generator that yields after every `SLICE_ITEMS` list elements. A
+writer can also be made for a list whose elements were written before (`WrittenItems`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from struct import error as struct_error
 from struct import pack
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tidelog.protocol import faults
+from tidelog.protocol.read_code import SLICE_ITEMS
 from tidelog.protocol.schema import Field, Form, Kind
 from tidelog.protocol.source import (
     FIXED,
@@ -21,6 +26,7 @@ from tidelog.protocol.source import (
     tagged_fields,
 )
 from tidelog.protocol.wire import COPY_LIMIT_BYTES, Writer, pieces_size, text_varint, varint_bytes
+from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,18 +38,54 @@ _BUFFERS: Final = frozenset((bytes, bytearray, memoryview))
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 
+@dataclass(slots=True)
+class WrittenItems:
+    """Elements of a message's outermost list that are bytes already, and how many they are."""
+
+    count: int
+    pieces: list[Buffer]
+
+    def __len__(self) -> int:
+        """How many elements."""
+        return self.count
+
+
 def make_writer(
-    kind: type[Message], version: int, *, flexible: bool
+    kind: type[Message], version: int, *, flexible: bool, written: str | None = None
 ) -> Callable[[Writer, Message], None]:
-    """The function that puts a message into a writer."""
-    code = _WriteCode(version, flexible=flexible)
+    """The function that puts a message into a writer.
+
+    Args:
+        kind: The declaration.
+        version: The version.
+        flexible: Whether lengths are compact and structs have tagged fields.
+        written: The list whose elements are `WrittenItems`, None for none.
+    """
+    made = _made(kind, version, flexible, sliced=False, written=written)
+    return cast("Callable[[Writer, Message], None]", made)
+
+
+def make_sliced_writer(
+    kind: type[Message], version: int, *, flexible: bool
+) -> Callable[[Writer, Message], Generator[None, None, None]]:
+    """A generator function that writes a message and stops after every `SLICE_ITEMS` elements."""
+    made = _made(kind, version, flexible, sliced=True)
+    return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
+
+
+def _made(
+    kind: type[Message], version: int, flexible: bool, *, sliced: bool, written: str | None = None
+) -> object:
+    code = _WriteCode(version, flexible=flexible, sliced=sliced, written=written)
     with code.block("def write(writer, message):"):
         code.line("add = writer.add")
+        if sliced:
+            code.line(f"items = {SLICE_ITEMS}")
         with code.block("try:"):
             code.struct(kind, "message")
             code.flush()
             # A message may have no fields.
-            code.line("pass")
+            code.line("yield" if sliced else "pass")
         problems = f"{code.name(struct_error)}, TypeError, AttributeError, ValueError"
         with code.block(f"except ({problems}) as problem:"):
             refusal = code.name(faults.refusal)
@@ -52,12 +94,14 @@ def make_writer(
                 code.line("raise")
             code.line("raise found from problem")
     what = f"write {kind.__name__} v{version}"
-    return cast("Callable[[Writer, Message], None]", code.made("write", what))
+    return code.made("write", what)
 
 
 class _WriteCode(Source):
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, sliced: bool, written: str | None) -> None:
         super().__init__(version, flexible=flexible)
+        self._sliced = sliced
+        self._written = None if written is None else f"message.{written}"
         self._run: list[tuple[str, str]] = []
         self._varint = self.name(varint_bytes, "varint")
         self._small = self.name(_ONE_BYTE, "small")
@@ -186,6 +230,9 @@ class _WriteCode(Source):
         self.line(f"{items} = {value}")
         self._counted(kind, items, length, f"len({items})", "()")
         self._put_length("i", length)
+        if value == self._written:
+            self.line(f"writer.pieces({items}.pieces)")
+            return
         if item.form in FIXED and item.form is not Form.UUID:
             layout = f'f">{{len({items})}}{item.form.value}"'
             self.line(f"add({self.name(pack)}({layout}, *{items}))")
@@ -194,6 +241,11 @@ class _WriteCode(Source):
         with self.block(f"for {each} in {items}:"):
             self._value(item, each)
             self.flush()
+            if self._sliced:
+                self.line("items -= 1")
+                with self.block("if items < 0:"):
+                    self.line(f"items = {SLICE_ITEMS}")
+                    self.line("yield")
 
     # -- tagged fields
 

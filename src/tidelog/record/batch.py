@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tidelog.errors import CorruptBatch, CorruptStream, UnsupportedCompression
+from tidelog.errors import CorruptBatch, CorruptStream, StreamTooLong, UnsupportedCompression
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
 from tidelog.record.coding import crc32c
 from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, decompress
@@ -288,7 +288,7 @@ class RecordBatch:
             scratch: Where to decompress to, for who keeps no view of it; None takes new memory.
 
         Raises:
-            CorruptStream: It does not decompress within the limit.
+            CorruptStream: It does not decompress; StreamTooLong where more comes out.
             UnsupportedCompression: The codec is unknown.
         """
         section = self.view[HEADER_SIZE:]
@@ -298,7 +298,8 @@ class RecordBatch:
         try:
             return decompress(codec, section, limit=limit, scratch=scratch)
         except CorruptBatch as error:
-            raise CorruptStream(error.reason, at=self.at, offset=self.base_offset) from None
+            kind = StreamTooLong if isinstance(error, StreamTooLong) else CorruptStream
+            raise kind(error.reason, at=self.at, offset=self.base_offset) from None
 
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT

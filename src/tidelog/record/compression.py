@@ -12,7 +12,7 @@ Source: docs/format.md#compression; KIP-110 (zstd), KIP-57 (lz4), KIP-390 (level
 import zlib
 from typing import Final
 
-from tidelog.errors import CorruptBatch, InvalidRequest, UnsupportedCompression
+from tidelog.errors import CorruptBatch, InvalidRequest, StreamTooLong, UnsupportedCompression
 from tidelog.record import lz4_frame, snappy_frame, zstd_frame
 from tidelog.record.scratch import Scratch
 from tidelog.types import Buffer, Codec
@@ -85,14 +85,15 @@ def decompress(
         scratch: Where to decompress to, for who keeps no view of it; None takes new memory.
 
     Raises:
-        CorruptBatch: Malformed, cut, followed by other bytes, or more than `limit` comes out.
+        CorruptBatch: Malformed, cut, or followed by other bytes.
+        StreamTooLong: More than `limit` comes out.
         UnsupportedCompression: zstd in magic 0 or 1.
     """
     assert limit >= 0
     match codec:
         case Codec.NONE:
             if len(data) > limit:
-                raise CorruptBatch(f"{len(data)} bytes of records, at most {limit} are taken")
+                raise StreamTooLong(f"{len(data)} bytes of records, at most {limit} are taken")
             return memoryview(data)
         case Codec.GZIP:
             return _gunzip(data, limit)
@@ -117,7 +118,7 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
             raise CorruptBatch(f"gzip: {error}") from None
         room -= len(parts[-1])
         if room <= 0:
-            raise CorruptBatch(f"gzip: more than {limit} bytes come out")
+            raise StreamTooLong(f"gzip: more than {limit} bytes come out")
         if not stream.eof:
             raise CorruptBatch("gzip: the stream is cut")
         data = stream.unused_data

@@ -19,6 +19,7 @@ from tidelog.errors import (
     CorruptBatch,
     CorruptRecord,
     CorruptStream,
+    StreamTooLong,
     UnsupportedCompression,
 )
 from tidelog.record.coding import crc32
@@ -267,7 +268,8 @@ class LegacyBatch:
         try:
             return decompress(codec, value, limit=limit, magic=self.magic)
         except CorruptBatch as error:
-            raise self._corrupt(CorruptStream, error.reason) from None
+            kind = StreamTooLong if isinstance(error, StreamTooLong) else CorruptStream
+            raise self._corrupt(kind, error.reason) from None
 
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT

@@ -17,7 +17,7 @@ from typing import Final
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]  # ships no types
 
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, StreamTooLong
 from tidelog.record.scratch import SCRATCH_BYTES_MAX, Scratch
 from tidelog.types import Buffer
 
@@ -112,7 +112,7 @@ def decompress(
     except RuntimeError as error:
         raise CorruptBatch(f"lz4: {error}") from None
     if len(out) > limit:
-        raise CorruptBatch(f"lz4: more than {limit} bytes come out")
+        raise StreamTooLong(f"lz4: more than {limit} bytes come out")
     if not stream.eof:
         raise CorruptBatch("lz4: the frame is cut")
     return out

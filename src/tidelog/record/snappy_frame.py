@@ -15,7 +15,7 @@ from typing import Final
 
 import cramjam
 
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, StreamTooLong
 from tidelog.record.scratch import Scratch
 from tidelog.types import Buffer
 
@@ -93,7 +93,7 @@ def _size_of(block: memoryview, limit: int) -> int:
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy: {error}") from None
     if size > limit:
-        raise CorruptBatch(f"snappy: a block of {size} bytes when {limit} more are allowed")
+        raise StreamTooLong(f"snappy: a block of {size} bytes when {limit} more are allowed")
     if size > len(block) * _GROWTH_MAX:
         raise CorruptBatch(f"snappy: {len(block)} bytes can't hold {size}")
     return size

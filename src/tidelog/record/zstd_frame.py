@@ -12,7 +12,7 @@ from typing import Final
 
 import zstandard
 
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, StreamTooLong
 from tidelog.record.scratch import SCRATCH_BYTES_MAX, Scratch
 from tidelog.types import Buffer
 
@@ -67,7 +67,7 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
     """One whole frame whose blocks make at most `bound` bytes."""
     declared = zstandard.frame_content_size(frame)
     if declared > limit:
-        raise CorruptBatch(f"zstd: {declared} bytes are declared when {limit} more are allowed")
+        raise StreamTooLong(f"zstd: {declared} bytes are declared when {limit} more are allowed")
     if declared > bound:
         raise CorruptBatch(f"zstd: {declared} bytes are declared, the blocks hold {bound}")
     # 0 would mean "no cap" to the library.
@@ -78,7 +78,7 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
         hint = f" (more than {limit} bytes?)" if bound > limit else ""
         raise CorruptBatch(f"zstd: {error}{hint}") from None
     if len(out) > limit:
-        raise CorruptBatch(f"zstd: {len(out)} bytes come out when {limit} more are allowed")
+        raise StreamTooLong(f"zstd: {len(out)} bytes come out when {limit} more are allowed")
     return out
 
 

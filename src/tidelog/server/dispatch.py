@@ -9,14 +9,20 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest
-from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
+from tidelog.protocol.connection import (
+    LongRequest,
+    ReceivedRequest,
+    read_request,
+    write_response,
+    write_response_around,
+)
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, FETCH, LIST_OFFSETS, PRODUCE
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.server.arrivals import Promise
-from tidelog.server.handlers import handler_of, served_versions
+from tidelog.server.handlers import handler_of, items_at_once, served_versions
 from tidelog.server.node import ConnectionFacts, FrameAnswers, Node
-from tidelog.server.requests import Answer, Long, RequestContext, Response, key_of
+from tidelog.server.requests import Answer, Long, RequestContext, Response, Written, key_of
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ class Later:
         self,
         node: Node,
         request: ReceivedRequest,
-        said: "Awaitable[Response | Long | None]",
+        said: "Awaitable[Response | Long | Written | None]",
         charges: "Charges | None" = None,
     ) -> None:
         self._node = node
@@ -55,9 +61,13 @@ class Later:
             response = await self._said
         else:
             response = await self._charges.timed(self._said)
-            self._charges.charge(response.response if isinstance(response, Long) else response)
+            self._charges.charge(
+                response.response if isinstance(response, Long | Written) else response
+            )
         if isinstance(response, Long):
             return await self._node.work.run(_write_long, self._request, response)
+        if isinstance(response, Written):
+            return write_response_around(self._request, response.response, response.name)
         return None if response is None else write_response(self._request, response)
 
     def close(self) -> None:
@@ -110,19 +120,16 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         return told
     legacy = node.config.tidelog_legacy_clients
     try:
-        request = read_request(frame, served_versions(legacy))
+        request = read_request(frame, served_versions(legacy), items_at_once)
+    except LongRequest as long:
+        return _answer_long(node, connection, frame, long, began_ns)
     except UnsupportedRequest as error:
         if error.api_key == API_VERSIONS.key:
             return _versions_in_v0(error.correlation_id, legacy=legacy)
         raise
     api = request.api
     context = RequestContext(node, api, request.version, request.client_id, connection)
-    if node.authorizer is None:
-        said = handler_of(api.key)(context, request.message)
-    else:
-        from tidelog.server.guards import guarded
-
-        said = guarded(context, request.message)
+    said = _handle(context, request.message)
     charges = None if throttles is None else _charges_of(context, len(frame), began_ns)
     if charges is not None:
         charges.worked(said)
@@ -131,6 +138,28 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     elif is_free and type(said) is FetchResponse:
         _learn_fetch(node, connection, frame, request, said)
     return _written(node, request, said, charges)
+
+
+def _handle(context: RequestContext, message: Response) -> Answer:
+    """Call the handler, inside its guard where rights are checked."""
+    if context.node.authorizer is None:
+        return handler_of(context.api.key)(context, message)
+    from tidelog.server.guards import guarded
+
+    return guarded(context, message)
+
+
+def _answer_long(
+    node: Node, connection: ConnectionFacts, frame: Buffer, long: LongRequest, began_ns: int
+) -> Outcome:
+    """Answer a request with long lists part by part."""
+    context = RequestContext(node, long.api, long.version, long.client_id, connection)
+    charges = None if node.throttles is None else _charges_of(context, len(frame), began_ns)
+    said = node.long_requests.answer(context, long, _handle)
+    head = ReceivedRequest(
+        long.api, long.version, long.correlation_id, long.client_id, long.api.request()
+    )
+    return Later(node, head, said, charges)
 
 
 def _repeated(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:

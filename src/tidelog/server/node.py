@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.configs import ConfigSource
     from tidelog.server.fetch_sessions import FetchSessions
     from tidelog.server.groups.coordinator import GroupCoordinator
+    from tidelog.server.long_requests import LongRequests
     from tidelog.server.markers import PartitionMarkers
     from tidelog.server.quotas.throttles import Throttles
     from tidelog.server.security.authorizer import Authorizer
@@ -175,6 +176,20 @@ class Node:
     def removals(self) -> Removals:
         """Directories of deleted topics that have not gone yet."""
         return Removals(self.work, self.log_dir)
+
+    @cached_property
+    def long_checks(self) -> Work:
+        """A thread for appends that take long to check, each of which may take 128 MiB."""
+        made = Work(1)
+        self.closers.append(made.close)
+        return made
+
+    @cached_property
+    def long_requests(self) -> "LongRequests":
+        """Requests with long lists, which are answered part by part."""
+        from tidelog.server.long_requests import LongRequests  # few clients send any
+
+        return LongRequests()
 
     @cached_property
     def groups(self) -> "GroupCoordinator":

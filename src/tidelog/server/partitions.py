@@ -86,7 +86,7 @@ class Partition(Watched):
         """Offset behind the last record for who says it copies the log, which anybody may say."""
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
-    def append(
+    def append(  # noqa: PLR0913 - as `Log.append_batches`
         self,
         data: Buffer,
         *,
@@ -94,10 +94,18 @@ class Partition(Watched):
         owned: bool = False,
         trusted: bool = False,
         takes_legacy: bool = False,
+        is_bounded: bool = False,
+        is_checked: bool = False,
     ) -> AppendResult:
         """Append batches and show them; arguments and errors as `Log.append_batches`."""
         result = self.log.append_batches(
-            data, origin=origin, owned=owned, trusted=trusted, takes_legacy=takes_legacy
+            data,
+            origin=origin,
+            owned=owned,
+            trusted=trusted,
+            takes_legacy=takes_legacy,
+            is_bounded=is_bounded,
+            is_checked=is_checked,
         )
         self.advance()
         return result

@@ -117,9 +117,9 @@ class RepeatedProduces:
         context = RequestContext(
             node, received.api, received.version, received.client_id, self._connection
         )
-        common = Request(context, known.message.acks, [], None)
+        common = Request(context, known.message.acks, [], None, [])
         said = append(common, name, PartitionProduceData(index=index, records=records))
-        if said.error_code or common.waiting:
+        if said.error_code or common.waiting or common.long:
             number = int.from_bytes(correlation_id, "big", signed=True)
             responses = [_topic_response(known.message, said)]
             return (

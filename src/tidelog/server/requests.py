@@ -95,6 +95,16 @@ class Long:
             self._items.pop()
 
 
+class Written:
+    """A response whose list `name` is bytes already (`WrittenItems`)."""
+
+    __slots__ = ("name", "response")
+
+    def __init__(self, response: Response, name: str) -> None:
+        self.response = response
+        self.name = name
+
+
 # At once, later, or (None) never: a producer that wants no acknowledgement.
 Answer: TypeAlias = "Response | Awaitable[Response | Long | None] | None"
 # Each handler takes its API's own request, which no type can say of all: `handler_of` casts.

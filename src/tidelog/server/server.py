@@ -26,6 +26,7 @@ from tidelog.server.work import Work
 from tidelog.storage.cluster_file import read_cluster, settings_of
 from tidelog.storage.dir_state import DirectoryState
 from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.lookup import search_on_loop
 
 if TYPE_CHECKING:
     from tidelog.server.compaction import Compaction
@@ -150,6 +151,7 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self.node.timers.on_earlier = self._schedule
+        search_on_loop()
         doors = [Door(self.node, plan) for plan in plans]
         found: dict[str, int] = {}
         for door in doors:

@@ -5,6 +5,7 @@ own; what it loads serves the next search, which finds it in memory.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -31,12 +32,16 @@ def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Search:
     """
     if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
         if all(_has_times(segment) for segment in log.segments):
-            return log.offset_for_time(timestamp_ms, clock=ClockName.APPEND)
+            with suppress(lookup.LongBatch):
+                return log.offset_for_time(timestamp_ms, clock=ClockName.APPEND)
         return partial(work.run, _by_append_time, log, timestamp_ms)
-    found = log.find_in_memory(timestamp_ms)
-    if found is not lookup.NOT_LOADED:
-        return found
-    return partial(work.run, _by_record_time, log.segments, timestamp_ms, log.log_start_offset)
+    try:
+        found = log.find_in_memory(timestamp_ms)
+        if found is not lookup.NOT_LOADED:
+            return found
+    except lookup.LongBatch:
+        pass
+    return partial(work.run, _by_record_time, log, log.segments, timestamp_ms, log.log_start_offset)
 
 
 def find_max_timestamp(log: Log, work: Work) -> FoundTime | Search:
@@ -44,8 +49,9 @@ def find_max_timestamp(log: Log, work: Work) -> FoundTime | Search:
     if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
         return partial(work.run, _last_append_time, log)
     if all(_has_indexes(segment) for segment in log.segments):
-        return log.max_timestamp()
-    return partial(work.run, lookup.find_max_timestamp, log.segments, log.log_start_offset)
+        with suppress(lookup.LongBatch):
+            return log.max_timestamp()
+    return partial(work.run, _max_timestamp, log, log.segments, log.log_start_offset)
 
 
 def may_have_no_times(log: Log) -> bool:
@@ -78,8 +84,16 @@ def _has_times(segment: Segment) -> bool:
     return segment.append_times.row_count <= ROWS_ON_THE_LOOP
 
 
-def _by_record_time(segments: Sequence[Segment], timestamp_ms: int, start: int) -> FoundTime:
-    return lookup.find_by_record_time(segments, lookup.RunningMaxima(), timestamp_ms, start)
+def _by_record_time(
+    log: Log, segments: Sequence[Segment], timestamp_ms: int, start: int
+) -> FoundTime:
+    search = log.new_search()
+    maxima = lookup.RunningMaxima()
+    return lookup.find_by_record_time(segments, maxima, timestamp_ms, start, search=search)
+
+
+def _max_timestamp(log: Log, segments: Sequence[Segment], start: int) -> FoundTime:
+    return lookup.find_max_timestamp(segments, start, search=log.new_search())
 
 
 def _by_append_time(log: Log, timestamp_ms: int) -> FoundTime:

@@ -11,13 +11,15 @@ from tidelog.storage.log import AppendResult
 from tidelog.types import Buffer
 
 
-def append_in_transaction(
+def append_in_transaction(  # noqa: PLR0913 - as `Log.append_batches`
     partition: Partition,
     data: Buffer,
     batch: Batch,
     guard: Guard | None,
     *,
     origin: AppendOrigin = AppendOrigin.CLIENT,
+    is_bounded: bool = False,
+    is_checked: bool = False,
 ) -> AppendResult:
     """Append a batch that belongs to a transaction.
 
@@ -27,6 +29,8 @@ def append_in_transaction(
         batch: A view of it.
         guard: What `OpenTransactions.guard` gave before the coordinator was asked.
         origin: CLIENT, or COORDINATOR for offsets of a group.
+        is_bounded: Whether a check that takes long raises LongCheck.
+        is_checked: Whether the batch comes from `Log.check_append`.
 
     Raises:
         InvalidTxnState, OutOfOrderSequence: As `OpenTransactions.check`.
@@ -34,7 +38,9 @@ def append_in_transaction(
     """
     partition.transactions.check(partition.log.producer_states(), batch, guard)
     producer_id = batch.producer_id
-    result = partition.append(data, origin=origin, owned=True)
+    result = partition.append(
+        data, origin=origin, owned=True, is_bounded=is_bounded, is_checked=is_checked
+    )
     if not result.is_duplicate:
         partition.transactions.wrote(producer_id)
     return result

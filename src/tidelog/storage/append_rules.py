@@ -133,6 +133,11 @@ class Refused:
             self._has_time_error = True
             self._note(index, rules.time_reason(timestamp, self._now_ms))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many are refused as an error lists."""
+        return len(self._kept) >= RECORD_ERROR_LIMIT
+
     def add_unnamed(self, count: int, *, has_time_error: bool) -> None:
         """So many more are refused, and whether any of all for its time."""
         self._count += count
@@ -146,6 +151,7 @@ class Refused:
     def error(self) -> InvalidRecord | InvalidTimestamp:
         """What to raise where any was refused."""
         reason = f"record {self._kept[0].index}: {self._kept[0].reason}"
-        more = f" ({self._count} records refused)" if self._count > 1 else ""
+        count = f"at least {self._count}" if self.is_full else f"{self._count}"
+        more = f" ({count} records refused)" if self._count > 1 else ""
         kind = InvalidTimestamp if self._has_time_error else InvalidRecord
         return kind(f"{self._rules.where}: {reason}{more}", record_errors=tuple(self._kept))

@@ -8,6 +8,7 @@ Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from tidelog.record.batch import (
     CODEC_MASK,
@@ -23,6 +24,17 @@ from tidelog.record.batch import (
 from tidelog.record.compression import compress
 from tidelog.record.views import Batch
 from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, Codec
+
+# What an event loop checks of one append: some 20 ms of gunzip, a few of everything else.
+LOOP_BYTES: Final = 4 << 20
+# Records that the loop looks at one by one in Python.
+LOOP_RECORDS: Final = 2000
+# Bytes that the loop compresses.
+LOOP_COMPRESSED_BYTES: Final = 256 << 10
+
+
+class LongCheck(Exception):
+    """The check of an append takes too long for an event loop: `check_append` does it elsewhere."""
 
 
 class AppendOrigin(Enum):
@@ -54,6 +66,8 @@ class AppendContext:
         trusted: The caller has just built and sealed the batches (origins SINK and COORDINATOR):
             neither CRC nor records are looked at, unless a rule of the topic needs the records.
         takes_legacy: Whether message sets of magic 0 and 1 are taken, and kept in their format.
+        is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
+        is_checked: The batches come from `check_append`: they are as they should be written.
     """
 
     next_offset: int
@@ -64,6 +78,8 @@ class AppendContext:
     owned: bool = False
     trusted: bool = False
     takes_legacy: bool = False
+    is_bounded: bool = False
+    is_checked: bool = False
 
 
 @dataclass(slots=True)

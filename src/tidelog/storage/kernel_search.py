@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tidelog.errors import TidelogError
+from tidelog.errors import StreamTooLong, TidelogError
 from tidelog.record.batch import RecordBatch
 from tidelog.record.header import (
     ATTRIBUTES_AT,
@@ -43,10 +43,10 @@ from tidelog.record.kernels.lookup import (
 from tidelog.record.offset_order import ANY_OFFSETS, segment_limit
 from tidelog.record.views import Batch, view_batch
 from tidelog.storage.active import ActiveSegment
+from tidelog.storage.appends import LOOP_BYTES
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.lookup import answer, search_segment
+from tidelog.storage.lookup import LongBatch, answer, is_on_loop, opened, search_segment
 from tidelog.storage.proof import position_floor, time_floor
-from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment
 from tidelog.types import INT64_MAX, Codec, OffsetAndTimestamp
 
@@ -366,7 +366,7 @@ def _search_batch(
             return answer(offset, timestamp, batch)
         if status == NOT_FOUND:
             return None
-    for record in checked_records(segment, position, batch):
+    for record in opened(segment, position, batch):
         if record.timestamp >= target and record.offset >= floor_offset:
             return answer(record.offset, record.timestamp, batch)
     return None
@@ -381,8 +381,10 @@ def _search_compressed(batch: RecordBatch, target: int, floor_offset: int) -> tu
     try:
         if batch.codec is Codec.NONE or not batch.is_valid():
             return NEED_PLAIN, -1, -1
-        body = batch.body()
-    except TidelogError:
+        body = batch.body(LOOP_BYTES) if is_on_loop() else batch.body()
+    except TidelogError as error:
+        if is_on_loop() and isinstance(error, StreamTooLong):
+            raise LongBatch from None
         return NEED_PLAIN, -1, -1
     image = bytearray(batch.view[:HEADER_SIZE])
     LENGTH.pack_into(image, LENGTH_AT, BATCH_LENGTH_MIN + len(body))

@@ -10,7 +10,7 @@ Source: Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31, KIP-32.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from tidelog.errors import (
     CorruptBatch,
@@ -19,7 +19,7 @@ from tidelog.errors import (
     InvalidTimestamp,
     UnsupportedCompression,
 )
-from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, compress
+from tidelog.record.compression import compress
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.legacy import KEY_LENGTH_AT, LENGTH, LegacyBatch
 from tidelog.record.legacy_builder import (
@@ -41,6 +41,9 @@ from tidelog.storage.set_check import (
     set_rules,
 )
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, TimestampType
+
+# What a compressed message set of an old client may grow to: it is checked on the event loop.
+LEGACY_DECOMPRESSION_LIMIT: Final = 16 << 20
 
 
 class _Set(NamedTuple):
@@ -116,7 +119,7 @@ class MessageSets:
         if codec is Codec.NONE:
             last = messages[-1]
             return _Set(outer, messages, memoryview(data)[: last.at + last.size_bytes], codec)
-        return _Set(outer, messages, outer.body(APPEND_DECOMPRESSION_LIMIT), codec)
+        return _Set(outer, messages, outer.body(LEGACY_DECOMPRESSION_LIMIT), codec)
 
     # -- checks --------------------------------------------------------------------------------
 

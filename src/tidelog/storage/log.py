@@ -72,7 +72,7 @@ class Log(SteppingLog):
             data += batch
         return self.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
 
-    def append_batches(
+    def append_batches(  # noqa: PLR0913 - what its caller knows of the batches
         self,
         data: Buffer,
         *,
@@ -81,6 +81,8 @@ class Log(SteppingLog):
         trusted: bool = False,
         takes_legacy: bool = False,
         transaction_version: int = 0,
+        is_bounded: bool = False,
+        is_checked: bool = False,
     ) -> AppendResult:
         """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
 
@@ -92,6 +94,8 @@ class Log(SteppingLog):
                 one batch, in a bytearray, is changed in place.
             takes_legacy: A message set of magic 0 or 1 may come instead, and stays one.
             transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
+            is_bounded: Whether a check that takes long raises LongCheck instead.
+            is_checked: Whether the batches come from `check_append`.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
@@ -99,6 +103,7 @@ class Log(SteppingLog):
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
                 The producer's state forbids it.
             ClockJump, StorageFailure: As `append`.
+            LongCheck: `check_append` has to be asked first; nothing was changed.
         """
         if self._failure is not None or self._is_closed:
             self._ensure_writable()
@@ -108,7 +113,7 @@ class Log(SteppingLog):
             stamp_ms = self._append_clock.next_ms()
         end, epoch = self._segments[-1].end_offset, self.leader_epoch
         batch = None
-        if owned and origin is AppendOrigin.CLIENT:
+        if owned and origin is AppendOrigin.CLIENT and not is_checked:
             batch = self._plain.accept(data, end, epoch, now_ms)
         elif trusted and origin is AppendOrigin.COORDINATOR and isinstance(data, bytearray):
             batch = self._plain.accept_built(data, end, epoch)
@@ -123,6 +128,8 @@ class Log(SteppingLog):
             owned=owned,
             trusted=trusted,
             takes_legacy=takes_legacy,
+            is_bounded=is_bounded,
+            is_checked=is_checked,
         )
         valid = self._validator.validate(data, context)
         if may_have_producers(valid):
@@ -131,6 +138,21 @@ class Log(SteppingLog):
                 return self._duplicate_result(duplicate)
         self._write(valid, append_ms, origin, now_ms)
         return self._result(valid, append_ms, stamp_ms)
+
+    def check_append(self, data: Buffer) -> Buffer:
+        """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
+
+        Returns:
+            The batch as it is to be appended, with `is_checked`: in `data`, or written anew.
+
+        Raises:
+            TidelogError: As `append_batches`, of batches that it refuses.
+        """
+        now_ms = self.context.env.clock.now_ms()
+        context = AppendContext(
+            next_offset=0, leader_epoch=0, now_ms=now_ms, append_time_ms=now_ms, owned=True
+        )
+        return self._validator.validate(data, context).data
 
     def append_as_follower(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
         """Append a leader's batches as they are: their offsets, epochs and timestamps stay.

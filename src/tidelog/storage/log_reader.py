@@ -202,6 +202,10 @@ class LogReader(LoadedLog):
                 number += 1
         return lookup.find_from(segments, number, timestamp_ms, start, search=self._search)
 
+    def new_search(self) -> lookup.BatchSearch:
+        """A search for another thread: with kernels where this log has them, and its own memory."""
+        return lookup.search_segment if self._kernels is None else type(self._kernels)()
+
     @typed_read
     def max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the largest record timestamp, None where none has one."""

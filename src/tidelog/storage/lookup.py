@@ -12,16 +12,19 @@ still say it themselves.
 Owns no state but the running maxima. Source: KIP-33, KIP-79, KIP-734; docs/differences.md.
 """
 
+import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
+from tidelog.record.record import Record
 from tidelog.record.views import Batch
+from tidelog.storage.appends import LOOP_BYTES, LOOP_RECORDS
 from tidelog.storage.proof import position_before, time_floor
 from tidelog.storage.reading import checked_records
 from tidelog.storage.segment import Segment, iterate_batches
-from tidelog.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType
+from tidelog.types import NO_TIMESTAMP, Codec, OffsetAndTimestamp, TimestampType
 
 
 class NotLoaded(Enum):
@@ -33,6 +36,42 @@ class NotLoaded(Enum):
 NOT_LOADED: Final = NotLoaded.NOT_LOADED
 NOTHING_BELOW: Final = -(2**63)
 HIGHEST: Final = 2**63
+
+
+class LongBatch(Exception):
+    """A search needs a batch that takes too long to open on an event loop."""
+
+
+class _Here(threading.local):
+    is_loop = False
+
+
+_HERE: Final = _Here()
+
+
+def search_on_loop() -> None:
+    """Let searches in this thread, an event loop's, raise LongBatch from now on."""
+    _HERE.is_loop = True
+
+
+def is_on_loop() -> bool:
+    """Whether `search_on_loop` was called in this thread."""
+    return _HERE.is_loop
+
+
+def opened(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
+    """The records of a batch on the way of a search.
+
+    Raises:
+        CorruptData: As `checked_records`.
+        LongBatch: It takes long, on an event loop.
+    """
+    if _HERE.is_loop:
+        count = batch.record_count
+        is_short = count is not None and count <= LOOP_RECORDS and batch.size_bytes <= LOOP_BYTES
+        if not is_short or batch.codec is not Codec.NONE:
+            raise LongBatch
+    return checked_records(segment, position, batch)
 
 
 class BatchSearch(Protocol):
@@ -58,7 +97,7 @@ def search_segment(
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         if batch.max_timestamp < target or batch.last_offset < floor_offset:
             continue
-        for record in checked_records(segment, position, batch):
+        for record in opened(segment, position, batch):
             if record.timestamp >= target and record.offset >= floor_offset:
                 return answer(record.offset, record.timestamp, batch)
     return None
@@ -218,7 +257,7 @@ def _first_record(
             continue
         if batch.base_offset >= first and batch.record_count == batch.last_offset_delta + 1:
             return answer(batch.base_offset, known_ms, batch)
-        for record in checked_records(segment, at, batch):
+        for record in opened(segment, at, batch):
             if first <= record.offset < end:
                 return answer(record.offset, known_ms, batch)
     return None
@@ -265,7 +304,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
             largest = NO_TIMESTAMP if best is None else best.timestamp
             if batch.last_offset < floor_offset or batch.max_timestamp <= largest:
                 continue
-            for record in checked_records(segment, position, batch):
+            for record in opened(segment, position, batch):
                 if record.offset >= floor_offset and record.timestamp > largest:
                     best = answer(record.offset, record.timestamp, batch)
                     largest = record.timestamp
@@ -284,7 +323,7 @@ def _largest_from(segment: Segment, floor_offset: int) -> int:
             continue
         times = (
             record.timestamp
-            for record in checked_records(segment, position, batch)
+            for record in opened(segment, position, batch)
             if record.offset >= floor_offset
         )
         largest = max(largest, max(times, default=NO_TIMESTAMP))

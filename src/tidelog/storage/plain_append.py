@@ -21,11 +21,11 @@ from tidelog.record.batch import (
     set_create_time_max,
 )
 from tidelog.record.coding import crc32c
-from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
 from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 from tidelog.record.scratch import Scratch
-from tidelog.storage.body_check import BodyCheck
-from tidelog.types import NO_PRODUCER_ID, NO_SEQUENCE, Buffer, Codec, TimestampType
+from tidelog.storage.appends import LOOP_BYTES, LOOP_RECORDS
+from tidelog.storage.body_check import BodyCheck, check_body
+from tidelog.types import INT64_MAX, NO_PRODUCER_ID, NO_SEQUENCE, Buffer, Codec, TimestampType
 
 # Bodies are looked at and let go.
 _SCRATCH: Final = Scratch()
@@ -51,6 +51,8 @@ class PlainAppends:
         self._after_ms = config.message_timestamp_after_max_ms
         self._needs_keys = config.is_compacted
         self._size_limit = min(config.max_message_bytes, config.segment_size_limit)
+        self._check_limit = min(self._size_limit, LOOP_BYTES)
+        self._count_limit = LOOP_RECORDS if body_check is check_body else INT64_MAX
 
     def accept(
         self, data: Buffer, next_offset: int, leader_epoch: int, now_ms: int
@@ -64,12 +66,12 @@ class PlainAppends:
             now_ms: Wall clock, against which create times are held.
 
         Returns:
-            None where it is not plain; nothing was changed then.
+            None where it is not plain, or takes long to check; nothing was changed then.
         """
         if not isinstance(data, memoryview) or data.readonly or self._stamps:
             return None
         size = len(data)
-        if not HEADER_SIZE <= size <= self._size_limit:
+        if not HEADER_SIZE <= size <= self._check_limit:
             return None
         batch = RecordBatch(data)
         attributes, count = batch.attributes, batch.record_count
@@ -79,7 +81,7 @@ class PlainAppends:
             or batch.magic != MAGIC_2
             or batch.base_offset
             or attributes & _NOT_PLAIN
-            or count <= 0
+            or not 0 < count <= self._count_limit
             or batch.last_offset_delta + 1 != count
             or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)
             or (self._target is not None and codec != self._target)
@@ -148,6 +150,6 @@ class PlainAppends:
                     facts = check(body, count, base_ms)
                     _ROOMS.append(room)
                     return facts
-            return check(batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH), count, base_ms)
+            return check(batch.body(LOOP_BYTES, scratch=_SCRATCH), count, base_ms)
         except (CorruptData, UnsupportedCompression):
             return None

@@ -24,6 +24,7 @@ from tidelog.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
+    StreamTooLong,
 )
 from tidelog.record.batch import (
     CODEC_MASK,
@@ -46,8 +47,12 @@ from tidelog.storage.append_rules import (
     Refused,
 )
 from tidelog.storage.appends import (
+    LOOP_BYTES,
+    LOOP_COMPRESSED_BYTES,
+    LOOP_RECORDS,
     AppendContext,
     AppendOrigin,
+    LongCheck,
     ValidatedAppend,
     summarize,
     writable,
@@ -84,6 +89,9 @@ __all__ = [
     "check_body",
 ]
 
+# Records whose offset deltas are mended: each takes some microseconds, and no client in use needs
+# it.
+RENUMBERED_MAX: Final = 10_000
 # Bodies are looked at and let go.
 _SCRATCH: Final = Scratch()
 
@@ -123,6 +131,7 @@ class Validator:
         self._stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         self._has_past_limit = config.message_timestamp_before_max_ms < INT64_MAX
         self._is_compacted = config.is_compacted
+        self._loop_records = LOOP_RECORDS if body_check is check_body else INT64_MAX
         self._rules = RecordRules(self._where, config)
         self._sets = MessageSets(self._rules, set_passes)
 
@@ -141,8 +150,12 @@ class Validator:
             MessageTooLarge: A batch over max.message.bytes.
             RecordListTooLarge: Together they are over segment.bytes.
             UnsupportedCompression: A codec that nobody defined.
+            StreamTooLong: The records decompress to more than `APPEND_DECOMPRESSION_LIMIT`.
             InvalidRequest: A follower's batches are out of order.
+            LongCheck: The check takes long, and the context is bounded.
         """
+        if context.is_bounded and len(data) > LOOP_BYTES:
+            raise LongCheck
         batches = self._views(data, context)
         if not batches:
             raise InvalidRecord(f"{self._where}: the append contains no whole batch")
@@ -179,7 +192,7 @@ class Validator:
             raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
         if batch.size_bytes > self._config.max_message_bytes:
             raise self._rules.too_large(batch.size_bytes)
-        if not context.trusted:
+        if not (context.trusted or context.is_checked):
             batch.ensure_valid()
 
     def _check_kind(self, batches: Sequence[Batch], context: AppendContext) -> None:
@@ -196,23 +209,56 @@ class Validator:
         self._check_header(batch, is_client=context.origin is AppendOrigin.CLIENT)
         # A look-up in an enum costs as much as the CRC of a small batch.
         codec = batch.codec if batch.attributes & CODEC_MASK else Codec.NONE
+        if context.is_checked:
+            return _Checked(batch, batch.max_timestamp, codec, None)
         target = codec if self._target is None else self._target
         if batch.is_control and codec is Codec.NONE:
             target = codec  # Kafka leaves markers as they are, whatever compression.type says.
         if context.trusted and target is codec and not self._needs_records:
             self._check_times(batch, _trusted_facts(batch), context)
             return _Checked(batch, batch.max_timestamp, target, None)
+        if context.is_bounded and batch.record_count > self._loop_records:
+            raise LongCheck
         body: Buffer = batch.view[HEADER_SIZE:]
         if codec is not Codec.NONE:
-            body = batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
+            body = self._body_of(batch, context)
         facts = self._check_body(batch, body, context)
         if facts.deltas_in_order and target is codec:
             return _Checked(batch, facts.max_timestamp, target, None)
+        body = self._mended(batch, body, facts, target, context)
+        return _Checked(batch, facts.max_timestamp, target, body)
+
+    def _mended(
+        self,
+        batch: RecordBatch,
+        body: Buffer,
+        facts: BodyFacts,
+        target: Codec,
+        context: AppendContext,
+    ) -> Buffer:
+        """The records of a batch that is to be written anew."""
+        is_long = target is not Codec.NONE and len(body) > LOOP_COMPRESSED_BYTES
+        if context.is_bounded and is_long:
+            raise LongCheck
         if not facts.deltas_in_order:
+            if batch.record_count > RENUMBERED_MAX:
+                raise self._invalid(
+                    f"the offset deltas of {batch.record_count} records are not 0, 1, 2, ...,"
+                    f" which is mended in batches of at most {RENUMBERED_MAX}"
+                )
             body = renumber_body(body, batch.record_count)
         if target is not Codec.NONE and len(body) > APPEND_DECOMPRESSION_LIMIT:
             raise self._rules.too_long(len(body))
-        return _Checked(batch, facts.max_timestamp, target, body)
+        return body
+
+    def _body_of(self, batch: RecordBatch, context: AppendContext) -> Buffer:
+        """The records of a compressed batch."""
+        if not context.is_bounded:
+            return batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
+        try:
+            return batch.body(LOOP_BYTES, scratch=_SCRATCH)
+        except StreamTooLong:
+            raise LongCheck from None
 
     @property
     def _needs_records(self) -> bool:
@@ -261,14 +307,21 @@ class Validator:
             self._refuse(batch, body, context)
 
     def _refuse(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> None:
-        """Raise with every refused record, one rule each: the key's before the timestamp's."""
+        """Raise with the refused records, one rule each: the key's before the timestamp's.
+
+        The search ends at `RECORD_ERROR_LIMIT` refused records.
+        """
         if not body:  # a batch of our own, judged by its header
             reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
             raise InvalidTimestamp(f"{self._where}: {reason}")
+        if context.is_bounded and batch.record_count > LOOP_RECORDS:
+            raise LongCheck
         refused = Refused(self._rules, context.now_ms)
         for index, frame in enumerate(walk_body(body, batch.record_count)):
             timestamp = wrapped_sum(batch.base_timestamp, frame.timestamp_delta)
             refused.judge(index, timestamp, has_key=frame.has_key)
+            if refused.is_full:
+                break
         raise refused.error()
 
     def _rebuild(self, checked: list[_Checked]) -> bytearray:

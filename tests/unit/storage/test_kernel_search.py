@@ -210,7 +210,7 @@ def test_compressed_batches_are_opened_for_the_kernel(
         for target in range(62)
         for floor in (0, 3, 17, 35)
     }
-    for name in ("checked_records", "search_segment"):
+    for name in ("opened", "search_segment"):
         monkeypatch.setattr(kernel_search, name, None)  # not called
     for _ in range(2):
         for (target, floor), found in expected.items():

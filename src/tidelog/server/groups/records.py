@@ -9,7 +9,6 @@ Source: Kafka 4.3's own records in that topic.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from tidelog.errors import CorruptMessage
@@ -28,6 +27,7 @@ from tidelog.protocol.messages.group_records import (
 )
 from tidelog.protocol.wire import Reader
 from tidelog.server.groups.offsets import NO_EXPIRY, CommittedOffset
+from tidelog.server.short_names import is_short, remembers_short
 from tidelog.types import Header
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ _GROUP_VALUE: Final = 3
 _OFFSET_VALUE: Final = 4
 # The only version that has room for a commit's own expiry.
 _EXPIRING_OFFSET_VALUE: Final = 1
-# Groups commit the same partitions again and again; this many keys are remembered.
-_KEYS_KEPT: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def offset_record(
     return GroupRecord(key, OFFSET_COMMIT_VALUE.write(version, value))
 
 
-@lru_cache(maxsize=_KEYS_KEPT)
+@remembers_short(lambda group_id, topic, _: is_short(group_id, topic))
 def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
     named = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
     return OFFSET_COMMIT_KEY.write(_OFFSET_KEY, named)

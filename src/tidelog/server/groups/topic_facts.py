@@ -14,6 +14,8 @@ from tidelog.storage.topic_info import TopicInfo
 HASH_BYTES: Final = 8
 # Sets of names that are remembered, of each kind; then all are found anew.
 KNOWN_MAX: Final = 1024
+# Of all names that are remembered: members may subscribe to topics that do not exist.
+CHARACTERS_MAX: Final = 1 << 20
 
 
 class TopicList(Protocol):
@@ -33,11 +35,13 @@ class TopicFacts:
         self._ids: dict[frozenset[str], frozenset[UUID]] = {}
         self._hashes: dict[frozenset[str], int] = {}
         self._counts: Mapping[UUID, int] | None = None
+        self._characters = 0
 
     def _look(self) -> Mapping[str, TopicInfo]:
         topics = self._topics.all()
-        if topics is not self._seen or max(len(self._ids), len(self._hashes)) >= KNOWN_MAX:
-            self._seen, self._counts = topics, None
+        is_full = max(len(self._ids), len(self._hashes)) >= KNOWN_MAX
+        if topics is not self._seen or is_full or self._characters > CHARACTERS_MAX:
+            self._seen, self._counts, self._characters = topics, None, 0
             self._ids.clear()
             self._hashes.clear()
         return topics
@@ -48,6 +52,7 @@ class TopicFacts:
         found = self._ids.get(asked)
         if found is None:
             ids = (topics[name].topic_id for name in asked if name in topics)
+            self._characters += sum(map(len, asked))
             found = self._ids[asked] = frozenset(each for each in ids if each is not None)
         return found
 
@@ -56,6 +61,7 @@ class TopicFacts:
         topics, asked = self._look(), frozenset(names)
         found = self._hashes.get(asked)
         if found is None:
+            self._characters += sum(map(len, asked))
             found = self._hashes[asked] = _hash_of(
                 topics[name] for name in sorted(asked) if name in topics
             )

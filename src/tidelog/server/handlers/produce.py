@@ -25,7 +25,13 @@ from tidelog.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from tidelog.server.errors import Unanswered
-from tidelog.server.handlers.produce_appends import Request, append, is_refused, refused
+from tidelog.server.handlers.produce_appends import (
+    Request,
+    append,
+    append_long,
+    is_refused,
+    refused,
+)
 from tidelog.server.handlers.produce_once import named_once
 from tidelog.server.handlers.produce_plain import (
     TOPIC_IDS_FIRST_VERSION,
@@ -116,7 +122,7 @@ def _answer_all(
         verdicts: What is known of transactions, None where there are none.
         refusal: Why nothing of it is taken.
     """
-    common = Request(context, request.acks, [], verdicts)
+    common = Request(context, request.acks, [], verdicts, [])
     if refusal is None and _names_many(request):
         return _answer_many(common, request)
     responses = [
@@ -136,6 +142,8 @@ def said_once_shown(
     common: Request, request: ProduceRequest, responses: list[TopicProduceResponse]
 ) -> Said:
     """What is said once all is appended; acks=0 raises Unanswered, or says nothing."""
+    if common.long:
+        return _when_checked(common, request, responses)
     if request.acks == 0:
         _raise_first_error(common.context, responses)
         return None
@@ -143,6 +151,16 @@ def said_once_shown(
     if not common.waiting:
         return response
     return _when_shown(common, response, request.timeout_ms)
+
+
+async def _when_checked(
+    common: Request, request: ProduceRequest, responses: list[TopicProduceResponse]
+) -> ProduceResponse | None:
+    """The response once what takes long to check is appended, too."""
+    await append_long(common)
+    common.long.clear()
+    said = said_once_shown(common, request, responses)
+    return await said if isinstance(said, Awaitable) else said
 
 
 # -- more than one partition -----------------------------------------------------------------
@@ -167,7 +185,7 @@ def _answer_parts(
     responses: list[TopicProduceResponse],
     parts: list[Part],
 ) -> Said:
-    common = Request(context, request.acks, [], None)
+    common = Request(context, request.acks, [], None, [])
     done = append_parts(common, parts, SLICE_MS)
     if done == len(parts):
         return said_once_shown(common, request, responses)

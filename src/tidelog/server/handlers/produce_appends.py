@@ -5,6 +5,7 @@ Checks come in Kafka's order: the records as they were framed, then what the log
 Source: Kafka's protocol guide, API 0; KIP-467 (errors by record).
 """
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import ClockJump, RefusedRecords, TidelogError
@@ -17,9 +18,10 @@ from tidelog.protocol.messages.produce import (
 from tidelog.record.batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT
 from tidelog.record.views import walk
 from tidelog.server.handlers.produce_transactions import Verdicts, append_verified
+from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
-from tidelog.storage.appends import AppendResult
+from tidelog.storage.appends import AppendResult, LongCheck
 from tidelog.types import Buffer, Codec
 
 if TYPE_CHECKING:
@@ -44,12 +46,21 @@ _NO_LEADER: Final = LeaderIdAndEpoch()
 
 
 class Request(NamedTuple):
-    """What holds for all partitions of a request, and whose answers have to wait."""
+    """What holds for all partitions of a request, and whose answers have to wait.
+
+    Attributes:
+        context: Who asks.
+        acks: As the client wants it.
+        waiting: Gets answers that hold only once readers may see the records.
+        verdicts: What is known of transactions, None where there are none.
+        long: Gets what takes long to check, and is appended behind the rest.
+    """
 
     context: RequestContext
     acks: int
     waiting: "list[Waiting]"
     verdicts: Verdicts | None
+    long: "list[LongAppend]"
 
 
 class Waiting(NamedTuple):
@@ -59,10 +70,27 @@ class Waiting(NamedTuple):
     is_shown: "asyncio.Future[int]"
 
 
-def append(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+class LongAppend(NamedTuple):
+    """Records that take long to check: of which topic, what, and the answer to fill in."""
+
+    topic: str
+    data: PartitionProduceData
+    answer: PartitionProduceResponse
+
+
+def append(  # noqa: PLR0911 - one for each way in which records are not taken
+    common: Request, topic: str, data: PartitionProduceData, *, is_checked: bool = False
+) -> PartitionProduceResponse:
     """Append what is sent for one partition of that topic; the answer about it.
 
-    Where it holds only once readers may see the records, it is in `common.waiting`, too.
+    Where it holds only once readers may see the records, it is in `common.waiting`, too. Where the
+    records take long to check, it is in `common.long`, and has no content yet.
+
+    Args:
+        common: What holds for all partitions.
+        topic: Its name.
+        data: The partition's number and records.
+        is_checked: Whether the records come from `Log.check_append`.
     """
     context, index = common.context, data.index
     try:
@@ -80,15 +108,61 @@ def append(common: Request, topic: str, data: PartitionProduceData) -> Partition
         if is_legacy and not data.records:
             return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
         if common.verdicts is None:
-            result = None if is_legacy else partition.append_plain(data.records)
+            is_plain = not (is_legacy or is_checked)
+            result = partition.append_plain(data.records) if is_plain else None
             if result is None:
-                result = partition.append(data.records, owned=True, takes_legacy=is_legacy)
+                result = partition.append(
+                    data.records,
+                    owned=True,
+                    takes_legacy=is_legacy,
+                    is_bounded=is_plain,
+                    is_checked=is_checked,
+                )
         else:
-            result = append_verified(partition, data.records, common.verdicts)
+            result = append_verified(
+                partition, data.records, common.verdicts, is_checked=is_checked
+            )
         context.node.metrics.produced(topic, data.records, result)
     except TidelogError as error:
         return failed(partition, index, error)
+    except LongCheck:
+        return _postponed(common, topic, data)
     return appended(common, partition, index, result)
+
+
+def _postponed(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+    answer = PartitionProduceResponse(index=data.index)
+    common.long.append(LongAppend(topic, data, answer))
+    return answer
+
+
+async def append_long(common: Request) -> None:
+    """Append what took long to check, once a thread has checked it; fill in the answers."""
+    node = common.context.node
+    for topic, data, answer in common.long:
+        said = await _append_checked(node, common, topic, data)
+        for name in fields(said):
+            setattr(answer, name.name, getattr(said, name.name))
+        for number, waiting in enumerate(common.waiting):
+            if waiting.answer is said:
+                common.waiting[number] = waiting._replace(answer=answer)
+
+
+async def _append_checked(
+    node: Node, common: Request, topic: str, data: PartitionProduceData
+) -> PartitionProduceResponse:
+    try:
+        partition = node.partitions.get(topic, data.index)
+    except TidelogError as error:
+        return refused(data.index, error.code or UNKNOWN_SERVER_ERROR)
+    try:
+        records = await node.long_checks.run(partition.log.check_append, data.records)
+    except TidelogError as error:
+        return failed(partition, data.index, error)
+    while node.partitions.holds and node.partitions.holds.stops_appends([topic]):
+        await node.partitions.holds.wait([topic])
+    checked = PartitionProduceData(index=data.index, records=records)
+    return append(common, topic, checked, is_checked=True)
 
 
 def appended(

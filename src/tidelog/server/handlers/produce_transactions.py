@@ -155,7 +155,9 @@ def _ready(node: Node, topic: str, index: int) -> Partition | None:
     return None
 
 
-def append_verified(partition: Partition, records: Buffer, verdicts: Verdicts) -> AppendResult:
+def append_verified(
+    partition: Partition, records: Buffer, verdicts: Verdicts, *, is_checked: bool
+) -> AppendResult:
     """Append records of a request in which some are part of a transaction.
 
     Raises:
@@ -164,8 +166,18 @@ def append_verified(partition: Partition, records: Buffer, verdicts: Verdicts) -
     place = (partition.name.topic, partition.name.partition)
     wanted = wanted_in(records, place)
     if wanted is None:
-        return partition.append(records, owned=True)
-    return append_in_transaction(partition, records, wanted.batch, verdicts.guards.get(place))
+        return partition.append(
+            records, owned=True, is_bounded=not is_checked, is_checked=is_checked
+        )
+    guard = verdicts.guards.get(place)
+    return append_in_transaction(
+        partition,
+        records,
+        wanted.batch,
+        guard,
+        is_bounded=not is_checked,
+        is_checked=is_checked,
+    )
 
 
 async def ask(node: Node, transactional_id: str, verdicts: Verdicts, version: int) -> None:

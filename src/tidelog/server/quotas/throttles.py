@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.server.quotas.limits import Limit, Limits
 from tidelog.server.quotas.rates import FORGOTTEN_MS, WINDOW_MS, WINDOWS, Rate
+from tidelog.server.short_names import short_key
 from tidelog.types import INT32_MAX
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ RATES_MAX: Final = 100_000
 _Who: TypeAlias = tuple[str | None, str | None]
 
 
+def _who(limit: Limit) -> _Who:
+    """Whose use it is; of names that may be long, what takes little memory."""
+    user, client_id = limit.user, limit.client_id
+    return (
+        None if user is None else short_key(user),
+        None if client_id is None else short_key(client_id),
+    )
+
+
 class _Uses:
     """Who has used how much, of one kind. In the order of their last use."""
 
@@ -36,7 +46,7 @@ class _Uses:
 
     def charge(self, limit: Limit, used: float, now_ms: int) -> int:
         """Count a use; how long to be silent for it, in ms."""
-        who = limit.user, limit.client_id
+        who = _who(limit)
         rate = self._rates.pop(who, None) or Rate()
         self._rates[who] = rate
         self._forget(now_ms)
@@ -45,7 +55,7 @@ class _Uses:
 
     def take_back(self, limit: Limit, used: float, now_ms: int) -> None:
         """Count what was charged at this very time no more."""
-        self._rates[limit.user, limit.client_id].record(-used, now_ms)
+        self._rates[_who(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
         """Let two go at most, so that this never takes long, and there are fewer in the end."""

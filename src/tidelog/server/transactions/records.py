@@ -8,7 +8,6 @@ Source: Kafka 4.3's own records in that topic; KIP-915 (later fields are tagged)
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 
 from tidelog.errors import CorruptMessage
@@ -19,12 +18,11 @@ from tidelog.protocol.messages.transaction_records import (
     TransactionLogValue,
 )
 from tidelog.protocol.wire import Reader
+from tidelog.server.short_names import is_short, remembers_short
 from tidelog.server.transactions.metadata import TransactionMetadata, TransactionState
 from tidelog.types import TopicPartition
 
 _KEY: Final = 0
-# The same ones come with each step; this many are remembered.
-_KEYS_KEPT: Final = 16_384
 _VALUE: Final = 1
 # What a log may say: nobody is dead in it (that is a record without a value), or being fenced.
 _WRITTEN: Final = frozenset(TransactionState) - {
@@ -33,7 +31,7 @@ _WRITTEN: Final = frozenset(TransactionState) - {
 }
 
 
-@lru_cache(maxsize=_KEYS_KEPT)
+@remembers_short(is_short)
 def encode_key(transactional_id: str) -> bytes:
     """A record's key."""
     return TRANSACTION_LOG_KEY.write(_KEY, TransactionLogKey(transactional_id=transactional_id))

@@ -6,7 +6,6 @@ Source: Kafka 4.3's own records in `__consumer_offsets`.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, Protocol
 
 from tidelog.protocol.data_messages import (
@@ -51,14 +50,13 @@ from tidelog.server.groups.consumer.member import (
     Target,
 )
 from tidelog.server.groups.records import GroupRecord
+from tidelog.server.short_names import is_short, remembers_short
 
 # The only version of all these values.
 _VALUE: Final = 0
-# A group's members are written about at each of its changes; this many keys are remembered.
-_KEYS_KEPT: Final = 16_384
 
 
-@lru_cache(maxsize=_KEYS_KEPT)
+@remembers_short(lambda _, group_id, member_id: is_short(group_id, member_id))
 def _member_key(number: int, group_id: str, member_id: str) -> bytes:
     """A key that names a member: what it asks for (5), what it is to have (7), its place (8)."""
     match number:
@@ -73,7 +71,7 @@ def _member_key(number: int, group_id: str, member_id: str) -> bytes:
             return CURRENT_ASSIGNMENT_KEY.write(number, place)
 
 
-@lru_cache(maxsize=_KEYS_KEPT)
+@remembers_short(lambda _, group_id: is_short(group_id))
 def _group_key(number: int, group_id: str) -> bytes:
     """A key that names a group: its epoch (3), its target's (6)."""
     if number == 3:

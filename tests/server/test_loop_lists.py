@@ -1,0 +1,118 @@
+"""No request holds the event loop: every list of every API very long, and the worst batches."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+import pytest
+from tests.server.conftest import SETTINGS
+from tests.server.longest import Long, longest_lists, request_of
+from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
+from tests.server.raw import RawClient
+from tests.server.worst_batches import WORST
+from tests.waiting import until_so
+
+from tidelog.protocol.messages import CREATE_TOPICS, DESCRIBE_GROUPS
+from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from tidelog.server.handlers import ROWS
+
+# Enough that elements which take 25 us each would be noticed.
+ELEMENTS = 8000
+THERE = "there"
+# Not deleted by the requests that name the other.
+PLAIN = "plain"
+KEYED = "keyed"
+LARGE = 250_000_000
+MESSAGE_TOO_LARGE = 10
+INVALID_TIMESTAMP = 32
+INVALID_RECORD = 87
+
+
+@pytest.fixture(scope="module")
+def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
+    path = str(tmp_path_factory.mktemp("metered"))
+    settings = {
+        **SETTINGS,
+        "auto.create.topics.enable": "false",
+        "message.max.bytes": str(LARGE),
+        "socket.request.max.bytes": str(LARGE),
+    }
+    with pytest.MonkeyPatch.context() as patch, metered_broker(path, patch, settings) as running:
+        compacted = CreatableTopicConfig(name="cleanup.policy", value="compact")
+        topics = [
+            CreatableTopic(name=THERE, num_partitions=1, replication_factor=1),
+            CreatableTopic(name=PLAIN, num_partitions=1, replication_factor=1),
+            CreatableTopic(name=KEYED, num_partitions=1, replication_factor=1, configs=[compacted]),
+        ]
+        with RawClient(running.broker.bootstrap_servers) as client:
+            client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=topics, timeout_ms=9000))
+        running.broker.call(lambda node: (node.groups, node.transactions, node.shares))
+        until_so(lambda: running.broker.call(lambda node: node.partitions.has_kernels))
+        yield running
+
+
+def held_by(metered: MeteredBroker, long: Long, count: int, name: str | None) -> float:
+    """What one request holds the loop for, in CPU seconds."""
+    request = request_of(long, count, name)
+    gc.collect()
+    gc.freeze()  # the loop pays for the garbage of the broker alone
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        metered.held_s()
+        with contextlib.suppress(ConnectionError):
+            client.send(long.api, long.version, request)
+            client.receive()
+    return metered.held_s()
+
+
+def test_every_api_that_takes_a_list_is_among_the_longest_lists() -> None:
+    with_lists = {long.api.key for long in longest_lists()}
+    assert with_lists <= {row.key for row in ROWS}
+    assert len(with_lists) > len(ROWS) * 3 // 4
+
+
+@pytest.mark.parametrize("name", [None, THERE], ids=["others", "one"])
+@pytest.mark.parametrize("long", list(longest_lists()), ids=str)
+def test_a_long_list_leaves_the_loop_to_others(
+    metered: MeteredBroker, long: Long, name: str | None
+) -> None:
+    held_by(metered, long, 2, name)  # imports and codecs of the first request
+    held = held_by(metered, long, ELEMENTS, name)
+    if held >= HELD_MAX_S:  # the machine may have been slow for a moment
+        held = held_by(metered, long, ELEMENTS, name)
+    assert held < HELD_MAX_S
+
+
+def test_a_list_that_is_answered_part_by_part_is_answered_whole(metered: MeteredBroker) -> None:
+    names = [f"group-{number:050}" for number in range(ELEMENTS)]
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        answer = client.ask(DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=names))
+    assert [group.group_id for group in answer.groups] == names
+
+
+@pytest.mark.parametrize("topic", [PLAIN, KEYED])
+@pytest.mark.parametrize("name", list(WORST))
+def test_a_batch_that_takes_long_to_check_leaves_the_loop_to_others(
+    metered: MeteredBroker, name: str, topic: str
+) -> None:
+    batch = WORST[name](metered.broker.call(lambda node: node.env.clock.now_ms()))
+    held, codes = [], set()
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        for _ in range(2):
+            gc.collect()
+            gc.freeze()
+            metered.held_s()
+            answer = client.produce(topic, batch)
+            codes.add(answer.error_code)
+            if not answer.error_code:
+                client.list_offsets(topic, 1, 2**62, -3)
+            held.append(metered.held_s())
+    assert min(held) < HELD_MAX_S
+    expected = {"future": INVALID_TIMESTAMP, "equal_deltas": INVALID_RECORD}.get(name, 0)
+    if topic == KEYED:
+        expected = INVALID_RECORD
+    assert codes == {MESSAGE_TOO_LARGE if name == "too_long" else expected}
