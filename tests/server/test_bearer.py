@@ -1,5 +1,6 @@
 """Log-ins by tokens (OAUTHBEARER): three clients; keys from a file and from an address."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,13 +17,21 @@ from tests.server.logins import SASL, AheadClock, is_closed, is_served, place, s
 from tests.server.raw import RawClient
 from tests.server.secured import ROUND_TRIPS, Key, create_topic
 from tests.server.signing import RsaKey, key_set, token
+from tests.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import ConfigError
 from tidelog.server import doors
 from tidelog.server.in_process import Broker
-from tidelog.server.security.key_sources import AGAIN_MS, KeyUrl, open_keys
+from tidelog.server.security import key_sources
+from tidelog.server.security.key_sources import (
+    AGAIN_MS,
+    KEPT_INTERVALS,
+    KEPT_MIN_MS,
+    KeyUrl,
+    open_keys,
+)
 
 OLD, NEW = RsaKey("old"), RsaKey("new")
 FAILED: Final = 58
@@ -342,4 +351,67 @@ def test_an_answer_that_is_no_http_keeps_the_old_keys(site: Site) -> None:
     found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     site.status = -1
     clock.advance(REFRESH_MS)
+    assert names(found) == ["old"]
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """Answers a byte at a time, for as long as somebody listens."""
+
+    ended = threading.Event()
+    in_head = False
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """A key set whose end never comes."""
+        with contextlib.suppress(OSError):
+            if not self.in_head:
+                self.send_response(200)
+                self.end_headers()
+            while not self.ended.wait(0.02):
+                self.wfile.write(b" ")
+
+
+class DrippingHead(Dripping):
+    """Likewise, in the middle of a header."""
+
+    in_head = True
+
+
+@pytest.mark.parametrize("handler", [Dripping, DrippingHead])
+def test_an_answer_that_never_ends_is_given_up(
+    site: Site,
+    handler: type[Dripping],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(key_sources, "TIMEOUT_S", 0.3)
+    clock = ManualClock(0)
+    found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
+    handler.ended.clear()
+    whole, site.server.RequestHandlerClass = site.server.RequestHandlerClass, handler
+    clock.advance(REFRESH_MS)
+    assert names(found) == ["old"]
+    assert "did not come within 0.3 s" in caplog.text
+    with pytest.raises(ConfigError, match="did not come within"):
+        KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
+    handler.ended.set()
+    monkeypatch.setattr(key_sources, "TIMEOUT_S", PATIENCE_S)
+    site.server.RequestHandlerClass, site.keys = whole, key_set(NEW.shown())
+    clock.advance(AGAIN_MS)
+    assert names(found) == ["new"]
+
+
+def test_keys_that_can_not_be_fetched_for_long_count_no_more(site: Site) -> None:
+    clock = ManualClock(0)
+    found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
+    site.status = 500
+    kept_ms = max(KEPT_INTERVALS * REFRESH_MS, KEPT_MIN_MS)
+    clock.advance(kept_ms - 1)
+    assert names(found) == ["old"]
+    clock.advance(1)
+    assert names(found) == []
+    site.status = 200
+    clock.advance(AGAIN_MS)
     assert names(found) == ["old"]

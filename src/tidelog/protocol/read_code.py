@@ -14,6 +14,8 @@ characters need.
 A message of more list elements than `Reader.items` says raises TooManyItems before they are read.
 The sliced form of a reader is a generator for such messages: it yields after every
 `SLICE_ITEMS` elements, so that a loop can do other work in between.
+
+Over 400 lines because each form of the protocol has its few lines, twice where slices differ.
 """
 
 from collections.abc import Callable, Generator

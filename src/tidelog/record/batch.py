@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tidelog.errors import CorruptBatch, CorruptStream, StreamTooLong, UnsupportedCompression
+from tidelog.errors import CorruptBatch, CorruptStream, UnsupportedCompression
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
 from tidelog.record.coding import crc32c
 from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, decompress
@@ -298,7 +298,7 @@ class RecordBatch:
         try:
             return decompress(codec, section, limit=limit, scratch=scratch)
         except CorruptBatch as error:
-            kind = StreamTooLong if isinstance(error, StreamTooLong) else CorruptStream
+            kind = CorruptStream if type(error) is CorruptBatch else type(error)
             raise kind(error.reason, at=self.at, offset=self.base_offset) from None
 
     def records(

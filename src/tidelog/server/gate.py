@@ -289,7 +289,8 @@ class Gate:
         text = "a log-in of %s by %s failed: %s"
         LOGGER.warning(text, self._facts.host, mechanism, error)
         is_over = asyncio.get_running_loop().create_future()
-        delay_ms = self._node.config.connection_failed_authentication_delay_ms
+        base_ms = self._node.config.connection_failed_authentication_delay_ms
+        delay_ms = self._node.failed_logins.delay_ms(self._facts.host, base_ms)
         timer = self._node.timers.after(delay_ms, lambda: is_over.set_result(None))
         try:
             await is_over

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tidelog.server.markers import PartitionMarkers
     from tidelog.server.quotas.throttles import Throttles
     from tidelog.server.security.authorizer import Authorizer
+    from tidelog.server.security.failed_logins import FailedLogins
     from tidelog.server.security.rules import Rules
     from tidelog.server.shares.shares import Shares
     from tidelog.server.transactions.coordinator import TransactionCoordinator
@@ -176,6 +177,13 @@ class Node:
     def removals(self) -> Removals:
         """Directories of deleted topics that have not gone yet."""
         return Removals(self.work, self.log_dir)
+
+    @cached_property
+    def failed_logins(self) -> "FailedLogins":
+        """Failed log-ins by address."""
+        from tidelog.server.security.failed_logins import FailedLogins
+
+        return FailedLogins(self.env.clock)
 
     @cached_property
     def long_checks(self) -> Work:

@@ -1,4 +1,7 @@
-"""The broker's partitions: a log, how far its readers may see, and who waits for more."""
+"""The broker's partitions: a log, how far its readers may see, and who waits for more.
+
+Over 400 lines because all that happens to one partition behind the broker goes through it.
+"""
 
 import asyncio
 from collections import deque

@@ -32,9 +32,16 @@ class HashedPassword:
     iterations: int
     digest: bytes
 
-    def is_password(self, password: str) -> bool:
-        """Whether this is it. Takes a millisecond or more, the same whatever is wrong."""
+    def is_password(self, password: str, iterations: int) -> bool:
+        """Whether this is it. Takes a millisecond or more, the same whatever is wrong.
+
+        Args:
+            password: What is tried.
+            iterations: How many to compute, at least those of the hash: the time of a try must not
+                tell users with different iterations, or unknown ones, from each other.
+        """
         found = _hash(password, self.salt, self.iterations)
+        _hash(password, self.salt, iterations - self.iterations + 1)
         return hmac.compare_digest(found, self.digest)
 
     def __str__(self) -> str:
@@ -63,11 +70,14 @@ class PlainUsers:
         return len(self._users)
 
     def is_user(self, name: str, password: str) -> bool:
-        """Whether there is such a user with this password; an unknown one costs as much."""
+        """Whether there is such a user with this password.
+
+        Every try costs as much as one of the user with the most iterations, whoever is named.
+        """
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
         kept = self._users.get(name)
-        is_right = (kept or self._pretender).is_password(password)
+        is_right = (kept or self._pretender).is_password(password, self._pretender.iterations)
         return is_right and kept is not None
 
 

@@ -1,5 +1,7 @@
 """The file of PLAIN's users."""
 
+import hashlib
+
 import pytest
 
 from tidelog.errors import ConfigError
@@ -18,9 +20,23 @@ def test_users_with_clear_and_hashed_passwords() -> None:
         assert not users.is_user(name, password)
 
 
-def test_an_unknown_user_costs_as_much_as_the_slowest_known_one() -> None:
-    users = read_users(f"a=x\nb={hashed('y', SALT, 5000)}\n", "users", SALT)
-    assert users._pretender.iterations == 5000
+@pytest.mark.parametrize("name", ["plain", "few", "many", "nobody", ""])
+@pytest.mark.parametrize("password", ["wrong", "right"])
+def test_each_try_costs_the_same_whoever_is_named(
+    name: str, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = (hashed("right", SALT, count) for count in (100, 50_000))
+    users = read_users(f"plain=right\nfew={few}\nmany={many}\n", "users", SALT)
+    computed: list[int] = []
+
+    def count(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        computed.append(iterations)
+        return compute(name, password, salt, iterations)
+
+    compute = hashlib.pbkdf2_hmac
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", count)
+    assert users.is_user(name, password) is (password == "right" and name not in {"nobody", ""})
+    assert (len(computed), sum(computed)) == (2, 50_001)
 
 
 def test_a_long_password_is_not_hashed() -> None:
