@@ -285,14 +285,13 @@ class RecordBatch:
 
         Args:
             limit: Bytes that may come out, inclusive.
-            scratch: Where to decompress to, for who keeps no view of it; None takes new memory.
+            scratch: Where to decompress to, where no view of it is kept; None takes new memory.
 
         Raises:
             CorruptStream: It does not decompress; StreamTooLong where more comes out.
             UnsupportedCompression: The codec is unknown.
         """
-        section = self.view[HEADER_SIZE:]
-        codec = self.codec
+        section, codec = self.view[HEADER_SIZE:], self.codec
         if codec is Codec.NONE:
             return section
         try:
