@@ -9,7 +9,6 @@ Each part takes a few milliseconds: its size follows the time that the last one 
 requests are read at a time, because the objects of one take up to eight times its bytes.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import fields
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 Answering = Callable[[RequestContext, "DataclassInstance"], Answer]
 
-# How many long requests are read at a time.
-AT_A_TIME: Final = 2
 PART_ITEMS: Final = 32
 # An element that can't be split may hold so many others, below lists of its own.
 ITEM_MAX: Final = 5000
@@ -47,47 +44,41 @@ _PART_NS: Final = 4_000_000
 _FIELDS: Final = "__dataclass_fields__"
 
 
-class LongRequests:
-    """The long requests of a broker. Belongs to the loop's thread."""
+async def answer_long(
+    context: RequestContext, request: LongRequest, handle: Answering
+) -> Written | None:
+    """Answer a request part by part.
 
-    def __init__(self) -> None:
-        self._room = asyncio.Semaphore(AT_A_TIME)
+    Args:
+        context: Who asks.
+        request: What was not read yet.
+        handle: Answers a part, with its guard where there is one.
 
-    async def answer(
-        self, context: RequestContext, request: LongRequest, handle: Answering
-    ) -> Written | None:
-        """Answer a request part by part.
-
-        Args:
-            context: Who asks.
-            request: What was not read yet.
-            handle: Answers a part, with its guard where there is one.
-
-        Raises:
-            CorruptMessage: The request breaks a rule, or has too many elements that can't be split.
-        """
-        async with self._room:
-            clock = context.node.env.clock
-            slices = Slices(clock)
-            message = (await _through(request.read(), slices)).message
-            path = _paths(request)
-            response = _Response(context, path.answered)
-            parts = _Parts(message, path.asked, request)
-            del message
-            for part in parts:
-                watch = Stopwatch(clock, clock.monotonic_ns())
-                said = handle(context, part.message)
-                watch.pause()
-                found = await Timed(said, watch) if isinstance(said, Awaitable) else said
-                if watch.used_ns > _PART_NS:
-                    parts.shrink()
-                else:
-                    parts.grow()
-                if found is not None:
-                    whole = found.response if isinstance(found, Long) else found
-                    await response.add(whole, part.joins, slices)
-                await slices.rest()
-            return await response.end(slices)
+    Raises:
+        CorruptMessage: The request breaks a rule, or has too many elements that can't be split.
+    """
+    async with context.node.long_requests:
+        clock = context.node.env.clock
+        slices = Slices(clock)
+        path = _paths(request)
+        message = (await _through(request.read(), slices)).message
+        response = _Response(context, path.answered)
+        parts = _Parts(message, path.asked, request)
+        del message
+        for part in parts:
+            watch = Stopwatch(clock, clock.monotonic_ns())
+            said = handle(context, part.message)
+            watch.pause()
+            found = await Timed(said, watch) if isinstance(said, Awaitable) else said
+            if watch.used_ns > _PART_NS:
+                parts.shrink()
+            else:
+                parts.grow()
+            if found is not None:
+                whole = found.response if isinstance(found, Long) else found
+                await response.add(whole, part.joins, slices)
+            await slices.rest()
+        return await response.end(slices)
 
 
 class Paths(NamedTuple):

@@ -1,5 +1,6 @@
 """What a handler may use: the directory, partitions, topics, timers, threads, settings."""
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.configs import ConfigSource
     from tidelog.server.fetch_sessions import FetchSessions
     from tidelog.server.groups.coordinator import GroupCoordinator
-    from tidelog.server.long_requests import LongRequests
     from tidelog.server.markers import PartitionMarkers
     from tidelog.server.quotas.throttles import Throttles
     from tidelog.server.security.authorizer import Authorizer
@@ -46,6 +46,8 @@ LOGGER: Final = logging.getLogger("tidelog.server")
 ANONYMOUS: Final = "User:ANONYMOUS"
 # More than for changes: a slow store must not hold up what lies on a disk.
 READ_THREADS: Final = 8
+# Requests with long lists that are read at a time.
+LONG_REQUESTS: Final = 2
 
 
 @dataclass(slots=True)
@@ -193,11 +195,9 @@ class Node:
         return made
 
     @cached_property
-    def long_requests(self) -> "LongRequests":
-        """Requests with long lists, which are answered part by part."""
-        from tidelog.server.long_requests import LongRequests  # few clients send any
-
-        return LongRequests()
+    def long_requests(self) -> asyncio.Semaphore:
+        """Room for requests with long lists: one takes up to eight times its bytes of memory."""
+        return asyncio.Semaphore(LONG_REQUESTS)
 
     @cached_property
     def groups(self) -> "GroupCoordinator":
