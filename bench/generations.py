@@ -21,13 +21,12 @@ import numpy as np
 from bench.generations_model import (
     ModelLog,
     Sampling,
-    SamplingWithYields,
     Workload,
     brute_force,
-    by_yields,
     generational,
     greedy,
 )
+from bench.generations_yields import SamplingWithYields, by_yields
 from bench.harness import Case
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch

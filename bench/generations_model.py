@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tidelog.storage.compaction.generations import SegmentFacts
 from tidelog.storage.compaction.generations.coverage import after_cleaning
-from tidelog.storage.compaction.generations.estimates import PRIOR_SAMPLES, Counted, live_bytes
+from tidelog.storage.compaction.generations.estimates import Counted, live_bytes
 from tidelog.storage.compaction.generations.mapped_keys import (
     MappedKeys,
     better,
@@ -245,7 +245,7 @@ def _demand(log: ModelLog, error: float, count_error: float) -> Demand:
 def generational(log: ModelLog) -> None:
     """The storage's scheduler, told exactly what is alive."""
     live = [float(log.live(piece)) for piece in log.pieces]
-    _carry_out(log, live, live, (0.0, 0.0))
+    carry_out(log, live, live, (0.0, 0.0))
 
 
 class Sampling:
@@ -274,7 +274,7 @@ class Sampling:
         whole = correction(self._samples, self._counted)
         counted = [(size << shift) * whole for _, size in counts]
         errors = [error(self._samples, self._counted) for error in (live_error, count_error)]
-        if _carry_out(log, live, counted, errors):
+        if carry_out(log, live, counted, errors):
             self._count(log)
             self._weigh(log, before)
 
@@ -305,113 +305,6 @@ class Sampling:
                 piece.weight = size << self._samples.shift
 
 
-class Yields:
-    """What earlier cleanings found, and what they let expect: the proposal's statistics of yield.
-
-    A cleaning that left a part p of a segment after d appended records says that its records died
-    at a rate of -ln(p) / d. That rate falls with age as the scheduler has it, 1 / (age + 2L). A
-    segment that was never cleaned is expected to die as the last ones did at their first cleaning.
-    """
-
-    KEPT = 32
-
-    def __init__(self) -> None:
-        self._rates: dict[int, tuple[float, float]] = {}  # by base: rate, at which age
-        self._first: list[tuple[float, float]] = []
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no cleaning was seen."""
-        return not self._first and not self._rates
-
-    def parts(self, log: ModelLog) -> list[float]:
-        """The part of each segment that is expected to be alive."""
-        return [self._part(log, piece) for piece in log.pieces]
-
-    def _part(self, log: ModelLog, piece: Piece) -> float:
-        passed = log.end - max(piece.cleaned_to, piece.base)
-        age = log.end - piece.base - passed / 2
-        known = self._rates.get(piece.base)
-        if piece.cleaned_to == piece.base:
-            near = sorted(self._first, key=lambda one: abs(one[1] - age))[:4]
-            if not near:
-                return 1.0
-            known = sum(rate for rate, _ in near) / len(near), sum(at for _, at in near) / len(near)
-        if known is None:
-            return 1.0
-        rate, at = known
-        old = 2 * log.workload.keys
-        return float(np.exp(-rate * (at + old) / (age + old) * passed))
-
-    def learn(self, log: ModelLog, before: Mapping[int, Piece]) -> None:
-        """Take in what the last cleaning of all has found."""
-        gone = sorted(before.values(), key=lambda piece: piece.base)
-        bases = [piece.base for piece in log.pieces] + [log.end]
-        for piece, end in zip(log.pieces, bases[1:], strict=True):
-            if id(piece) in before:
-                continue
-            old = [each for each in gone if piece.base <= each.base < end]
-            size = sum(each.size for each in old)
-            passed = sum((log.end - each.cleaned_to) * each.size for each in old) / size
-            if passed:
-                rate = -np.log(max(piece.size / size, 0.01)) / passed
-                mean = sum(each.base * each.size for each in old) / size
-                seen = float(rate), log.end - mean - passed / 2
-                self._rates[piece.base] = seen
-                if len(old) == 1 and old[0].cleaned_to == old[0].base:
-                    self._first = [*self._first, seen][-self.KEPT :]
-
-
-def by_yields() -> Scheduler:
-    """The storage's scheduler, told by yields alone which segments are alive by how much.
-
-    It is told the live size of the whole log, which yields don't tell, and learns by full passes.
-    """
-    yields = Yields()
-
-    def clean(log: ModelLog) -> None:
-        before = {id(piece): piece for piece in log.pieces}
-        live = [p * each.size for p, each in zip(yields.parts(log), log.pieces, strict=True)]
-        total = sum(log.live(piece) for piece in log.pieces)
-        live = [one * total / sum(live) for one in live]
-        if not _carry_out(log, live, live, (0.0, 0.0)) and log.is_full:
-            log.clean([(piece.base,) for piece in log.pieces], 0)
-        if any(id(piece) not in before for piece in log.pieces) or len(before) != len(log.pieces):
-            yields.learn(log, before)
-
-    return clean
-
-
-class SamplingWithYields(Sampling):
-    """The sample, with what yields let expect in the place of the neighbours' samples."""
-
-    def __init__(self, shift: int, seed: int = 0, prior: int = PRIOR_SAMPLES) -> None:
-        super().__init__(shift, seed)
-        self._yields = Yields()
-        self._prior = prior
-
-    def _live(self, log: ModelLog, counts: Sequence[tuple[int, int]]) -> list[float]:
-        live = super()._live(log, counts)
-        if self._yields.is_empty:
-            return live
-        shift, found = self._samples.shift, []
-        prior = self._prior << shift
-        for piece, (_, size), part, other in zip(
-            log.pieces, counts, self._yields.parts(log), live, strict=True
-        ):
-            weight = piece.weight
-            if piece.cleaned_to == piece.base or not weight:
-                found.append(other)
-                continue
-            share = ((size << shift) + prior * part) / (weight + prior)
-            found.append(min(share, 1.0) * piece.size)
-        return found
-
-    def _weigh(self, log: ModelLog, before: Mapping[int, Piece]) -> None:
-        super()._weigh(log, before)
-        self._yields.learn(log, before)
-
-
 def _scramble(keys: Longs, seed: int) -> Longs:
     """A seeded hash of whole numbers, its low bits as good as drawn."""
     words = (keys + (seed << 40)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -420,7 +313,7 @@ def _scramble(keys: Longs, seed: int) -> Longs:
     return (words >> np.uint64(20)).astype(np.int64)
 
 
-def _carry_out(
+def carry_out(
     log: ModelLog, live: Sequence[float], counted: Sequence[float], errors: Sequence[float]
 ) -> bool:
     """Whether there was anything to clean; it is done then."""
@@ -433,11 +326,11 @@ def _carry_out(
 __all__ = [
     "ModelLog",
     "Outcome",
+    "Piece",
     "Sampling",
-    "SamplingWithYields",
     "Workload",
     "brute_force",
-    "by_yields",
+    "carry_out",
     "generational",
     "greedy",
 ]

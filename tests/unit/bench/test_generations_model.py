@@ -7,11 +7,10 @@ import pytest
 from bench.generations_model import (
     ModelLog,
     Sampling,
-    SamplingWithYields,
     Workload,
     brute_force,
-    by_yields,
 )
+from bench.generations_yields import SamplingWithYields, by_yields
 
 SHIFT = 3
 KINDS = ("uniform", "zipf")

@@ -1,0 +1,122 @@
+"""Statistics of yield as the proposal has them, in the model of a compacted log.
+
+They were measured against the sample of keys that the storage goes by, and lost: see
+docs/generations.md#why-not-by-yields.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bench.generations_model import ModelLog, Piece, Sampling, Scheduler, carry_out
+from tidelog.storage.compaction.generations.estimates import PRIOR_SAMPLES
+
+
+class Yields:
+    """What earlier cleanings found, and what they let expect: the proposal's statistics of yield.
+
+    A cleaning that left a part p of a segment after d appended records says that its records died
+    at a rate of -ln(p) / d. That rate falls with age as the scheduler has it, 1 / (age + 2L). A
+    segment that was never cleaned is expected to die as the last ones did at their first cleaning.
+    """
+
+    KEPT = 32
+
+    def __init__(self) -> None:
+        self._rates: dict[int, tuple[float, float]] = {}  # by base: rate, at which age
+        self._first: list[tuple[float, float]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no cleaning was seen."""
+        return not self._first and not self._rates
+
+    def parts(self, log: ModelLog) -> list[float]:
+        """The part of each segment that is expected to be alive."""
+        return [self._part(log, piece) for piece in log.pieces]
+
+    def _part(self, log: ModelLog, piece: Piece) -> float:
+        passed = log.end - max(piece.cleaned_to, piece.base)
+        age = log.end - piece.base - passed / 2
+        known = self._rates.get(piece.base)
+        if piece.cleaned_to == piece.base:
+            near = sorted(self._first, key=lambda one: abs(one[1] - age))[:4]
+            if not near:
+                return 1.0
+            known = sum(rate for rate, _ in near) / len(near), sum(at for _, at in near) / len(near)
+        if known is None:
+            return 1.0
+        rate, at = known
+        old = 2 * log.workload.keys
+        return float(np.exp(-rate * (at + old) / (age + old) * passed))
+
+    def learn(self, log: ModelLog, before: Mapping[int, Piece]) -> None:
+        """Take in what the last cleaning of all has found."""
+        gone = sorted(before.values(), key=lambda piece: piece.base)
+        bases = [piece.base for piece in log.pieces] + [log.end]
+        for piece, end in zip(log.pieces, bases[1:], strict=True):
+            if id(piece) in before:
+                continue
+            old = [each for each in gone if piece.base <= each.base < end]
+            size = sum(each.size for each in old)
+            passed = sum((log.end - each.cleaned_to) * each.size for each in old) / size
+            if passed:
+                rate = -np.log(max(piece.size / size, 0.01)) / passed
+                mean = sum(each.base * each.size for each in old) / size
+                seen = float(rate), log.end - mean - passed / 2
+                self._rates[piece.base] = seen
+                if len(old) == 1 and old[0].cleaned_to == old[0].base:
+                    self._first = [*self._first, seen][-self.KEPT :]
+
+
+def by_yields() -> Scheduler:
+    """The storage's scheduler, told by yields alone which segments are alive by how much.
+
+    It is told the live size of the whole log, which yields don't tell, and learns by full passes.
+    """
+    yields = Yields()
+
+    def clean(log: ModelLog) -> None:
+        before = {id(piece): piece for piece in log.pieces}
+        live = [p * each.size for p, each in zip(yields.parts(log), log.pieces, strict=True)]
+        total = sum(log.live(piece) for piece in log.pieces)
+        live = [one * total / sum(live) for one in live]
+        if not carry_out(log, live, live, (0.0, 0.0)) and log.is_full:
+            log.clean([(piece.base,) for piece in log.pieces], 0)
+        if any(id(piece) not in before for piece in log.pieces) or len(before) != len(log.pieces):
+            yields.learn(log, before)
+
+    return clean
+
+
+class SamplingWithYields(Sampling):
+    """The sample, with what yields let expect in the place of the neighbours' samples."""
+
+    def __init__(self, shift: int, seed: int = 0, prior: int = PRIOR_SAMPLES) -> None:
+        super().__init__(shift, seed)
+        self._yields = Yields()
+        self._prior = prior
+
+    def _live(self, log: ModelLog, counts: Sequence[tuple[int, int]]) -> list[float]:
+        live = super()._live(log, counts)
+        if self._yields.is_empty:
+            return live
+        shift, found = self._samples.shift, []
+        prior = self._prior << shift
+        for piece, (_, size), part, other in zip(
+            log.pieces, counts, self._yields.parts(log), live, strict=True
+        ):
+            weight = piece.weight
+            if piece.cleaned_to == piece.base or not weight:
+                found.append(other)
+                continue
+            share = ((size << shift) + prior * part) / (weight + prior)
+            found.append(min(share, 1.0) * piece.size)
+        return found
+
+    def _weigh(self, log: ModelLog, before: Mapping[int, Piece]) -> None:
+        super()._weigh(log, before)
+        self._yields.learn(log, before)
+
+
+__all__ = ["SamplingWithYields", "by_yields"]
