@@ -16,6 +16,7 @@ Over 400 lines because it is one list, a few lines for each class.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from errno import ENOENT
 from typing import ClassVar, Final, Self
 
 # Characters of a value that an error shows.
@@ -408,6 +409,24 @@ class StorageFailure(TidelogError):
         """An error for a later request, which is refused because of this one."""
         reason = f"{self.reason}; the partition is offline"
         return StorageFailure(self.path, self.operation, reason)
+
+
+class MissingFile(StorageFailure, FileNotFoundError):
+    """A file of a log, or an object of its tier, is not there.
+
+    Perhaps it was deleted or exchanged since the reader looked: one that is opened anew, or
+    refreshed, finds what took its place. If it meets the same error, the records are lost here.
+    """
+
+    def __init__(self, path: str, operation: str, reason: str) -> None:
+        super().__init__(path, operation, reason)
+        self.errno, self.strerror, self.filename = ENOENT, reason, path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.operation} failed: {self.reason}"
+
+    def __reduce__(self) -> tuple[type["MissingFile"], tuple[str, str, str]]:
+        return type(self), (self.path, self.operation, self.reason)
 
 
 class DamagedLog(CorruptBatch, StorageFailure):

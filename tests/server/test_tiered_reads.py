@@ -1,7 +1,9 @@
 """Reads of what lies only in the tier: records, times, where the local part begins."""
 
+import logging
 from pathlib import Path
 
+import pytest
 from tests.server.asking import Asking
 
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
@@ -65,3 +67,26 @@ def test_records_and_times_of_the_tier(broker: Broker, tmp_path: Path) -> None:
     # Finished segments are in the tier, the newest of them here as well.
     active = broker.call(lambda node: node.partitions.get(TOPIC, 0).log.segments[-1].base_offset)
     assert found == [3, local_start + 1, 0, COUNT - 1, local_start, active - 1, active]
+
+
+def test_an_object_that_is_gone_is_logged_with_its_name(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    broker.call(lambda node: fill(node, store))
+    for path in store.rglob("*.log"):
+        path.unlink()
+    fetched = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    fetch = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[fetched])])
+    searched = ListOffsetsPartition(partition_index=0, timestamp=3)
+    topic = ListOffsetsTopic(name=TOPIC, partitions=[searched])
+    with caplog.at_level(logging.ERROR, "tidelog.server"), Asking(broker) as client:
+        for _ in range(3):
+            found = client.ask(FETCH, 12, fetch).responses[0].partitions[0]
+            assert found.error_code == 56
+        answer = client.ask(LIST_OFFSETS, 11, ListOffsetsRequest(topics=[topic]))
+        assert answer.topics[0].partitions[0].error_code == 56
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(set(lines)), "a client that asks again fills no log"
+    assert any(line.startswith(f"{TOPIC}-0 can't be read: {store.as_uri()}!!") for line in lines)

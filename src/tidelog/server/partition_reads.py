@@ -20,6 +20,7 @@ from tidelog.server.down_conversion import MAGIC_2_SINCE, down_convert, known_ma
 from tidelog.server.epoch_checks import FENCED_LEADER_EPOCH, end_of_epoch, epoch_problem
 from tidelog.server.exposed_times import expose_append_times
 from tidelog.server.partitions import Partition
+from tidelog.server.read_failures import tell_failure
 from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.types import NO_OFFSET, Buffer, IsolationLevel
 
@@ -273,6 +274,8 @@ class PartitionRead:
     def fail(self, error: Exception, order: ReadOrder) -> None:
         """Let the answer say what the read has met."""
         code = STORAGE_ERROR
+        if self.partition is not None:
+            tell_failure(self.partition.log, error)
         if isinstance(error, TidelogError):
             code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
         self.refuse(order, code)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from tidelog.env import File, FileSystem, is_remote
-from tidelog.errors import CorruptBatch, StorageFailure
+from tidelog.errors import CorruptBatch, MissingFile, StorageFailure
 from tidelog.record.batch import LENGTH_AT, LOG_OVERHEAD
 from tidelog.record.views import Batch, walk
 from tidelog.storage.decoded_files import DecodedFiles
@@ -236,6 +236,8 @@ class MapCache:
 
 def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFailure:
     """The typed error for a failed system call."""
+    if isinstance(error, MissingFile):
+        return MissingFile(error.path, error.operation, error.reason)
     return StorageFailure(path, operation, error.strerror or str(error))
 
 

@@ -17,7 +17,7 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File, FileStat
-from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, DamagedLog
+from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, DamagedLog, MissingFile
 from tidelog.record.offset_order import cut_problem, in_order, segment_limit
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files
@@ -310,9 +310,11 @@ def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened
         path = segment.log_path
         try:
             found = opening(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if segment.log_path == path:
-                raise
+                if isinstance(error, MissingFile):
+                    raise
+                raise MissingFile(path, "read", error.strerror or f"{error}") from error
             continue
         if segment.log_path == path:
             return found

@@ -21,6 +21,7 @@ from tidelog.server.asked_partitions import find_partition, opened_first
 from tidelog.server.epoch_checks import epoch_problem, epochs_of
 from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
+from tidelog.server.read_failures import tell_failure
 from tidelog.server.requests import RequestContext
 from tidelog.server.time_lookups import (
     FoundTime,
@@ -156,8 +157,10 @@ def _refused(asked: ListOffsetsPartition, code: int) -> Found:
     return Found(partition_index=asked.partition_index, error_code=code)
 
 
-def _failed(asked: ListOffsetsPartition, error: TidelogError) -> Found:
-    if isinstance(error, StorageFailure):
+def _failed(log: Log, asked: ListOffsetsPartition, error: TidelogError | OSError) -> Found:
+    """The answer where a partition can't be read, which is logged with its reason."""
+    tell_failure(log, error)
+    if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
         return _refused(asked, STORAGE_ERROR)
     return _refused(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
 
@@ -192,7 +195,7 @@ def answer_in(
             return partial(_old_style, node, request, place, asked)
         return _found(node, place, _end_offset(request, place), asked)
     except TidelogError as error:
-        return _failed(asked, error)
+        return _failed(place.log, asked, error)
 
 
 def find_at_once(
@@ -256,10 +259,8 @@ async def _searched(
         found = None if search is None else await search()
         if found is None and asked.timestamp >= 0 and await has_no_times(log, work):
             return _refused(asked, UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    except OSError:
-        return _refused(asked, STORAGE_ERROR)
-    except TidelogError as error:
-        return _failed(asked, error)
+    except (OSError, TidelogError) as error:
+        return _failed(log, asked, error)
     return _answer(asked, _visible(found, end))
 
 
@@ -317,8 +318,8 @@ async def _old_style(
     log = partition.log
     try:
         starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
-    except OSError:
-        return _refused(asked, STORAGE_ERROR)
+    except OSError as error:
+        return _failed(log, asked, error)
     if log.segments[-1].size_bytes:
         starts.append((log.log_end_offset, node.env.clock.now_ms()))
     if asked.timestamp == EARLIEST:

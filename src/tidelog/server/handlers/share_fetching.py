@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.share_fetch import AcquiredRecords, SharePartitionData
 from tidelog.server.handlers.share_requests import Member, text_of
+from tidelog.server.read_failures import tell_failure
 from tidelog.server.segment_bytes import ColdRead
 from tidelog.server.shares.kept import ShareKey
 from tidelog.server.shares.reading import Part, Read, read
@@ -219,6 +220,7 @@ class ShareFetching:
             except ColdRead:
                 return await self._node.reads.run(later)
         except (OSError, TidelogError) as error:
+            tell_failure(self._live[named].partition.log, error)
             self._tell(named, refusal(named, _code_of(error)))
             return None
 
@@ -249,6 +251,7 @@ class ShareFetching:
             records = await self._records(found, acquired)
         except (OSError, TidelogError) as error:
             # What was acquired comes back when its time is over.
+            tell_failure(self._live[named].partition.log, error)
             self._tell(named, refusal(named, _code_of(error)))
             return
         data = SharePartitionData(

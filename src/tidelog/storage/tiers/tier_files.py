@@ -30,7 +30,7 @@ from tidelog.env import (
     is_remote,
     prefetch,
 )
-from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
+from tidelog.errors import ConfigError, CorruptFile, InvalidRequest, MissingFile
 from tidelog.record.coding import crc32c
 from tidelog.storage.tiers.cache import (
     FOLDER_BYTES,
@@ -264,8 +264,8 @@ class TierFiles:
             data = self.store(found.url).read(found.key, start, size)
         except FileNotFoundError as error:
             # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
-            reason = "not in the store; see `tidelog tier --verify`"
-            raise FileNotFoundError(errno.ENOENT, reason, path) from error
+            reason = "not in the store"
+            raise MissingFile(path, "read", reason) from error
         if len(data) != size:
             reason = f"the object ends after {start + len(data)} of {found.sum.size_bytes} bytes"
             raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)

@@ -3,6 +3,7 @@
 Over 400 lines because each event is told from its beginning to what readers see of it.
 """
 
+import copy
 import dataclasses
 from itertools import pairwise
 
@@ -12,7 +13,13 @@ from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
 from tests.unit.storage.tiers.fake_store import URL
 from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
 
-from tidelog.errors import CorruptFile, InvalidRequest, StorageFailure, TierConflict
+from tidelog.errors import (
+    CorruptFile,
+    InvalidRequest,
+    MissingFile,
+    StorageFailure,
+    TierConflict,
+)
 from tidelog.record.builder import build_batch
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_dir import LogDir
@@ -551,6 +558,33 @@ def test_aborted_transactions_and_producers_are_right_over_both() -> None:
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
     found = tiered.log.producer_states().producers
     assert found.keys() == plain.log.producer_states().producers.keys()
+
+
+def test_an_object_that_is_gone_is_a_typed_error_that_names_it() -> None:
+    tiered = moved()
+    log_key = next(key for key in tiered.store.objects if key.endswith(".log"))
+    del tiered.store.objects[log_key]
+    for read in (
+        lambda: list(tiered.reader().records()),
+        lambda: list(tiered.log.records()),
+        lambda: [list(part.batches()) for part in tiered.reader().slices(0)],
+    ):
+        with pytest.raises(MissingFile, match="not in the store") as caught:
+            read()
+        assert log_key in caught.value.path
+        again = copy.copy(caught.value)  # as where it goes to another process
+        assert (str(again), again.errno) == (str(caught.value), caught.value.errno)
+
+
+def test_a_local_file_that_is_gone_is_a_typed_error_that_names_it() -> None:
+    tiered = Tiered().start(**{"local.retention.bytes": "-1"})
+    tiered.fill(20)
+    victim = tiered.log.local_segments[1]
+    reader = tiered.reader()
+    tiered.disk.remove(victim.log_path)
+    with pytest.raises(MissingFile) as caught:
+        list(reader.records())
+    assert caught.value.path == victim.log_path
 
 
 def test_the_status_says_what_lies_where() -> None:
