@@ -8,16 +8,21 @@ Life cycle: connect -> calls -> close, best by `with`. For one thread.
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
 from tidelog.cluster import codes, groups, offsets, remote
 from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, GroupListing, RemoteRecord, Watermarks
-from tidelog.env import Clock, SystemClock
+from tidelog.env import Clock, SystemClock, os_env
 from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.storage.topic_info import named_few
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.cluster.told_search import ToldSearch
 
 TIMEOUT_S: Final = 15.0
 
@@ -129,6 +134,25 @@ class Cluster(Closing, Client):
         asked = dict.fromkeys(partitions, offsets.MAX_TIMESTAMP)
         found = offsets.lookup(self, asked, IsolationLevel.READ_UNCOMMITTED)
         return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
+
+    # -- append times ------------------------------------------------------------------------
+
+    def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """When the records at these offsets were appended, in ms, where brokers tell it."""
+        return self._told_search.append_times(offsets)
+
+    def first_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record appended at a time or later, of partitions whose brokers tell times."""
+        return self._told_search.first_appended(marks, time_ms)
+
+    @cached_property
+    def _told_search(self) -> "ToldSearch":
+        from tidelog.cluster.remote_scan import Reading  # which asks a cluster for offsets
+
+        env = replace(os_env(), clock=self._clock)
+        return Reading(cluster=self, client=self._config, env=env).told_search()
 
     # -- groups ------------------------------------------------------------------------------
 

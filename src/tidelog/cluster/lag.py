@@ -192,7 +192,13 @@ def _first_unread(
                 found[partition] = _unread_of_ours(own, partition, offset, isolation)
     missing = {p: offset for p, offset in offsets.items() if found.get(p) is None}
     records = cluster.first_records(missing, isolation=isolation) if missing else {}
-    return found | {p: _unread_of_theirs(record) for p, record in records.items()}
+    created = {
+        p: record.offset
+        for p, record in records.items()
+        if record is not None and record.timestamp_type is not TimestampType.LOG_APPEND_TIME
+    }
+    told = cluster.append_times(created) if created else {}
+    return found | {p: _unread_of_theirs(record, told.get(p)) for p, record in records.items()}
 
 
 def _unread_of_ours(
@@ -210,9 +216,11 @@ def unread_of(record: TimedRecord) -> Unread:
     return Unread(record.offset, record.record_ms, clock)
 
 
-def _unread_of_theirs(record: RemoteRecord | None) -> Unread | None:
+def _unread_of_theirs(record: RemoteRecord | None, append_ms: int | None) -> Unread | None:
     if record is None:
         return None
+    if append_ms is not None:
+        return Unread(record.offset, append_ms, AgeClock.APPEND)
     if record.timestamp is None:
         return Unread(record.offset, None, None)
     stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME

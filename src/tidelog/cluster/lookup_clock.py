@@ -54,6 +54,10 @@ def first_on_clock(
         InvalidRequest: Append times are asked for that the brokers don't know.
         ClusterFailure: They can't be asked.
     """
+    told: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    if clock is ClockName.APPEND:
+        told = cluster.first_appended(marks, time_ms)
+        marks = {name: mark for name, mark in marks.items() if name not in told}
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
     theirs = {name: mark for name, mark in marks.items() if name.topic not in by_append}
@@ -64,4 +68,4 @@ def first_on_clock(
         found = first_stamped(cluster, theirs, found, asked=asked)
     if ours:
         found |= cluster.offsets_for_times(dict.fromkeys(ours, time_ms))
-    return found
+    return found | told

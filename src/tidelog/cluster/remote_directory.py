@@ -292,8 +292,8 @@ class RemoteDirectory(Closing):
 
         Args:
             times: ms since the epoch, 0 or more.
-            clock: `record`, or `append` where brokers know it: on topics with LogAppendTime, and on
-                our own broker's with `tidelog.lookup.clock=append`.
+            clock: `record`, or `append` where brokers know it: ours, and others on topics with
+                LogAppendTime.
 
         Returns:
             Every partition asked; None where no record is that late.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
+    from tidelog.cluster.told_search import ToldSearch
     from tidelog.cluster.told_times import ToldTimes
     from tidelog.record.record import Record
 
@@ -125,11 +126,22 @@ class Reading:
         fetch = partial(self._plain_fetch, isolation) if self.is_direct else None
         return ToldTimes(fetch, self.env.clock, rest_ms=self._timeout_ms)
 
-    def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
+    def told_search(self) -> "ToldSearch":
+        """Append times as brokers of ours tell them, a batch at a time."""
+        from tidelog.cluster.told_search import ToldSearch
+
+        level = IsolationLevel.READ_UNCOMMITTED
+        fetch = partial(self._plain_fetch, level, max_bytes=1)  # one batch always comes whole
+        return ToldSearch(fetch if self.is_direct else None)
+
+    def _plain_fetch(
+        self, isolation: IsolationLevel, name: TopicPartition, *, max_bytes: int | None = None
+    ) -> "PartitionFetch":
         """A fetch that needs neither numpy nor Arrow."""
         from tidelog.record.offset_order import reach_of
 
-        return self._fetch(name, isolation, replace(self._seams(), reach=reach_of))
+        seams = replace(self._seams(), reach=reach_of)
+        return self._fetch(name, isolation, seams, max_bytes=max_bytes)
 
     def _seams(self) -> "FetchSeams":
         from tidelog.cluster.follow_transport import connect_socket
@@ -139,7 +151,13 @@ class Reading:
         return FetchSeams(connect=connect, clock=self.env.clock)
 
     def _fetch(
-        self, name: TopicPartition, level: IsolationLevel, seams: "FetchSeams", topic_id: str = ""
+        self,
+        name: TopicPartition,
+        level: IsolationLevel,
+        seams: "FetchSeams",
+        topic_id: str = "",
+        *,
+        max_bytes: int | None = None,
     ) -> "PartitionFetch":
         from tidelog.cluster.partition_fetch import FetchSettings, PartitionFetch
 
@@ -148,6 +166,8 @@ class Reading:
             timeout_ms=self._timeout_ms,
             client_id=self.client.get("client.id", "tidelog"),
         )
+        if max_bytes is not None:
+            settings = replace(settings, max_bytes=max_bytes, partition_max_bytes=max_bytes)
         bootstrap = self.cluster.bootstrap
         return PartitionFetch(bootstrap, name, seams, topic_id=topic_id, settings=settings)
 

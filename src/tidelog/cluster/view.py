@@ -144,6 +144,16 @@ class ClusterView(Protocol):
         """The record with the largest timestamp, None where no record has one."""
         ...
 
+    def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """When the records at these offsets were appended, in ms, where brokers tell it."""
+        ...
+
+    def first_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record appended at a time or later, of partitions whose brokers tell times."""
+        ...
+
     def group(self, name: str) -> Group:
         """A consumer group; raises UnknownGroup."""
         ...

@@ -184,6 +184,12 @@ class BrokerBackend:
         marks = self._marks(
             [name for name in times if name.topic not in by_append], IsolationLevel.READ_UNCOMMITTED
         )
+        told: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for time_ms in sorted({times[name] for name in marks}):
+            same = {name: mark for name, mark in marks.items() if times[name] == time_ms}
+            told |= self._ask(partial(self._cluster.first_appended, same, time_ms))
+        found |= told
+        marks = {name: mark for name, mark in marks.items() if name not in told}
         theirs = {name: found[name] for name in marks}
         return found | first_stamped(self._cluster, marks, theirs, asked="clock=append")
 

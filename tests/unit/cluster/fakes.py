@@ -118,6 +118,14 @@ class FakeCluster:
             found[p] = OffsetAndTimestamp(-max(timed)[1], max(timed)[0]) if timed else None
         return found
 
+    def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {}
+
+    def first_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return {}
+
     def group(self, name: str) -> Group:
         if name not in self.offsets and name not in self.members:
             raise UnknownGroup(name)

@@ -113,6 +113,14 @@ class MemoryCluster:
             found[partition] = None if best is None else OffsetAndTimestamp(-best[1], best[0])
         return found
 
+    def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {}
+
+    def first_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return {}
+
     def group(self, name: str) -> Group:
         members = self.members.get(name, ())
         if not members and name not in self.offsets:
