@@ -1,5 +1,6 @@
 """Where a cluster is, and how long it may take: checked before anybody is asked."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from tidelog.errors import ConfigError
@@ -7,6 +8,27 @@ from tidelog.errors import ConfigError
 TIMEOUT_MAX_S: Final = 3600.0  # the client library waits no longer for an admin's request
 _TIMEOUT_MIN_S: Final = 0.001
 _PORT_MAX: Final = 65_535
+
+# Settings that say nothing of how records are fetched: with these alone brokers are asked directly.
+_NOT_OF_FETCHES: Final = frozenset(
+    {
+        "acks",
+        "batch.num.messages",
+        "batch.size",
+        "client.id",
+        "compression.level",
+        "compression.type",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "linger.ms",
+        "message.max.bytes",
+        "message.timeout.ms",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "request.required.acks",
+        "security.protocol",
+    }
+)
 
 
 def check_bootstrap(bootstrap: object) -> None:
@@ -42,3 +64,13 @@ def check_timeout(timeout_s: float) -> None:
     if not _TIMEOUT_MIN_S <= timeout_s <= TIMEOUT_MAX_S:
         allowed = f"a request may take from a millisecond to {TIMEOUT_MAX_S:g} seconds"
         raise ConfigError("timeout", f"{timeout_s} s", allowed)
+
+
+def is_direct(client: Mapping[str, str]) -> bool:
+    """Whether batches can be fetched from leaders, without librdkafka: plain text alone.
+
+    Args:
+        client: Settings of librdkafka.
+    """
+    protocol = client.get("security.protocol", "PLAINTEXT")
+    return protocol.upper() == "PLAINTEXT" and client.keys() <= _NOT_OF_FETCHES

@@ -8,15 +8,15 @@ Life cycle: connect -> calls -> close, best by `with`. For one thread.
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
 from tidelog.cluster import codes, groups, offsets, remote
+from tidelog.cluster.access_checks import is_direct
 from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, GroupListing, RemoteRecord, Watermarks
-from tidelog.env import Clock, SystemClock, os_env
+from tidelog.env import Clock, SystemClock
 from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.storage.topic_info import named_few
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
@@ -149,10 +149,13 @@ class Cluster(Closing, Client):
 
     @cached_property
     def _told_search(self) -> "ToldSearch":
-        from tidelog.cluster.remote_scan import Reading  # which asks a cluster for offsets
+        from tidelog.cluster.told_search import ToldSearch, batch_fetch  # few questions need it
 
-        env = replace(os_env(), clock=self._clock)
-        return Reading(cluster=self, client=self._config, env=env).told_search()
+        if not is_direct(self._config):
+            return ToldSearch(None)
+        name = self._config.get("client.id", "tidelog")
+        fetch = partial(batch_fetch, self.bootstrap, name, self._clock, self.timeout_s)
+        return ToldSearch(fetch)
 
     # -- groups ------------------------------------------------------------------------------
 

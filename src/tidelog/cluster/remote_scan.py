@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from tidelog.cluster.access_checks import is_direct
 from tidelog.cluster.connection import Cluster
 from tidelog.cluster.remote_plan import plan_remote
 from tidelog.env import Env
@@ -19,30 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
-    from tidelog.cluster.told_search import ToldSearch
     from tidelog.cluster.told_times import ToldTimes
     from tidelog.record.record import Record
-
-# Settings that say nothing of how records are fetched: with these alone brokers are asked directly.
-_NOT_OF_FETCHES: Final = frozenset(
-    {
-        "acks",
-        "batch.num.messages",
-        "batch.size",
-        "client.id",
-        "compression.level",
-        "compression.type",
-        "delivery.timeout.ms",
-        "enable.idempotence",
-        "linger.ms",
-        "message.max.bytes",
-        "message.timeout.ms",
-        "queue.buffering.max.kbytes",
-        "queue.buffering.max.messages",
-        "request.required.acks",
-        "security.protocol",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +41,7 @@ class Reading:
     @property
     def is_direct(self) -> bool:
         """Whether batches can be fetched from leaders, without librdkafka: plain text alone."""
-        protocol = self.client.get("security.protocol", "PLAINTEXT")
-        return protocol.upper() == "PLAINTEXT" and self.client.keys() <= _NOT_OF_FETCHES
+        return is_direct(self.client)
 
     def batches(
         self, split: Split, columns: Sequence[str], stats: ScanStats
@@ -126,22 +104,11 @@ class Reading:
         fetch = partial(self._plain_fetch, isolation) if self.is_direct else None
         return ToldTimes(fetch, self.env.clock, rest_ms=self._timeout_ms)
 
-    def told_search(self) -> "ToldSearch":
-        """Append times as brokers of ours tell them, a batch at a time."""
-        from tidelog.cluster.told_search import ToldSearch
-
-        level = IsolationLevel.READ_UNCOMMITTED
-        fetch = partial(self._plain_fetch, level, max_bytes=1)  # one batch always comes whole
-        return ToldSearch(fetch if self.is_direct else None)
-
-    def _plain_fetch(
-        self, isolation: IsolationLevel, name: TopicPartition, *, max_bytes: int | None = None
-    ) -> "PartitionFetch":
+    def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
         """A fetch that needs neither numpy nor Arrow."""
         from tidelog.record.offset_order import reach_of
 
-        seams = replace(self._seams(), reach=reach_of)
-        return self._fetch(name, isolation, seams, max_bytes=max_bytes)
+        return self._fetch(name, isolation, replace(self._seams(), reach=reach_of))
 
     def _seams(self) -> "FetchSeams":
         from tidelog.cluster.follow_transport import connect_socket
@@ -151,13 +118,7 @@ class Reading:
         return FetchSeams(connect=connect, clock=self.env.clock)
 
     def _fetch(
-        self,
-        name: TopicPartition,
-        level: IsolationLevel,
-        seams: "FetchSeams",
-        topic_id: str = "",
-        *,
-        max_bytes: int | None = None,
+        self, name: TopicPartition, level: IsolationLevel, seams: "FetchSeams", topic_id: str = ""
     ) -> "PartitionFetch":
         from tidelog.cluster.partition_fetch import FetchSettings, PartitionFetch
 
@@ -166,8 +127,6 @@ class Reading:
             timeout_ms=self._timeout_ms,
             client_id=self.client.get("client.id", "tidelog"),
         )
-        if max_bytes is not None:
-            settings = replace(settings, max_bytes=max_bytes, partition_max_bytes=max_bytes)
         bootstrap = self.cluster.bootstrap
         return PartitionFetch(bootstrap, name, seams, topic_id=topic_id, settings=settings)
 

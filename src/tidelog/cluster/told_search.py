@@ -8,10 +8,13 @@ One owner. Where one broker of a cluster tells no append times, none is asked ag
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 
 from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
-from tidelog.cluster.partition_fetch import PartitionFetch
+from tidelog.cluster.follow_transport import connect_socket
+from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
 from tidelog.cluster.view import Watermarks
+from tidelog.env import Clock
 from tidelog.errors import InvalidRequest
 from tidelog.types import OffsetAndTimestamp, TopicPartition
 
@@ -107,3 +110,18 @@ class ToldSearch:
         with closing(self._open_fetch(name)) as fetch:
             fetch.want_append_times()
             yield fetch
+
+
+def batch_fetch(
+    bootstrap: str, client_id: str, clock: Clock, timeout_s: float, name: TopicPartition
+) -> PartitionFetch:
+    """Return what fetches a partition's batches one by one: a single one always comes whole."""
+    from tidelog.record.offset_order import reach_of
+
+    connect = partial(connect_socket, timeout_s=timeout_s)
+    seams = FetchSeams(connect=connect, clock=clock, reach=reach_of)
+    timeout_ms = max(int(timeout_s * 1000), 1000)
+    settings = FetchSettings(
+        client_id=client_id, timeout_ms=timeout_ms, max_bytes=1, partition_max_bytes=1
+    )
+    return PartitionFetch(bootstrap, name, seams, settings=settings)
