@@ -8,12 +8,13 @@ from tidelog.cli import output, times
 from tidelog.cli.choices import AuditShow, Encoding, Format
 from tidelog.cli.fields import decoder
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import ExitCode, Refused, describe
+from tidelog.cli.problems import USAGE, ExitCode, Refused, describe
+from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
 from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
-from tidelog.errors import InvalidTime, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.spark.jobs.audit import AuditOptions, Kind, measure
 from tidelog.spark.jobs.audit_tables import Audited, Difference, Last, TopicFigures
 from tidelog.spark.places import Place
@@ -116,8 +117,8 @@ def audit(surroundings: Surroundings, access: SparkAccess, request: Request, kin
     """Run it; the exit code: 0 equal, 1 differences, 2 an error."""
     try:
         found = _audit(surroundings, access, request, kind)
-    except InvalidTime:
-        raise
+    except USAGE:
+        raise  # with the code that it has in every command
     except (TidelogError, Refused, OSError) as error:
         surroundings.say(describe(error)[1])
         return FAILED
@@ -129,6 +130,8 @@ def _audit(
 ) -> Audited:
     a, b = _places(surroundings, request)
     options = _options(surroundings, request)
+    pairs(access.conf, "--conf")
+    check_before(surroundings, [Use(place) for place in (a, b) if place is not None], request.html)
     progress = JobProgress(surroundings, "reading", unit="tasks")
     with open_session(surroundings, access, name="audit", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()

@@ -8,7 +8,9 @@ from tidelog.errors import (
     ClusterFailure,
     ConfigError,
     CorruptData,
-    InvalidTime,
+    InvalidPartitions,
+    InvalidRequest,
+    InvalidTopic,
     MissingFile,
     OffsetOutOfRange,
     StorageFailure,
@@ -53,9 +55,13 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
 )
 
 
+# What can't be as it was said, wherever it is found: on the command line or by the library.
+USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
+
+
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """The exit code of an error, and its line; raises it where it is none of ours."""
-    if isinstance(error, UsageProblem | InvalidTime | ConfigError):
+    if isinstance(error, USAGE):
         return ExitCode.USAGE, _one_line(f"{error}")
     if isinstance(error, TidelogError):
         return ExitCode.ERROR, _one_line(f"{error}{_next_step(error)}")

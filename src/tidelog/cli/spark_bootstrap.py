@@ -1,6 +1,8 @@
 """`tidelog spark bootstrap`: a table into a topic."""
 
+import errno
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
@@ -9,6 +11,7 @@ from tidelog.cli import output
 from tidelog.cli.choices import Format
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.spark_checks import check_before
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_replay import sizes_plot
 from tidelog.cli.spark_session import (
@@ -91,6 +94,9 @@ def bootstrap(
     format_of(request)
     progress = JobProgress(surroundings, "loading")
     job = Bootstrap(options, listener=progress, env=surroundings.env)
+    check_before(surroundings, (), request.report)
+    job.check_target()
+    ensure_table(surroundings, request.table)
     with (
         losses_told(surroundings) as told,
         open_session(surroundings, access, name="bootstrap", zone=request.zone) as spark,
@@ -170,6 +176,13 @@ def format_of(request: Request) -> str:
         names = ", ".join(dict.fromkeys(_BY_SUFFIX.values()))
         raise UsageProblem(f"{request.table}: what is it? Give --format, one of {names}, {_JDBC}")
     return found
+
+
+def ensure_table(surroundings: Surroundings, table: str) -> None:
+    """Raise FileNotFoundError where a local table that is named without a pattern is missing."""
+    is_local = not any(mark in table for mark in (":", "*", "?", "[", "{"))
+    if is_local and not surroundings.env.files.exists(table):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), table)
 
 
 def read_table(spark: "SparkSession", request: Request) -> "DataFrame":

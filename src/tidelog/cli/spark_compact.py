@@ -6,11 +6,13 @@ from typing import Final
 from tidelog.cli import output
 from tidelog.cli.choices import Format
 from tidelog.cli.problems import ExitCode
+from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_session import JobProgress, open_session, pairs
 from tidelog.cli.surroundings import Surroundings
 from tidelog.spark.jobs.compact import row_of, run
+from tidelog.spark.places import Place
 
 COLUMNS: Final = (
     output.text("topic"),
@@ -46,16 +48,20 @@ def compact(
     surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
 ) -> ExitCode:
     """Compact, and print a row for each partition."""
+    targets, store = read_targets(request.targets), pairs(request.store, "--store-option")
+    pairs(access.conf, "--conf")
+    place = Place(request.directory, store=store)
+    check_before(surroundings, [Use(place, tuple(targets or ()), writes=True)])
     progress = JobProgress(surroundings, "compacting", unit="partitions")
     with open_session(surroundings, access, name="compact") as spark, progress.shown(spark):
         reports = run(
             spark,
             request.directory,
-            read_targets(request.targets),
+            targets,
             if_due=request.if_due,
             roll=request.roll,
             part_bytes=request.part_bytes,
-            store=pairs(request.store, "--store-option"),
+            store=store,
             listener=progress,
         )
     output.print_rows(surroundings, COLUMNS, as_cells(list(row_of(r)) for r in reports), kind)

@@ -10,13 +10,15 @@ from tidelog.cli import output
 from tidelog.cli.choices import Format, LagShow
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.problems import ExitCode
+from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells
 from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, read_place
+from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
 from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster.lag import over_limits
 from tidelog.spark.jobs.lag import GroupLag, hour_rows, measure
+from tidelog.spark.places import Place
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.storage.latency import HOUR_MS
 from tidelog.types import IsolationLevel
@@ -81,6 +83,9 @@ def lag(
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
+    pairs(access.conf, "--conf")
+    beside = [] if request.data is None else [Use(Place(request.data))]
+    check_before(surroundings, [Use(place, request.topics), *beside], request.report)
     progress = JobProgress(surroundings, "counting", unit="tasks")
     with (
         open_session(surroundings, access, name="lag", zone=request.zone) as spark,

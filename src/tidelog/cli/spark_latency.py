@@ -7,8 +7,9 @@ from typing import Final
 from tidelog.cli import output, times
 from tidelog.cli.choices import Format, LatencyShow
 from tidelog.cli.output import Cell, Column
+from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, read_place
+from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
 from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.targets import parse_target
@@ -87,6 +88,8 @@ def latency(
     start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
     delays = [parse_duration(text) // _NS_PER_MS for text in request.delays]
     topics = read_targets(request.targets)
+    pairs(access.conf, "--conf")
+    check_before(surroundings, [Use(place, tuple(topics or ()))], request.report)
     progress = JobProgress(surroundings, "reading", unit="tasks")
     with open_session(surroundings, access, name="latency", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.cli import output
 from tidelog.cli.choices import Format
 from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_session import JobProgress, losses_told, open_session, pairs, read_place
 from tidelog.cli.spark_summary import report_table, save_report
@@ -105,6 +106,8 @@ def mirror(
     """Copy, and print what was copied of each partition."""
     plan = read_plan(surroundings, request)
     pairs(access.conf, "--conf")
+    uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]
+    check_before(surroundings, [*uses, Use(plan.target, writes=True)])
     progress = JobProgress(surroundings, "mirroring")
     with (
         losses_told(surroundings) as told,

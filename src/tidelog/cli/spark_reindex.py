@@ -8,9 +8,10 @@ from tidelog.cli import output
 from tidelog.cli.choices import Format, ReindexShow
 from tidelog.cli.doctor import Verdict
 from tidelog.cli.output import Cell, Column
+from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, read_place
+from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
 from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.spark.jobs.reindex import Found, Mode, Outcome, finding_rows, partition_rows, run
@@ -62,6 +63,9 @@ def reindex(
 ) -> Verdict:
     """Work, print a table, write a report; the exit code is that of `tidelog doctor`."""
     place = read_place(surroundings, request.source, store=request.store)
+    targets = read_targets(request.targets)
+    pairs(access.conf, "--conf")
+    check_before(surroundings, [Use(place, tuple(targets or ()))], request.report)
     progress = JobProgress(surroundings, "working", unit="tasks")
     with (
         open_session(surroundings, access, name="reindex") as spark,
@@ -70,7 +74,7 @@ def reindex(
         found = run(
             spark,
             place,
-            read_targets(request.targets),
+            targets,
             mode=Mode.VERIFY if request.verify else Mode.BUILD,
             zone_cache=request.zone_cache,
             listener=progress,

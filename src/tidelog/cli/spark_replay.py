@@ -7,6 +7,7 @@ from tidelog.cli import output, times
 from tidelog.cli.choices import Format
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import ExitCode
+from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_session import (
     JobProgress,
@@ -28,7 +29,7 @@ from tidelog.spark.jobs.chunks import total
 from tidelog.spark.jobs.pace import Rate
 from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome
 from tidelog.spark.jobs.replay_target import parse_target
-from tidelog.spark.jobs.targets import new_target
+from tidelog.spark.jobs.targets import find_or_plan, new_target
 from tidelog.spark.places import Place
 from tidelog.spark.report import Items, Plot, Report, Section, Text
 from tidelog.spark.svg import Axis, Series
@@ -120,6 +121,13 @@ def replay(
     """Replay, and print a summary."""
     options = read_options(surroundings, request)
     pairs(access.conf, "--conf")
+    files = (request.report, request.progress)
+    check_before(surroundings, [Use(options.source, (options.topic,))], *files)
+    if isinstance(options.to, Place):
+        # Says what is missing, or wrong with a topic to be made, and changes nothing.
+        find_or_plan(
+            options.to, options.to_topic or options.topic, options.new, env=surroundings.env
+        )
     progress = JobProgress(surroundings, "replaying")
     with (
         losses_told(surroundings) as told,

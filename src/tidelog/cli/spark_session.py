@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli.problems import ExitCode, Refused, UsageProblem
+from tidelog.cli.problems import USAGE, ExitCode, Refused, UsageProblem
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.surroundings import Surroundings
-from tidelog.errors import MissingDependency, TidelogError
+from tidelog.errors import InvalidTime, MissingDependency, TidelogError
 from tidelog.spark.jobs.checks import TargetLoses, lines
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
@@ -142,12 +142,19 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise Refused(_words(str(error))) from error
+        raise _problem(str(error)) from error
     except Exception as error:
         # What no Spark class wraps comes from py4j, which only classic sessions have.
         if not type(error).__module__.startswith("py4j."):
             raise
-        raise Refused(_words(str(error))) from error
+        raise _problem(str(error)) from error
+
+
+def _problem(text: str) -> Refused | UsageProblem:
+    """What a message of Spark's comes to; the exit code is that of the same error elsewhere."""
+    ours = our_words(text)
+    is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
+    return (UsageProblem if is_usage else Refused)(_words(text))
 
 
 def _words(text: str) -> str:

@@ -57,7 +57,7 @@ class Cli:
         return Env(clock=self.clock, random=Random(1))
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Result:
-        """A command with `--data`; without it where the first word is `dump` or an option."""
+        """A command with `--data`; without it where it has none, or one is given."""
         raw, err = io.BytesIO(), io.StringIO()
         kind = Terminal if self.on_terminal else io.TextIOWrapper
         out = kind(raw, encoding="utf-8", write_through=True)
@@ -70,7 +70,8 @@ class Cli:
             variables=self.variables,
         )
         first = arguments[0] if arguments else "-"
-        has_data = first not in {"dump", "failover"} and not first.startswith("-")
+        has_none = {"dump", "failover", "spark", "audit", "--data"} & {first, *arguments[1:]}
+        has_data = not has_none and not first.startswith("-")
         extra = ("--data", self.url or str(self.data)) if has_data else ()
         code = run([*arguments, *extra], surroundings)
         out.flush()

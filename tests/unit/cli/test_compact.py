@@ -47,7 +47,7 @@ def test_the_active_segment_is_left_alone(tmp_path: Path) -> None:
 def test_a_topic_that_is_not_compacted_says_how(tmp_path: Path) -> None:
     cli = filled(tmp_path)
     found = cli.run("compact", "plain")
-    assert found.code == ExitCode.ERROR
+    assert found.code == ExitCode.USAGE
     assert "--set cleanup.policy=compact" in found.err
     assert cli.run("compact", "nowhere").code == ExitCode.ERROR
     assert cli.run("compact", "flights:7").code == ExitCode.ERROR

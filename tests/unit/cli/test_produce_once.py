@@ -90,7 +90,7 @@ def test_another_source_under_the_same_name_is_refused(
 ) -> None:
     load(flights, ROWS, "--once", "mine")
     result = load(flights, rows, "--once", "mine")
-    assert result.code == 1
+    assert result.code == 3
     assert message in result.err
     assert values(flights) == Counter("1234")
 
@@ -109,7 +109,7 @@ def test_a_refused_record_leaves_nothing_and_no_file(flights: Cli) -> None:
 @pytest.mark.parametrize("name", ["", "x" * 300, "a\nb"])
 def test_a_name_that_can_not_be_kept_is_refused(flights: Cli, name: str) -> None:
     result = load(flights, ROWS, "--once", name)
-    assert result.code == 1
+    assert result.code == 3
     assert "1 to 200 printable characters" in result.err
 
 

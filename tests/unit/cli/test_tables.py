@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.cli.running import NOW, Cli, at
 
+from tidelog.cli.problems import ExitCode
 from tidelog.storage import files, text_files
 from tidelog.types import TopicPartition
 
@@ -65,7 +66,7 @@ def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
     fill(flights)
     span = ("--from", str(NOW), "--to", str(NOW - 99))
     result = flights.run("diff", "flights", *span)
-    assert result.code == 1
+    assert result.code == ExitCode.USAGE
     assert "the later time comes second" in result.err
 
 

@@ -257,6 +257,15 @@ class Bootstrap:
             findings=findings,
         )
 
+    def check_target(self) -> None:
+        """See that the topic is there, or can be made; changes nothing.
+
+        Raises:
+            InvalidRequest, UnknownTopic, ConfigError: As `bootstrap`.
+        """
+        options = self._options
+        find_or_plan(options.to, options.topic, self._new, env=self._env)
+
     @property
     def _app_id(self) -> str:
         return f"bootstrap-{self._job_id}"

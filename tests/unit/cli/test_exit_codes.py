@@ -1,0 +1,94 @@
+"""The same mistake has the same exit code in every command, as docs/cli.md lists them.
+
+Commands on Spark tell it before Spark starts.
+"""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import Cli, at
+
+from tidelog.cli.problems import ExitCode
+
+# What each command reads, with the place DATA and the topic TOPIC in their arguments.
+COMMANDS = {
+    "topics": "topics --data DATA",
+    "describe": "describe TOPIC --data DATA",
+    "read": "read TOPIC --data DATA",
+    "offsets": "offsets TOPIC --data DATA --at now",
+    "why": "why TOPIC --data DATA",
+    "compact": "compact TOPIC --data DATA",
+    "spark replay": "spark replay DATA TOPIC --to OTHER",
+    "spark replay to": "spark replay OTHER flights --to DATA --to-topic TOPIC",
+    "spark bootstrap": "spark bootstrap TABLE TOPIC --to DATA",
+    "spark latency": "spark latency DATA TOPIC",
+    "spark reindex": "spark reindex DATA TOPIC",
+    "spark compact": "spark compact DATA TOPIC",
+    "spark mirror": "spark mirror DATA TOPIC --to OTHER --checkpoint CHECKPOINT",
+    "audit": "audit DATA OTHER",
+}
+ON_SPARK = [name for name in COMMANDS if name.startswith("spark ") or name == "audit"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    made = Cli(tmp_path / "data")
+    made.ok("create", "flights")
+    made.append(at(1_700_000_000_000))
+    Cli(tmp_path / "other").ok("create", "flights")
+    (tmp_path / "table.parquet").touch()
+    return made
+
+
+def run(cli: Cli, name: str, data: Path, topic: str, *more: str) -> tuple[int, str]:
+    words = {
+        "DATA": str(data),
+        "OTHER": f"{cli.data}/../other",
+        "TOPIC": topic,
+        "TABLE": f"{cli.data}/../table.parquet",
+        "CHECKPOINT": f"{cli.data}/../checkpoint",
+    }
+    result = cli.run(*(words.get(word, word) for word in COMMANDS[name].split()), *more)
+    assert "is up at" not in result.err  # Spark
+    return result.code, result.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_directory_that_is_not_there(cli: Cli, name: str, tmp_path: Path) -> None:
+    code, told = run(cli, name, tmp_path / "nowhere", "flights")
+    assert (code, "nowhere" in told) == (ExitCode.USAGE, True)
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", [name for name, text in COMMANDS.items() if "TOPIC" in text])
+def test_a_topic_that_is_not_there(cli: Cli, name: str) -> None:
+    code, told = run(cli, name, cli.data, "flihgts")
+    assert (code, "did you mean flights?" in told) == (ExitCode.ERROR, True)
+
+
+@pytest.mark.parametrize("name", ON_SPARK)
+def test_a_setting_that_is_none(cli: Cli, name: str) -> None:
+    assert run(cli, name, cli.data, "flights", "--conf", "nonsense")[0] == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("name", [n for n in ON_SPARK if n not in ("spark compact", "audit")])
+def test_a_report_in_a_folder_that_is_not_there(cli: Cli, name: str, tmp_path: Path) -> None:
+    if name == "spark mirror":
+        pytest.skip("it writes no report")
+    file = str(tmp_path / "no" / "report.html")
+    code, told = run(cli, name, cli.data, "flights", "--report", file)
+    assert (code, "no: No such file" in told) == (ExitCode.ERROR, True)
+
+
+def test_a_topic_that_cannot_be_made_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+    """Neither a directory nor a topic, whoever was to make it."""
+    new = tmp_path / "new"
+    table = str(tmp_path / "table.parquet")
+    for config, code in (("retention.ms=no", ExitCode.USAGE), ("x", ExitCode.USAGE)):
+        made = ("--create", "2", "--config", config)
+        assert cli.run("spark", "bootstrap", table, "t", "--to", str(new), *made).code == code
+        there = ("spark", "replay", str(cli.data), "flights", "--to", str(new))
+        assert cli.run(*there, *made).code == code
+        assert cli.run("create", "t", "--data", str(new), "--config", config).code == code
+    assert cli.run("create", "a/b", "--data", str(new)).code == ExitCode.USAGE
+    assert not new.exists()
