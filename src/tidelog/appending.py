@@ -6,7 +6,7 @@ The part of `tidelog.Directory` that writes.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.closing import Closing
 from tidelog.storage.log import BATCH_BYTES, AppendResult
 from tidelog.storage.log_dir import LogDir
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.storage.numbered_loads import Loaded
 
 
-@takes_choices()
+@reads_arguments()
 class Appending(Closing):
     """A directory of topics that records are appended to."""
 

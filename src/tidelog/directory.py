@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from tidelog.appending import Appending
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.config import ConfigNote
 from tidelog.env import Env
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, TopicExists
 from tidelog.objects import env_for, local_path
 from tidelog.record.record import Record
 from tidelog.storage.log import Log
@@ -49,7 +49,7 @@ _LOGGER = logging.getLogger(__name__)
 When = int | str
 
 
-@takes_choices()
+@reads_arguments()
 class Directory(Appending):
     """A directory of topics."""
 
@@ -127,6 +127,7 @@ class Directory(Appending):
         partitions: int = 1,
         config: Mapping[str, str] | None = None,
         topic_id: UUID | None = None,
+        exist_ok: bool = False,
     ) -> list[ConfigNote]:
         """Create a topic; what there is to say about its settings (old names, say).
 
@@ -135,13 +136,19 @@ class Directory(Appending):
             partitions: From 1 on.
             config: Settings under Kafka's names, see docs/config.md.
             topic_id: To match another cluster's topic; drawn where None.
+            exist_ok: A topic that is there stays as it is, whatever the other arguments say.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError: Nothing was changed.
         """
-        return self._log_dir.create_topic(
-            name, partitions=partitions, config=config, topic_id=topic_id
-        )[1]
+        try:
+            return self._log_dir.create_topic(
+                name, partitions=partitions, config=config, topic_id=topic_id
+            )[1]
+        except TopicExists:
+            if exist_ok:
+                return []
+            raise
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; raises UnknownTopic."""

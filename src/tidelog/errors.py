@@ -130,7 +130,7 @@ class InvalidChoice(InvalidRequest, ValueError):
     """An argument that is none of the words that a parameter takes."""
 
 
-class InvalidTime(InvalidRequest):
+class InvalidTime(InvalidRequest, ValueError):
     """A point or range in time that can't be read, or not in one way only.
 
     Attributes:

@@ -4,7 +4,7 @@ Imports Arrow, numpy and numba: reached only by the calls that need them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 try:
     import numpy as np
@@ -28,6 +28,10 @@ from tidelog.storage.log import AppendResult, Log
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import ClockName, Codec, IsolationLevel
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
 # Batches are appended together up to this many bytes: one write, one look at the clock.
 APPEND_BYTES: Final = 1 << 20
 PARTITION_COLUMN: Final = "partition"
@@ -44,7 +48,7 @@ def append_table(
 ) -> dict[int, AppendResult]:
     """See `tidelog.Directory.append_table`."""
     info = log_dir.topic(topic)
-    rows = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    rows = as_table(table)
     partitions, rows = choose_rows(rows, info.partitions, keyless)
     target = info.config.compression_type.target_codec
     codec = codec if target is None else target
@@ -63,6 +67,31 @@ def append_table(
         )
         answers[number] = append_encoded(log, batches)
     return answers
+
+
+def as_table(given: object) -> pa.Table:
+    """Return the rows of a table, a batch, a reader or a frame of Polars, pandas and the like.
+
+    Raises:
+        InvalidRequest: It is none of these, or can't become Arrow columns.
+    """
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, pa.RecordBatch):
+        return pa.Table.from_batches([given])
+    try:
+        if isinstance(given, pa.RecordBatchReader):
+            return given.read_all()
+        if type(given).__module__.partition(".")[0] == "pandas":
+            return pa.Table.from_pandas(cast("pd.DataFrame", given), preserve_index=False)
+        if hasattr(given, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(cast("pl.DataFrame", given)).read_all()
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidRequest(f"table: {error}") from error
+    raise InvalidRequest(
+        f"table is {type(given).__module__}.{type(given).__name__}; give an Arrow table, batch or"
+        " reader, or a Polars or pandas frame (collect a lazy one)"
+    )
 
 
 def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:

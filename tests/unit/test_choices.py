@@ -11,7 +11,7 @@ from tests.unit.cli.running import NOW, Cli
 
 import tidelog
 from tidelog import scan, spark
-from tidelog.choices import CHOICES, choice, choices_of, word_of
+from tidelog.arguments import CHOICES, choice, choices_of, word_of
 from tidelog.errors import InvalidChoice, InvalidRequest
 from tidelog.record.builder import build_batch
 from tidelog.spark.jobs import tables

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from tidelog.choices import Inexact
+from tidelog.arguments import Inexact
 from tidelog.types import ClockName, Codec, IsolationLevel
 
 __all__ = [

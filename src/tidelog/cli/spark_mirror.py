@@ -113,7 +113,7 @@ def mirror(
         losses_told(surroundings) as told,
         open_session(surroundings, access, name="mirror") as spark,
     ):
-        from tidelog.choices import choice
+        from tidelog.arguments import choice
         from tidelog.spark.jobs.mirror_growth import Settings
         from tidelog.spark.jobs.mirror_run import MirrorOptions, running
         from tidelog.spark.jobs.mirror_summary import lags_by_batch, summary_rows

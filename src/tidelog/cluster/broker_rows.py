@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidelog.errors import InvalidRecord, InvalidRequest, InvalidTimestamp
 from tidelog.record.columns.encoder import create_times
-from tidelog.tables import choose_rows
+from tidelog.tables import as_table, choose_rows
 
 if TYPE_CHECKING:
     from tidelog.cluster.appends import Row
@@ -93,8 +93,7 @@ def table_rows(
         InvalidRequest: Another column, or a partition that is not there.
         InvalidTimestamp, InvalidRecord: As `times` and `headers`.
     """
-    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    partitions, rows = choose_rows(whole, partition_count, keyless)
+    partitions, rows = choose_rows(as_table(table), partition_count, keyless)
     unknown = set(rows.column_names) - _COLUMNS
     if unknown:
         raise InvalidRequest(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.cluster.connection import TIMEOUT_S
 from tidelog.cluster.remote_directory import RemoteDirectory, connect
 from tidelog.cluster.topics import RemoteTopic
@@ -47,7 +47,7 @@ _Item = TypeVar("_Item")
 _THREADS: Final = 8
 
 
-@takes_choices()
+@reads_arguments()
 class AsyncRemoteDirectory:
     """The topics of a cluster; every call is `RemoteDirectory`'s, awaited.
 
@@ -84,11 +84,16 @@ class AsyncRemoteDirectory:
         return await self._run(lambda: self._directory.partitions(topic))
 
     async def create_topic(
-        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
     ) -> None:
         """See `RemoteDirectory.create_topic`."""
         make = self._directory.create_topic
-        await self._run(lambda: make(name, partitions=partitions, config=config))
+        await self._run(lambda: make(name, partitions=partitions, config=config, exist_ok=exist_ok))
 
     async def delete_topic(self, name: str) -> None:
         """See `RemoteDirectory.delete_topic`."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.closing import Closing
 from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
@@ -24,7 +24,7 @@ from tidelog.cluster.remote_scan import Reading, RemoteScan
 from tidelog.cluster.topics import RemoteTopic
 from tidelog.directory import When
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidPartitions, InvalidRequest
+from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
 from tidelog.markup import html_table
 from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
@@ -57,7 +57,7 @@ _COUNTS_MAX_AGE_MS: Final = 300_000
 _COUNTS_MAX: Final = 10_000
 
 
-@takes_choices()
+@reads_arguments()
 class RemoteDirectory(Closing):
     """The topics of a cluster, called as those of a `tidelog.Directory`."""
 
@@ -112,6 +112,7 @@ class RemoteDirectory(Closing):
         *,
         partitions: int = 1,
         config: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
     ) -> None:
         """Create a topic, with as many replicas as the brokers' default says.
 
@@ -119,6 +120,7 @@ class RemoteDirectory(Closing):
             name: By Kafka's rules.
             partitions: From 1 on.
             config: Settings under Kafka's names; what the brokers don't know they refuse.
+            exist_ok: A topic that is there stays as it is, whatever the other arguments say.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
@@ -127,7 +129,11 @@ class RemoteDirectory(Closing):
         """
         if partitions < 1:
             raise InvalidPartitions(f"{name}: {partitions} partitions; there must be 1 at least")
-        topics.create(self._cluster, name, partitions=partitions, config=config or {})
+        try:
+            topics.create(self._cluster, name, partitions=partitions, config=config or {})
+        except TopicExists:
+            if not exist_ok:
+                raise
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; raises UnknownTopic."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.directory import Directory, When
 from tidelog.env import Env
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidelog.keyed import Table
 
 
-@takes_choices()
+@reads_arguments()
 def table(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | Directory | RemoteDirectory,
     topic: str | TopicPartition,

@@ -8,7 +8,7 @@ zone map (the active segment; foreign directories without a zone cache) is read.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import MissingDependency
 from tidelog.scan.plan import ScanPlan, plan_count
@@ -79,7 +79,7 @@ class Count:
         return sum(one.sidecar_bytes for one in self.partitions.values())
 
 
-@takes_choices()
+@reads_arguments()
 def count(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,

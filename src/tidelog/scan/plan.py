@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
 from tidelog.markup import bytes_text, html_table
@@ -90,7 +90,7 @@ class ScanPlan:
             yield str(name), start, end, len(mine), size
 
 
-@takes_choices(times=TimeMode)
+@reads_arguments(times=TimeMode)
 def plan(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
@@ -169,7 +169,7 @@ def _check_sizes(sizes: Mapping[str, int]) -> None:
             raise InvalidRequest(f"{name}={value}: 1 up")
 
 
-@takes_choices()
+@reads_arguments()
 def plan_count(  # noqa: PLR0913 - as `plan`
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None,

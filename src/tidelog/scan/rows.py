@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 # The Kafka connector's columns, in its order.
-COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+COLUMNS: Final = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "appendTimestamp",
+)
 _TYPES: Final[dict[str, pa.DataType]] = {
     **COLUMN_TYPES,
     "topic": pa.string(),

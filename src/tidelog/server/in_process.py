@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
+from tidelog.arguments import reads_arguments
 from tidelog.closing import Closing
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
@@ -133,6 +134,7 @@ class Broker(Closing):
         self._raise_failure()
 
 
+@reads_arguments()
 def broker(
     data: str | None = None,
     *,

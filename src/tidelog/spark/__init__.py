@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tidelog.spark.jobs.audit import audit
     from tidelog.spark.jobs.bootstrap import bootstrap
+    from tidelog.spark.jobs.checks import TargetLoses
     from tidelog.spark.jobs.compact import compact
     from tidelog.spark.jobs.lag import lag
     from tidelog.spark.jobs.latency import latency
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # Where each public name is found. A job's module has the name of its function.
 _HOMES: Final = {
     "Place": "places",
+    "TargetLoses": "jobs.checks",
     "audit": "jobs.audit",
     "bootstrap": "jobs.bootstrap",
     "compact": "jobs.compact",
@@ -38,6 +40,7 @@ _HOMES: Final = {
 
 __all__ = [
     "Place",
+    "TargetLoses",
     "audit",
     "bootstrap",
     "compact",

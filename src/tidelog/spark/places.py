@@ -7,6 +7,7 @@ place knows the options that `format("tidelog")` needs to reach it, for reads an
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from typing import Final, Self
 
 from tidelog.errors import InvalidRequest
@@ -87,6 +88,12 @@ def _check_servers(text: str, servers: str) -> None:
             )
 
 
-def as_place(given: "Place | str") -> Place:
-    """A place, read where it is a text."""
-    return given if isinstance(given, Place) else Place.parse(given)
+def as_place(given: "Place | str | PathLike[str]") -> Place:
+    """Return a place, read where it is text or a path; raises InvalidRequest for anything else."""
+    if isinstance(given, Place):
+        return given
+    if isinstance(given, str | PathLike):
+        return Place.parse(fspath(given))
+    raise InvalidRequest(
+        f"a place is {given!r:.60}; give kafka://HOST:PORT, a path, a URL or a Place"
+    )

@@ -89,8 +89,12 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
 
 
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
-    """A date alone is that day, from its first instant to the next day's."""
+    """A date alone is that day, from its first instant to the next day's; a length is until now."""
     moment = read_moment(text, now_ms)
+    if moment.wall is None and (moment.is_ago or moment.from_now):
+        start_ns = moment.resolve(now_ms * NS_PER_MS, zone)
+        if start_ns < now_ms * NS_PER_MS:
+            return checked_ms(text, start_ns), now_ms + 1
     if moment.wall is None or not moment.wall.is_date:
         raise InvalidTime(text, f"one point, where a range is needed; write {text}.. or ..{text}")
     day = moment.wall

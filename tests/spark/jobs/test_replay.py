@@ -205,7 +205,8 @@ def test_a_rate_is_kept_without_sleeping(
     assert sum(waits) == pytest.approx((outcome.records - last) / 50, abs=0.01)
     rows = spark.read.parquet(str(tmp_path / "files"))
     assert rows.count() == outcome.records
-    assert {"offset", "timestampType", "chunk"} <= set(rows.columns)
+    assert {"offset", "timestampType", "appendTimestamp", "chunk"} <= set(rows.columns)
+    assert rows.where("appendTimestamp is null").count() == 0
     with pytest.raises(Exception, match="already exists"):
         Replay(spark, options, env=Env(clock=clock), wait=wait).run()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from tidelog.choices import choices_of, takes_choices
+from tidelog.arguments import choices_of, reads_arguments
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.spark.jobs.audit_kinds import Kind
@@ -92,7 +92,7 @@ class AuditOptions:
     rows_max: int | None = None
 
 
-@takes_choices()
+@reads_arguments()
 def audit(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     a: Place | str,

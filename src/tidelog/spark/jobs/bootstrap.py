@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tidelog.choices import choice, takes_choices
+from tidelog.arguments import choice, reads_arguments
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.spark.jobs.bootstrap_result import PartitionResult, written_before, written_now
@@ -113,7 +113,7 @@ class BootstrapOutcome:
         return sum(one.records for one in self.partitions)
 
 
-@takes_choices(order=Order)
+@reads_arguments(order=Order)
 def bootstrap(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     table: "DataFrame",

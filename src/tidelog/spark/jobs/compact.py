@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
+from tidelog.arguments import reads_arguments
 from tidelog.env import Env, OsFileSystem, os_env
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.objects.environment import env_for
@@ -61,6 +62,7 @@ class Compaction:
     reports: Sequence[CleaningReport]
 
 
+@reads_arguments()
 def compact(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     directory: str,

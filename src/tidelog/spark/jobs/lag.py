@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.cluster.lag import Observation, PartitionLag, lag_of
 from tidelog.cluster.view import Count
 from tidelog.errors import InvalidRequest
@@ -75,7 +75,7 @@ class Lag:
     found: Sequence[GroupLag]
 
 
-@takes_choices()
+@reads_arguments()
 def lag(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     source: Place | str,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from tidelog.arguments import reads_arguments
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
 from tidelog.scan.lateness import DELAYS_MS
@@ -82,6 +83,7 @@ class Latency:
     notes: Sequence[str]
 
 
+@reads_arguments()
 def latency(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     source: Place | str,

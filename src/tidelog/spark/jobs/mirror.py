@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidelog.choices import choice, takes_choices
+from tidelog.arguments import choice, reads_arguments
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import Env, os_env
 from tidelog.spark.jobs.mirror_batches import Watcher
@@ -32,7 +32,7 @@ _SUMMARY: Final = (
 )
 
 
-@takes_choices(partitions=Partitioning, settings=Settings)
+@reads_arguments(partitions=Partitioning, settings=Settings)
 def mirror(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     sources: Place | str | Sequence[Place | str | MirrorSource],

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.objects.environment import env_for
@@ -115,7 +115,7 @@ class Found:
         return Outcome.FINDINGS if any(finding.counts for finding in left) else Outcome.SOUND
 
 
-@takes_choices(mode=Mode)
+@reads_arguments(mode=Mode)
 def reindex(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     source: Place | str,

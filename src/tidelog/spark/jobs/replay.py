@@ -8,7 +8,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.choices import choice, takes_choices
+from tidelog.arguments import choice, reads_arguments
 from tidelog.spark.jobs.checks import lines
 from tidelog.spark.jobs.chunks import total
 from tidelog.spark.jobs.pace import Rate
@@ -29,7 +29,7 @@ _SUMMARY: Final = (
 )
 
 
-@takes_choices(partitions=ReplayPartitions)
+@reads_arguments(partitions=ReplayPartitions)
 def replay(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     source: Place | str,

@@ -284,7 +284,7 @@ class Replay:
         rows = self._spark.read.format("tidelog").options(**options).load()
         for condition in _conditions(clock, question.times):
             rows = rows.where(condition)
-        return rows.drop("appendTimestamp")
+        return rows if "appendTimestamp" in columns else rows.drop("appendTimestamp")
 
 
 def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times:

@@ -127,7 +127,7 @@ class ParquetTarget:
     path: str
 
     can_resume = True
-    columns = ("offset", "timestampType")
+    columns = ("offset", "timestampType", "appendTimestamp")
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
         """See `ReplayTarget`."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from tidelog.choices import takes_choices
+from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
 from tidelog.keyed import MEMORY_BYTES, DirectoryHome, Table, TableHome, checked, fold_of
 from tidelog.objects import env_for
@@ -44,7 +44,7 @@ _VERSION: Final = "version"
 _TIMES: Final = {ClockName.RECORD: "timestamp", ClockName.APPEND: "appendTimestamp"}
 
 
-@takes_choices()
+@reads_arguments()
 def table(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     source: Place | str,
@@ -85,7 +85,7 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     return winners.where("value_lives").select(*columns)
 
 
-@takes_choices()
+@reads_arguments()
 def diff(  # noqa: PLR0913 - as `table`
     spark: "SparkSession",
     source: Place | str,

@@ -1,0 +1,298 @@
+"""How every public call reads its arguments: one mechanism, by the names of parameters.
+
+What is clearly meant is taken: a choice as text or enum, a path as `Path`, a time as `datetime`,
+settings as numbers, records as dicts. All else raises a typed error that names the argument and
+what would be right. Functions and classes are marked with `reads_arguments`; a test walks all
+public signatures, so that no call is left out.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import Enum, IntEnum, StrEnum
+from functools import wraps
+from operator import index
+from os import PathLike, fspath
+from typing import Final, TypeAlias, TypeVar, cast, get_args
+
+from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
+from tidelog.types import INT64_MAX, ClockName, Codec, IsolationLevel, NewRecord
+
+Chosen = TypeVar("Chosen", bound=Enum)
+Target = TypeVar("Target", bound=Callable[..., object])
+
+
+class Inexact(StrEnum):
+    """What becomes of a table as of a time that is not whole any more."""
+
+    REFUSE = "refuse"
+    MARK = "mark"
+
+
+# Names that mean the same choice in every signature.
+CHOICES: Final[Mapping[str, type[Enum]]] = {
+    "clock": ClockName,
+    "isolation": IsolationLevel,
+    "codec": Codec,
+    "inexact": Inexact,
+}
+
+
+def choice(kind: type[Chosen], given: object, name: str) -> Chosen:
+    """Return the member that an argument names.
+
+    Args:
+        kind: The choices. Those that are numbers in a format go by their names in small letters.
+        given: A member, its text, or the number of a choice that is a number.
+        name: The parameter, for the error.
+
+    Raises:
+        InvalidChoice: There is no such member.
+    """
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, str):
+        for member in kind:
+            if word_of(member) == given.lower():
+                return member
+    elif type(given) is int and issubclass(kind, IntEnum) and given in set(map(int, kind)):
+        return cast("Chosen", kind(given))
+    words = ", ".join(map(word_of, kind))
+    raise InvalidChoice(f"{name} is {given!r:.60}; give one of {words}, as text or {kind.__name__}")
+
+
+def choices_of(kind: type[Chosen], given: object, name: str) -> frozenset[Chosen]:
+    """Return the members that an argument names: one, or some of them; raises InvalidChoice."""
+    if isinstance(given, str | Enum) or not isinstance(given, Iterable):
+        return frozenset([choice(kind, given, name)])
+    return frozenset(choice(kind, one, name) for one in given)
+
+
+def word_of(member: Enum) -> str:
+    """Return a choice as text."""
+    return str(member) if isinstance(member, StrEnum) else member.name.lower()
+
+
+def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
+    """Return a decorator that reads the arguments of a public function, or of a class's methods.
+
+    Choices are read by `choice`, paths become text, and the arguments of `READERS` what their
+    readers make of them. What is annotated as text, a number or a flag has to be that. Nothing
+    else is looked at, so that a call costs little. A default of None is kept.
+
+    Args:
+        more: Choices beside those of `CHOICES`.
+
+    Raises:
+        InvalidRequest: By the function: it names the argument and what would be right.
+    """
+
+    def decorate(target: Target) -> Target:
+        if not inspect.isclass(target):
+            return cast("Target", _reading(target, more))
+        for name, member in list(vars(target).items()):
+            if name.startswith("_"):
+                continue
+            if inspect.isfunction(member):
+                setattr(target, name, _reading(member, more))
+            elif isinstance(member, classmethod):
+                setattr(target, name, classmethod(_reading(member.__func__, more)))
+        return cast("Target", target)
+
+    return decorate
+
+
+Read: TypeAlias = Callable[[object, str], object]
+
+
+def _reading(
+    function: Callable[..., object], more: Mapping[str, type[Enum]]
+) -> Callable[..., object]:
+    parameters = inspect.signature(function).parameters
+    known = {**CHOICES, **more}
+    kinds = {name: known[name] for name in parameters if name in known}
+    readers = {name: found for name in parameters if (found := _reader(parameters[name], kinds))}
+    if not readers:
+        return function
+    names = tuple(parameters)
+
+    @wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        for name, given in kwargs.items():
+            if name in readers:
+                kwargs[name] = readers[name](given, name)
+        if len(args) > 1 or (args and names[0] in readers):
+            args = (
+                tuple(
+                    readers[name](given, name) if name in readers else given
+                    for name, given in zip(names, args, strict=False)
+                )
+                + args[len(names) :]
+            )
+        return function(*args, **kwargs)
+
+    call.choices = kinds  # type: ignore[attr-defined]
+    return call
+
+
+def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> Read | None:
+    name = parameter.name
+    if name in ("self", "cls") or parameter.kind in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    ):
+        return None
+    if name in kinds:
+        kind, nullable = kinds[name], parameter.default is None
+        return lambda given, name: None if given is None and nullable else choice(kind, given, name)
+    if name in READERS:
+        return READERS[name]
+    return _typed(parameter.annotation)
+
+
+def _typed(annotation: object) -> Read | None:
+    """Return the reader of what is annotated as plain types; paths are taken as text."""
+    kinds = frozenset(get_args(annotation) or (annotation,))
+    takes_text = str in kinds or any(
+        isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds
+    )
+    if not kinds <= _PLAIN:
+        return _as_path if takes_text else None
+    words = " or ".join(word for kind, word in _WORDS.items() if kind in kinds)
+
+    def read(given: object, name: str) -> object:
+        if type(given) in kinds:
+            return given
+        if str in kinds and isinstance(given, str | PathLike):
+            return _as_path(given, name)
+        if int in kinds and not isinstance(given, bool):
+            try:
+                return index(given)  # type: ignore[arg-type]
+            except TypeError:
+                pass
+        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {words}")
+
+    return read
+
+
+_WORDS: Final = {
+    str: "text",
+    int: "a whole number",
+    bool: "True or False",
+    float: "a number",
+    type(None): "None",
+}
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+
+
+def _as_path(given: object, name: str) -> object:
+    if not isinstance(given, PathLike):
+        return given
+    path: object = fspath(cast("PathLike[object]", given))  # type: ignore[type-var]
+    if not isinstance(path, str):
+        raise InvalidRequest(f"{name} is a path of bytes; give text")
+    return path
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+
+
+def as_time(given: object, name: str) -> object:
+    """Return a point in time as ms or text; a datetime is rounded up, which is exact for a search.
+
+    Raises:
+        InvalidTime: A datetime without a time zone, or a time before 1970.
+        InvalidRequest: Another type.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise InvalidTime(str(given), f"{name} has no time zone; give the datetime one")
+        given = -((_EPOCH - given) // _MS)
+    try:
+        ms = index(given)  # type: ignore[arg-type]
+    except TypeError:
+        ms = None
+    if ms is None or isinstance(given, bool):
+        raise InvalidRequest(
+            f"{name} is {given!r:.60} ({type(given).__name__}); give ms since 1970, a datetime with"
+            " a time zone, or text as docs/time.md says"
+        )
+    if not 0 <= ms <= INT64_MAX:
+        reason = "is negative" if ms < 0 else "lies beyond the times that a log can hold"
+        raise InvalidTime(str(ms), f"{name} {reason}")
+    return ms
+
+
+def _as_columns(given: object, name: str) -> object:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidRequest(f"{name} is {given!r:.60}; give names of columns")
+    return tuple(given)
+
+
+def _as_settings(given: object, name: str) -> object:
+    """Return settings as Kafka writes them: numbers, flags and lists as text; None stays."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(f"{name} is {given!r:.60}; give a dict of settings by Kafka's names")
+    return {key: _as_setting(key, value) for key, value in given.items()}
+
+
+def _as_setting(key: object, value: object) -> object:
+    if not isinstance(key, str):
+        raise InvalidRequest(f"the name of setting {key!r:.60} is {type(key).__name__}; give text")
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float) and not isinstance(value, Enum):
+        return str(value)
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return ",".join(value)
+    raise ConfigError(key, repr(value)[:60], "text, a number, a flag, or a list of texts")
+
+
+def _as_records(given: object, name: str) -> object:
+    """Return records from what clearly is one, or some of them."""
+    if isinstance(given, bytes | str | Mapping | NewRecord):
+        return [_as_record(given, name)]
+    if not isinstance(given, Iterable):
+        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); {_RECORDS}")
+    if isinstance(given, list) and all(type(one) is NewRecord for one in given):
+        return given
+    return (_as_record(one, name) for one in given)
+
+
+_RECORDS: Final = (
+    "give NewRecords, dicts with key, value, timestamp and headers, or bytes as values"
+)
+_FIELDS: Final = frozenset({"key", "value", "timestamp", "headers"})
+
+
+def _as_record(given: object, name: str) -> object:
+    if isinstance(given, bytes | str):
+        return NewRecord(value=given)  # type: ignore[arg-type]
+    if isinstance(given, Mapping):
+        if unknown := sorted(map(str, given.keys() - _FIELDS)):
+            raise InvalidRequest(f"{name}: a record has no {unknown[0]!r}; {_RECORDS}")
+        return NewRecord(**{"headers": (), **given})
+    if all(hasattr(given, field) for field in _FIELDS):
+        return given
+    raise InvalidRequest(f"{name}: {given!r:.60} is {type(given).__name__}; {_RECORDS}")
+
+
+# What arguments of these names may be, in every public call.
+READERS: Final[Mapping[str, Read]] = {
+    **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
+    "columns": _as_columns,
+    "config": _as_settings,
+    "changes": _as_settings,
+    "records": _as_records,
+}

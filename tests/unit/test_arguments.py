@@ -1,0 +1,271 @@
+"""What public calls take where the meaning is clear, and the typed errors for all else."""
+
+import inspect
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.unit.cli.running import NOW, Cli
+
+import tidelog
+from tidelog import errors
+from tidelog.errors import (
+    ConfigError,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTime,
+    TidelogError,
+    TopicExists,
+)
+from tidelog.types import Header, NewRecord
+
+TIME = datetime.fromtimestamp(NOW / 1000, UTC)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[tidelog.Directory]:
+    cli = Cli(tmp_path / "data")
+    with tidelog.open(tmp_path / "data", writable=True, env=cli.env) as log:  # type: ignore[arg-type]
+        log.create_topic("flights", config={"retention.ms": -1})  # type: ignore[dict-item]
+        yield log
+
+
+def values(log: tidelog.Directory) -> list[bytes | None]:
+    return [record.value for _, record in log.records("flights")]
+
+
+def test_a_path_is_taken_by_every_call_that_takes_one_as_text(tmp_path: Path) -> None:
+    with tidelog.Directory.open(tmp_path / "a", writable=True) as log:  # type: ignore[arg-type]
+        log.create_topic("flights")
+    with tidelog.open(tmp_path / "a") as log:  # type: ignore[arg-type]
+        assert log.path == str(tmp_path / "a")
+    table = tidelog.table(tmp_path / "a", "flights")  # type: ignore[arg-type]
+    assert table.to_table().num_rows == 0
+    from tidelog.spark.places import as_place
+
+    assert as_place(tmp_path / "a").address == str(tmp_path / "a")
+
+
+HEADERS = (Header("a", b"1"), Header("b", None))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        HEADERS,
+        list(HEADERS),
+        [("a", b"1"), ("b", None)],
+        {"a": "1", "b": None},
+        [["a", "1"], ("b", None)],
+    ],
+)
+def test_headers_in_the_forms_of_kafkas_clients(headers: object) -> None:
+    assert NewRecord(headers=headers).headers == HEADERS  # type: ignore[arg-type]
+
+
+def test_a_record_of_texts_and_a_datetime() -> None:
+    record = NewRecord(key="k", value="é", timestamp=TIME)  # type: ignore[arg-type]
+    assert record == NewRecord(key=b"k", value="é".encode(), timestamp=NOW)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"key": 5}, "key is int; give bytes, text or None"),
+        ({"value": {"a": 1}}, "value is dict; give bytes, text or None"),
+        ({"value": "\ud800"}, "value is text that UTF-8 can't hold"),
+        ({"timestamp": "2013-02-08"}, "timestamp '2013-02-08' is str; give ms since 1970"),
+        ({"timestamp": 1.5}, "timestamp 1.5 is float"),
+        ({"timestamp": True}, "timestamp True is bool"),
+        ({"timestamp": datetime(2013, 2, 8)}, "it has no time zone"),  # noqa: DTZ001
+        ({"headers": "a"}, r"headers 'a'; give Header\(key, value\), pairs"),
+        ({"headers": 5}, "headers 5; give"),
+        ({"headers": [("a",)]}, "give Header"),
+        ({"headers": {5: b"x"}}, "the name of header 5 is int; give text"),
+        ({"headers": {"a": 5}}, "the value of header 'a' is int; give bytes"),
+    ],
+)
+def test_a_record_names_the_argument_that_is_wrong(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        NewRecord(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (b"v", [b"v"]),
+        ("v", [b"v"]),
+        (NewRecord(value=b"v"), [b"v"]),
+        ({"value": "v", "headers": {"a": "1"}}, [b"v"]),
+        ([b"v", "w", {"value": b"x"}, NewRecord(value=b"y")], [b"v", b"w", b"x", b"y"]),
+        (iter([b"v", b"w"]), [b"v", b"w"]),
+    ],
+)
+def test_records_in_clear_forms(
+    log: tidelog.Directory, records: object, expected: list[bytes]
+) -> None:
+    log.append("flights", records)  # type: ignore[arg-type]
+    assert values(log) == expected
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (5, "records is 5 .int.; give NewRecords, dicts"),
+        ([5], "records: 5 is int; give NewRecords"),
+        ([{"valuex": b"x"}], "records: a record has no 'valuex'; give"),
+        ([("k", "v")], "is tuple; give NewRecords"),
+        (None, "records is None"),
+    ],
+)
+def test_records_that_are_none_are_refused(
+    log: tidelog.Directory, records: object, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        log.append("flights", records)  # type: ignore[arg-type]
+    assert values(log) == []
+
+
+def test_records_that_were_read_can_be_appended(log: tidelog.Directory) -> None:
+    log.append("flights", b"v")  # type: ignore[arg-type]
+    log.append("flights", [record for _, record in log.records("flights")])  # type: ignore[misc]
+    assert values(log) == [b"v", b"v"]
+
+
+def test_frames_and_readers_are_tables(log: tidelog.Directory) -> None:
+    polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    table = pa.table({"key": ["k"], "value": ["v"], "timestamp": pa.array([TIME])})
+    forms = [
+        table,
+        table.to_batches()[0],
+        table.to_reader(),
+        polars.from_arrow(table),
+        pandas.DataFrame({"key": ["k"], "value": ["v"], "timestamp": [TIME]}, index=[7]),
+    ]
+    for form in forms:
+        log.append_table("flights", form)
+    found = [(one.key, one.value, one.timestamp) for _, one in log.records("flights")]
+    assert found == [(b"k", b"v", NOW)] * len(forms)
+
+
+@pytest.mark.parametrize("form", [5, "x", None, [{"value": b"x"}]])
+def test_what_is_no_table_is_refused(log: tidelog.Directory, form: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"table is .*; give an Arrow table, batch or reader"):
+        log.append_table("flights", form)  # type: ignore[arg-type]
+
+
+def test_times_as_text_numbers_and_datetimes(log: tidelog.Directory) -> None:
+    log.append("flights", [NewRecord(value=b"v", timestamp=NOW - 1_000)])
+    for start in (NOW - 1_000, "-1s", TIME - timedelta(seconds=1), "2023-11-14T22:13:19Z"):
+        assert log.count("flights", start=start) == 1  # type: ignore[arg-type]
+        assert log.count("flights", end=start) == 0  # type: ignore[arg-type]
+        assert log.scan("flights", start=start).count() == 1  # type: ignore[arg-type]
+        assert log.read("flights", start=start).read_all().num_rows == 1  # type: ignore[arg-type]
+        (found,) = log.offsets_at("flights", start).values()  # type: ignore[arg-type]
+        assert found is not None
+        assert found.offset == 0
+    later = TIME - timedelta(seconds=1) + timedelta(microseconds=1)
+    assert log.count("flights", start=later) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        (1.5, InvalidRequest, "start is 1.5 .float.; give ms since 1970, a datetime"),
+        (True, InvalidRequest, "start is True .bool."),
+        (b"now", InvalidRequest, "start is b'now' .bytes."),
+        (datetime(2013, 2, 8), InvalidTime, "start has no time zone"),  # noqa: DTZ001
+        (-5, InvalidTime, "start is negative"),
+        ("soon", InvalidTime, "not a time"),
+    ],
+)
+def test_times_that_are_none_name_the_argument(
+    log: tidelog.Directory, given: object, kind: type[TidelogError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        log.count("flights", start=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("during", ["-6h", "-6h..now", "-6h..", "P1D", "6 hours ago"])
+def test_the_last_hours_are_a_range(log: tidelog.Directory, during: str) -> None:
+    log.append("flights", [NewRecord(value=b"v", timestamp=NOW - ms) for ms in (1, 90_000_000)])
+    assert log.scan("flights", during=during).count() == 1
+
+
+def test_what_was_made_just_now_is_of_the_last_hours(log: tidelog.Directory) -> None:
+    log.append("flights", b"v")  # type: ignore[arg-type]
+    assert log.scan("flights", during="-6h").count() == 1
+
+
+def test_one_column_as_text(log: tidelog.Directory) -> None:
+    log.append("flights", b"v")  # type: ignore[arg-type]
+    assert log.scan("flights", columns="value").to_table().column_names == ["value"]
+    assert log.read("flights", columns="value").read_all().column_names == ["value"]
+    assert log.table("flights", columns="value").schema.names == ["value"]
+    with pytest.raises(InvalidRequest, match="no column 'valuex'"):
+        log.scan("flights", columns="valuex").to_table()
+    with pytest.raises(InvalidRequest, match="columns is 5; give names of columns"):
+        log.scan("flights", columns=5)  # type: ignore[arg-type]
+
+
+def test_settings_as_numbers_flags_and_lists(log: tidelog.Directory) -> None:
+    config = {
+        "retention.ms": 5_000,
+        "tidelog.append.time.enable": False,
+        "cleanup.policy": ["compact", "delete"],
+    }
+    log.create_topic("typed", config=config)  # type: ignore[arg-type]
+    given = log.topic("typed").given
+    assert given["retention.ms"] == "5000"
+    assert given["tidelog.append.time.enable"] == "false"
+    assert given["cleanup.policy"] == "compact,delete"
+    log.alter_config("typed", {"retention.ms": 7, "cleanup.policy": None})  # type: ignore[dict-item]
+    assert log.topic("typed").given["retention.ms"] == "7"
+    with pytest.raises(ConfigError, match=r"retention\.ms"):
+        log.alter_config("typed", {"retention.ms": object()})  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequest, match="config is 5; give a dict"):
+        log.create_topic("other", config=5)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_is_there_may_be_created_where_that_is_said(log: tidelog.Directory) -> None:
+    with pytest.raises(TopicExists):
+        log.create_topic("flights")
+    assert log.create_topic("flights", partitions=7, exist_ok=True) == []
+    assert log.topic("flights").partitions == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": 5}, "name is 5 .int.; give text"),
+        ({"name": "x", "partitions": "3"}, "partitions is '3' .str.; give a whole number"),
+        ({"name": "x", "partitions": True}, "partitions is True .bool.; give a whole number"),
+        ({"name": "x", "exist_ok": "no"}, "exist_ok is 'no' .str.; give True or False"),
+    ],
+)
+def test_plain_arguments_of_another_type_are_named(
+    log: tidelog.Directory, arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        log.create_topic(**arguments)  # type: ignore[arg-type]
+
+
+def test_scans_show_both_times_by_default(log: tidelog.Directory) -> None:
+    log.append("flights", [NewRecord(value=b"v", timestamp=5)])
+    for table in (log.scan("flights").to_table(), log.read("flights").read_all()):
+        (row,) = table.select(["timestamp", "appendTimestamp"]).to_pylist()
+        assert row["appendTimestamp"] == TIME
+        assert row["timestamp"] == datetime(1970, 1, 1, 0, 0, 0, 5_000, tzinfo=UTC)
+
+
+def test_every_error_is_public() -> None:
+    kinds = {
+        name: kind
+        for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and issubclass(kind, TidelogError)
+    }
+    assert {name for name in kinds if name in tidelog.__all__} == kinds.keys()
+    assert all(getattr(tidelog, name) is kind for name, kind in kinds.items())
+    assert issubclass(InvalidRecord, TidelogError)
