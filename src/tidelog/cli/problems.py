@@ -50,7 +50,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (CorruptData, "`tidelog dump FILE` shows what is whole"),
     (UnsupportedVersion, "a later release of tidelog may know it"),
     (ClusterFailure, "are --bootstrap, --command-config and --timeout right?"),
-    (MissingFile, "`tidelog tier --verify` and `tidelog doctor` tell what is gone"),
+    (MissingFile, "`tidelog doctor` tells what else is gone"),
     (StorageFailure, "look at the disk: space, permissions, the system's log"),
 )
 

@@ -264,7 +264,7 @@ class TierFiles:
             data = self.store(found.url).read(found.key, start, size)
         except FileNotFoundError as error:
             # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
-            reason = "not in the store"
+            reason = "not in the store; see `tidelog tier --verify`"
             raise MissingFile(path, "read", reason) from error
         if len(data) != size:
             reason = f"the object ends after {start + len(data)} of {found.sum.size_bytes} bytes"
