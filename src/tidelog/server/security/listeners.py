@@ -96,7 +96,7 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
     places = _without(others, _places("listeners", config.listeners))
     if not places:
         raise ConfigError("listeners", config.listeners, "must be NAME://HOST:PORT")
-    told = _without(others, _advertised(config.advertised_listeners))
+    told = _without(others, _advertised(_named(config.advertised_listeners, places)))
     protocols = _protocols(config.listener_security_protocol_map)
     for name in told:
         if name not in places:
@@ -142,6 +142,15 @@ def _controllers(config: BrokerConfig) -> frozenset[str]:
 
 def _without(names: frozenset[str], places: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
     return {name: place for name, place in places.items() if name not in names}
+
+
+def _named(text: str, places: Mapping[str, Endpoint]) -> str:
+    """A bare HOST:PORT, as `--listen` takes it, is the only listener's."""
+    place = text.strip()
+    if not place or "://" in place or "," in place or len(places) != 1:
+        return text
+    (name,) = places
+    return f"{name}://{place}"
 
 
 def _advertised(text: str) -> dict[str, Endpoint]:

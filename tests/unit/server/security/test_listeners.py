@@ -74,6 +74,13 @@ def test_what_may_be_reached_by_others(listener: str, client_auth: str, *, is_sa
         ({"listeners": "SSL://a"}, "HOST:PORT"),
         ({"listeners": "SSL://"}, "HOST:PORT"),
         ({"advertised_listeners": "PLAINTEXT://a"}, "HOST:PORT"),
+        ({"advertised_listeners": "a"}, "HOST:PORT"),
+        ({"advertised_listeners": "0.0.0.0:1"}, "name one that clients can reach"),
+        ({"advertised_listeners": "a:1,b:2"}, "NAME://HOST:PORT"),
+        (
+            {"listeners": "PLAINTEXT://a:1,SSL://b:2", "advertised_listeners": "a:1"},
+            "NAME://HOST:PORT",
+        ),
         ({"advertised_listeners": "PLAINTEXT://0.0.0.0:1"}, "name one that clients can reach"),
         ({"advertised_listeners": "PLAINTEXT://[::]:1"}, "name one that clients can reach"),
         ({"controller_listener_names": "PLAINTEXT"}, "listeners"),
@@ -120,6 +127,9 @@ def test_listeners_of_a_controller_are_left_out() -> None:
         ("[::]:0", "", "broker.example:5"),
         ("0.0.0.0:0", "PLAINTEXT://a.example:0", "a.example:5"),
         ("0.0.0.0:0", "PLAINTEXT://a.example:9", "a.example:9"),
+        ("0.0.0.0:0", "a.example:9", "a.example:9"),
+        ("0.0.0.0:0", " [::1]:9 ", "[::1]:9"),
+        ("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:5"),
         ("127.0.0.1:0", "PLAINTEXT://:9", "broker.example:9"),
     ],
 )
