@@ -13,7 +13,7 @@ from tidelog.cli import brokers, output
 from tidelog.cli.choices import Format
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, printable
 from tidelog.errors import ClusterFailure
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def _live(surroundings: Surroundings) -> Iterator[Show]:
             name = column.name.replace("_", " ").upper()
             drawn.add_column(name, justify="right" if right else "left", no_wrap=True)
         for row in found:
-            drawn.add_row(*("-" if cell is None else output.printable(str(cell)) for cell in row))
+            drawn.add_row(*("-" if cell is None else printable(str(cell)) for cell in row))
         live.update(drawn, refresh=True)
 
     with Live(console=Console(file=surroundings.stdout), auto_refresh=False) as live:

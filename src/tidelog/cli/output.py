@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeAlias
 
 from tidelog.cli import times
 from tidelog.cli.choices import Format
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, printable
 from tidelog.types import NO_TIMESTAMP
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
@@ -232,10 +232,3 @@ def _plain(cell: Cell) -> str:
     if isinstance(cell, str):
         return cell
     return json.dumps(cell, ensure_ascii=False)
-
-
-def printable(content: str) -> str:
-    """The text on one line: control characters as escapes, so that no record moves the cursor."""
-    if content.isprintable():
-        return content
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in content)

@@ -50,8 +50,8 @@ class Surroundings:
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def say(self, text: str) -> None:
-        """One line for people, on stderr."""
-        self.stderr.write(f"tidelog: {text}\n")
+        """One line for people, on stderr; control characters as escapes, as in cells."""
+        self.stderr.write(f"tidelog: {printable(text)}\n")
 
     def hand_over(self, text: str = "") -> None:
         """Write that and all that was written before.
@@ -71,3 +71,10 @@ class Surroundings:
         if self.variables.get("NO_COLOR") or self.variables.get("TERM") == "dumb":
             return False
         return self.stdout.isatty()
+
+
+def printable(content: str) -> str:
+    """The text on one line: control characters as escapes, so that no record moves the cursor."""
+    if content.isprintable():
+        return content
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in content)

@@ -105,6 +105,11 @@ class Clients:
         limit = self._limit_of(host)
         if len(self._clients) >= config.max_connections or count >= limit:
             self._node.metrics.connection_refused()
+            LOGGER.warning(
+                "a connection of %s refused: it has %d of %d, all together %d of %d",
+                *(host, count, limit, len(self._clients), config.max_connections),
+                extra={"client": host},
+            )
             return False
         self._node.metrics.connection_opened()
         self._by_host[host] = count + 1

@@ -40,6 +40,9 @@ TLS_AHEAD_BYTES: Final = 64 << 10
 # the client needs, such as records to come.
 ENDED_WAIT_MS: Final = 60_000
 _NS_PER_MS: Final = 1_000_000
+# A request that took so long is logged, but for those that wait for records or for other members.
+SLOW_S: Final = 1.0
+_WAITING: Final = frozenset({1, 11, 14, 78})
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -407,7 +410,15 @@ class Connection(asyncio.BufferedProtocol):
         if now_ns > self._turn.due_ns:
             self._turn.send()
         seconds = (now_ns - began_ns) * 1e-9
+        if seconds >= SLOW_S and key not in _WAITING:
+            self._say_slow(key, seconds, size_bytes)
         self._node.metrics.request(api_name(key), seconds, size_bytes, size)
+
+    def _say_slow(self, key: int, seconds: float, size_bytes: int) -> None:
+        """Log a request that took long; the log's flood gate bounds the lines."""
+        facts, text = self.facts, "a request of %s took %.1f s: %s, %d bytes"
+        extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
+        LOGGER.info(text, facts.host, seconds, api_name(key), size_bytes, extra=extra)
 
     def _be_silent(self) -> None:
         """Look at no request for a while: the client has had its answer, and knows how long."""

@@ -70,12 +70,15 @@ class TextLines(logging.Formatter):
         shown = {k: v for k, v in _fields(record).items() if k not in _IN_THE_TEXT}
         fields = "".join(f" {name}={value}" for name, value in shown.items())
         message = f"{record.getMessage()}{fields}"
-        if not message.isprintable():
-            message = message.encode("unicode_escape").decode()
-        line = f"{_iso(record.created)} {record.levelname.lower()} {message}"
+        line = f"{_iso(record.created)} {record.levelname.lower()} {_escaped(message)}"
         if record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
+            lines = self.formatException(record.exc_info).split("\n")
+            line = "\n".join((line, *map(_escaped, lines)))
         return line
+
+
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _iso(created_s: float) -> str:

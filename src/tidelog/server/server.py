@@ -2,13 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Env
+from tidelog.config.broker import BROKER_CONFIG_BY_NAME
+from tidelog.config.values import PASSWORD
+from tidelog.env import Env, os_env
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.server.background import Background
 from tidelog.server.clients import Clients
@@ -18,6 +20,7 @@ from tidelog.server.doors import Door
 from tidelog.server.kernels import load_beside
 from tidelog.server.listener import Listener, listening_sockets
 from tidelog.server.listening import SEND_BUFFER, naming, prepare
+from tidelog.server.logs import TOLD_ONCE
 from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.security.listeners import ListenerPlan, plan_listeners
 from tidelog.server.settings import Endpoint
@@ -53,13 +56,33 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
         leaves_set_aside=True,
         prepare=lambda state: _heed_kept(state, config),
     )
+    clock = (env or os_env()).clock
+    began_ms = clock.monotonic_ms()
     log_dir = LogDir.open(path, env=env, options=options)
+    took_s = (clock.monotonic_ms() - began_ms) / 1000
+    count = len(log_dir.topics())
+    text = "%s: opened in %.1f s, %d topics%s"
+    recovered = "" if log_dir.was_clean or not count else "; recovered, as it was not closed"
+    LOGGER.info(text, path, took_s, count, recovered, extra=TOLD_ONCE)
+    others = ", ".join(_differing(config))
+    LOGGER.info("settings that differ from defaults: %s", others or "none", extra=TOLD_ONCE)
     try:
         return Node(log_dir, config, syncs)
     except TidelogError:
         syncs.close()
         log_dir.close()
         raise
+
+
+def _differing(config: BrokerConfig) -> Iterator[str]:
+    """The settings that differ from Kafka's defaults, without secrets."""
+    for name in sorted(config.given_names):
+        key = BROKER_CONFIG_BY_NAME[name]
+        value = config.text(name)
+        if value != key.default:
+            yield f"{name}={'[hidden]' if key.kind is PASSWORD else value}"
+    for name, value in sorted(config.topic_defaults.items()):
+        yield f"{name}={value} (topics)"
 
 
 def _heed_kept(state: DirectoryState, config: BrokerConfig) -> None:
@@ -157,6 +180,16 @@ class Server:
         for door in doors:
             with naming(door.plan.place):
                 found[door.plan.name] = await self._listen(door)
+            told = self.node.listeners[door.plan.name]
+            place = Endpoint(door.plan.place.host, found[door.plan.name])
+            LOGGER.info(
+                "listener %s (%s) on %s, clients are told %s",
+                door.plan.name,
+                door.plan.protocol.name,
+                place,
+                told,
+                extra=TOLD_ONCE,
+            )
         self.node.address = self.node.listeners[plans[0].name]
         if self.node.config.tidelog_metrics_listen:
             from tidelog.server.telemetry import start_pages

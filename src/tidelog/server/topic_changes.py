@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TypeVar
 
 from tidelog.errors import StorageFailure, TidelogError
-from tidelog.server.node import Node
+from tidelog.server.node import LOGGER, Node
 from tidelog.server.slices import Slices
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics import NewTopic, unknown_topic
@@ -33,7 +33,11 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
             made = await node.work.run(node.log_dir.create_topics, new)
-        return [found if isinstance(found, TidelogError) else found[0] for found in made]
+        infos = [found if isinstance(found, TidelogError) else found[0] for found in made]
+        for info in infos:
+            if not isinstance(info, TidelogError):
+                LOGGER.info("topic %s created, %d partitions", info.name, info.partitions)
+        return infos
 
     return await _carried_out(node, change())
 
@@ -43,7 +47,11 @@ async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | Ti
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
-            return await node.work.run(node.log_dir.add_all_partitions, counts)
+            grown = await node.work.run(node.log_dir.add_all_partitions, counts)
+        for info in grown:
+            if not isinstance(info, TidelogError):
+                LOGGER.info("topic %s has %d partitions from now on", info.name, info.partitions)
+        return grown
 
     return await _carried_out(node, change())
 
@@ -67,6 +75,7 @@ async def alter(
             if changes:
                 await node.work.run(node.log_dir.save_config, name, changes)
                 node.log_dir.follow_config(name)
+                LOGGER.info("topic %s: settings changed: %s", name, ", ".join(sorted(changes)))
 
     await _carried_out(node, change())
 
@@ -95,6 +104,9 @@ async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogErr
     """
     failures: dict[str, TidelogError] = {}
     await _carried_out(node, _delete(node, topics, failures))
+    for info in topics:
+        if info.name not in failures:
+            LOGGER.info("topic %s deleted, %d partitions", info.name, info.partitions)
     return [failures.get(info.name) for info in topics]
 
 

@@ -221,6 +221,11 @@ class DirectoryState(Closing):
             "directory.id": files.encode_topic_id(files.random_topic_id(source)),
         }
 
+    @property
+    def was_clean(self) -> bool:
+        """Whether the directory was closed by whoever had it last, or is new."""
+        return self._was_clean
+
     def _take_clean_marker(self) -> bool:
         """Whether nothing needs recovery: the marker was there, or there are no partitions yet."""
         self.was_stopped_cleanly = text_files.take_clean_shutdown(self.env.files, self.path)

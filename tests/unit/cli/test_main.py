@@ -247,3 +247,11 @@ def test_a_stream_that_is_not_there_is_written_to_nowhere(
     assert run(["serve", "--config", missing], Surroundings()) == ExitCode.ERROR
     assert run(["create", "flights", "--data", str(tmp_path / "log")], Surroundings()) == 0
     assert run(["topics", "--data", str(tmp_path / "log")], Surroundings()) == 0
+
+
+def test_error_lines_hold_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    place = "/not/\x1b]0;title\x07\x1b[31m\u202ethere"
+    assert run(["read", "t", "--data", place], Surroundings()) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert "/not/\\x1b]0;title\\x07\\x1b[31m\\u202ethere" in told
+    assert told.strip("\n").isprintable()

@@ -76,3 +76,13 @@ def test_a_flood_is_cut_and_counted(kind: LogFormat) -> None:
     assert len(lines) == BURST + 2
     assert "left_out" not in lines[-2]
     assert "left_out=5" in lines[-1] or '"left_out": 5' in lines[-1]
+
+
+def test_an_exception_s_lines_hold_no_control_characters() -> None:
+    with logged("text") as stream:
+        try:
+            raise ValueError("\x1b[31mred")
+        except ValueError:
+            LOGGER.exception("failed")
+    assert "\\x1b[31mred" in stream.getvalue()
+    assert all(line.isprintable() for line in stream.getvalue().splitlines())

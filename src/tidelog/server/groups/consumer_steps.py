@@ -6,6 +6,7 @@ then all of it does at once, and the answer goes out when they are safe.
 Source: Kafka 4.3's group coordinator; KIP-848, KIP-1263 (assignments at most so often).
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from tidelog.server.groups.topic_facts import TopicFacts, TopicList
 from tidelog.server.timers import Timers
 
 Action = Callable[[], None]
+
+_LOGGER = logging.getLogger("tidelog.server")
 
 
 @dataclass(slots=True)
@@ -160,6 +163,7 @@ class Steps:
         if is_due or found != group.metadata_hash:
             epoch += 1
             draft.changes.append(EpochChange(epoch, found))
+            _LOGGER.info("group %s: epoch %d", group.group_id, epoch)
         if group.has_partition_metadata:
             draft.changes.append(PartitionMetadataChange())
 

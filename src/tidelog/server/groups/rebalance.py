@@ -7,6 +7,7 @@ leader assigns, which is written down, and then everybody is told (`Stable`).
 Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -23,6 +24,8 @@ from tidelog.server.timers import Timer, Timers
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]
+
+_LOGGER = logging.getLogger("tidelog.server")
 
 
 class Rebalances:
@@ -168,6 +171,10 @@ class Rebalances:
             self._await_joins(group)
             return
         group.begin_generation(self._clock.now_ms())
+        _LOGGER.info(
+            "group %s: generation %d, %d members",
+            *(group.group_id, group.generation, len(group.members)),
+        )
         if group.is_empty:
             self._journal.append(group.group_id, [group_record(group)])
         else:

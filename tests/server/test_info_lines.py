@@ -1,0 +1,101 @@
+"""What a broker logs at info: what people look for, and never a line for each request."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from tests.server.conftest import SETTINGS
+from tests.server.raw import RawClient
+from tests.waiting import until_so
+
+import tidelog
+from tidelog.protocol.messages import DELETE_TOPICS, FIND_COORDINATOR, JOIN_GROUP, METADATA
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.membership import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.messages.topics import DeleteTopicsRequest
+from tidelog.server import connection
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records)
+
+
+def test_a_start_tells_of_settings_listeners_and_recovery(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidelog")
+    given = {**SETTINGS, "max.connections.per.ip": "7", "ssl.key.password": "secret"}
+    with tidelog.broker(str(tmp_path), settings=given) as broker:
+        told = lines(caplog)
+        assert "max.connections.per.ip=7" in told
+        assert "offsets.topic.num.partitions=3" in told
+        assert "secret" not in told
+        assert "num.network.threads" not in told  # as by default
+        assert f"on {broker.bootstrap_servers}" in told
+        assert "opened in" in told
+        assert "0 topics" in told
+        with RawClient(broker.bootstrap_servers) as client:
+            client.auto_create("t")
+    caplog.clear()
+    with tidelog.broker(str(tmp_path), settings=SETTINGS):
+        assert "1 topics" in lines(caplog)
+        assert "recovered" not in lines(caplog)
+
+
+def test_topics_and_generations_are_told_and_requests_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        tidelog.broker(str(tmp_path), settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        caplog.set_level(logging.INFO, "tidelog")
+        client.auto_create("orders")
+        until_so(lambda: "topic orders created, 1 partitions" in lines(caplog))
+
+        def joins() -> bool:
+            protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+            asked = JoinGroupRequest(
+                group_id="readers",
+                session_timeout_ms=6000,
+                rebalance_timeout_ms=6000,
+                protocol_type="consumer",
+                protocols=[protocol],
+            )
+            client.ask(FIND_COORDINATOR, 0, FindCoordinatorRequest(key="readers"))
+            return not client.ask(JOIN_GROUP, 3, asked).error_code
+
+        until_so(joins)
+        assert "group readers: generation 1, 1 members" in lines(caplog)
+        client.ask(DELETE_TOPICS, 3, DeleteTopicsRequest(topic_names=["orders"], timeout_ms=5000))
+        assert "topic orders deleted" in lines(caplog)
+        caplog.clear()
+        for _ in range(100):
+            client.ask(METADATA, 9, MetadataRequest(topics=[]))
+        assert not caplog.records
+
+
+def test_a_slow_request_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SLOW_S", 0.0)
+    caplog.set_level(logging.INFO, "tidelog")
+    with (
+        tidelog.broker(str(tmp_path), settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        client.ask(METADATA, 9, MetadataRequest(topics=[]))
+        until_so(lambda: "a request of 127.0.0.1 took" in lines(caplog))
+    assert "Metadata" in lines(caplog)
+
+
+def test_a_refused_connection_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = {**SETTINGS, "max.connections.per.ip": "1"}
+    with (
+        tidelog.broker(str(tmp_path), settings=given) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        client.ask(METADATA, 9, MetadataRequest(topics=[]))
+        with RawClient(broker.bootstrap_servers):
+            until_so(lambda: "a connection of 127.0.0.1 refused: it has 1 of 1" in lines(caplog))
