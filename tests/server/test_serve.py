@@ -207,7 +207,7 @@ def test_what_stdout_does_not_take_is_told(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == ExitCode.ERROR
-    assert done.stderr == "tidelog: stdout: No space left on device\n"
+    assert done.stderr.endswith("\ntidelog: stdout: No space left on device\n")
 
 
 def test_stderr_holds_an_object_a_line(tmp_path: Path) -> None:
