@@ -82,7 +82,7 @@ SKIPPED: Final = _counter("topic_writes_skipped_total", "Numbered writes that ca
 LATENCY: Final = Family(
     "topic_latency_seconds",
     "histogram",
-    "Append time less the largest create time of each batch; below 0 where a clock is ahead.",
+    "Append time less create time of each record; below 0 where a clock is ahead.",
 )
 LOG_START: Final = _gauge("partition_log_start_offset", "First offset that can be read.")
 HIGH_WATERMARK: Final = _gauge("partition_high_watermark", "Offset behind what consumers may see.")

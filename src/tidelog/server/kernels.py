@@ -106,6 +106,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
     """The kernels that threads of a broker run."""
     from tidelog.record.kernels import (
         checksums,
+        latencies,
         latest,
         lookup,
         messages,
@@ -124,6 +125,8 @@ def used_kernels() -> "list[Kernel[..., object]]":
         messages.assign_messages,
         # Of logs of the broker's own that are read.
         latest.find_latest,
+        # Of the metrics.
+        latencies.count_latencies,
         checksums.fill_shifts,
         # Of the zone map of a finished segment: acknowledgements may wait behind it.
         scan.scan_batches,
@@ -134,6 +137,11 @@ def used_kernels() -> "list[Kernel[..., object]]":
         zones.fold_zones,
         zones.sum_zones,
     ]
+
+
+def are_loaded() -> bool:
+    """Whether kernels may be called: they are compiled, and in this process."""
+    return _is_loaded.is_set()
 
 
 def _compile_elsewhere() -> None:
@@ -190,6 +198,7 @@ def load() -> None:
     """
     import numpy as np
 
+    from tidelog.record.kernels.latencies import count_latencies
     from tidelog.record.kernels.layout import BATCH_FIELDS
     from tidelog.record.kernels.lookup import find_time, find_time_in_segment
     from tidelog.record.kernels.scan import scan_batches
@@ -204,6 +213,8 @@ def load() -> None:
 
     batch = bytes(build_batch([NewRecord(value=b"", timestamp=1)]))
     check_body(batch[HEADER_SIZE:], 1, 1)
+    body, bounds = np.frombuffer(batch[HEADER_SIZE:], np.uint8), np.zeros(1, np.int64)
+    count_latencies(body, 1, 1, 1, bounds, np.zeros(2, np.int64))
     log, empty = np.frombuffer(batch, np.uint8), np.frombuffer(b"", np.uint8)
     find_time(log, 0, (0, 1), 1, 0)
     find_time_in_segment(log, empty, empty, (0, 1), 1, 0)

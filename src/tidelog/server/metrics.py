@@ -4,13 +4,11 @@
 loop's thread: plain numbers, no locks. Whoever shows them (`exposition`) reads them when asked.
 """
 
-import struct
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidelog.record.header import MAGIC_2, MAGIC_AT, MAX_TIMESTAMP_AT
 from tidelog.storage.log import AppendResult
 from tidelog.types import Buffer, TopicPartition
 
@@ -29,7 +27,6 @@ LATENCY_BUCKETS_S: Final = (
     *(60.0, 300.0, 3600.0, 86400.0),
 )
 _MS: Final = 1000.0
-_TIME: Final = struct.Struct(">q")
 
 
 class Metrics:
@@ -76,8 +73,7 @@ class Metrics:
 
         Args:
             topic: Its name.
-            data: The batches as they are stored; only the first one's header is looked at, for the
-                topic's latency: append time less largest create time.
+            data: The batches as they are stored.
             result: Where and when.
         """
 
@@ -109,6 +105,11 @@ class Histogram:
         """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Count in what somebody else has counted by the same bounds."""
+        self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]
+        self.total += total
 
 
 class RequestTally:
@@ -263,11 +264,6 @@ class Counters(Metrics):
         tally = self.topics[topic]
         tally.records_in += result.last_offset - result.base_offset + 1
         tally.bytes_in += len(data)
-        # On LogAppendTime topics the create time is the append time by now.
-        if result.append_time_ms >= 0 > result.log_append_time_ms and data[MAGIC_AT] == MAGIC_2:
-            (created_ms,) = _TIME.unpack_from(data, MAX_TIMESTAMP_AT)
-            if created_ms >= 0:
-                tally.latency.observe((result.append_time_ms - created_ms) / _MS)
 
     def produced_together(self, appends: "Iterable[tuple[str, PlainAppend]]") -> None:
         """See `Metrics`; none of their topics stamps records."""
@@ -280,11 +276,6 @@ class Counters(Metrics):
                 last_topic, tally = topic, self.topics[topic]
             tally.records_in += said.last_offset - said.base_offset + 1
             tally.bytes_in += len(made.data)
-            created_ms = made.batch.max_timestamp
-            if created_ms >= 0 <= made.append_ms:
-                latency, value = tally.latency, (made.append_ms - created_ms) / _MS
-                latency.counts[bisect_left(latency.bounds, value)] += 1
-                latency.total += value
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """See `Metrics`."""

@@ -8,7 +8,7 @@ a time, and compressed in a thread. Source: RFC 9110, 9112 for the little of HTT
 
 import asyncio
 import gzip
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
 from typing import Final
@@ -45,17 +45,25 @@ class _Phase(Enum):
 class MetricsServer:
     """The pages. start -> stop. Belongs to the loop's thread."""
 
-    def __init__(self, exposition: Exposition, work: Work, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        exposition: Exposition,
+        work: Work,
+        is_ready: Callable[[], bool],
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Nothing listens yet.
 
         Args:
             exposition: What /metrics shows.
             work: Threads, for compression.
             is_ready: Whether clients are served: what /readyz says.
+            before: Called before /metrics is written; counts what nobody counts meanwhile.
         """
         self._exposition = exposition
         self._work = work
         self._is_ready = is_ready
+        self._before = before
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         # Of those that have not been sent away, oldest first.
@@ -162,6 +170,8 @@ class MetricsServer:
         self._scrapes += 1
         try:
             async with self._scraping:
+                if self._before is not None:
+                    await self._before()
                 text = [piece async for piece in self._exposition.pieces()]
                 text.append(await self._work.run(process_figures))
                 body = await self._work.run("".join(text).encode, "utf-8", "replace")

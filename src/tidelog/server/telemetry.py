@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.server.exposition import Exposition, GroupFacts
+from tidelog.server.latency_counts import LatencyCounts
 from tidelog.server.listening import naming
 from tidelog.server.metrics_http import MetricsServer
 from tidelog.server.node import LOGGER, Address
@@ -47,8 +48,9 @@ async def start_pages(node: "Node", is_ready: Callable[[], bool]) -> MetricsServ
     """
     place = metrics_place(node.config)
     assert place is not None
-    exposition = Exposition(NodeFacts(node))
-    found = MetricsServer(exposition, node.work, is_ready)
+    facts = NodeFacts(node)
+    latencies = LatencyCounts(facts, node.work)
+    found = MetricsServer(Exposition(facts), node.work, is_ready, latencies.count)
     with naming(place):
         port = await found.start(place.host, place.port)
     node.metrics_address = Address(place.host, port)

@@ -110,7 +110,10 @@ class OpeningLog(LogReader):
     Attributes:
         on_failure: Called on the owner's thread when the partition has gone offline, but for a
             close that fails; `failure` says why.
+        opened_end_offset: The log end when it was opened.
     """
+
+    opened_end_offset = 0
 
     def __init__(self, context: SegmentContext, options: LogOptions) -> None:
         start = options.log_start_offset
@@ -153,6 +156,7 @@ class OpeningLog(LogReader):
         try:
             with typed_failures(context.directory, "open"):
                 log._load()
+                log.opened_end_offset = log.log_end_offset
         except StorageFailure as failure:
             if failure.operation == "sync":
                 log._mark(failure)

@@ -4,7 +4,7 @@ from tests.faults import seeded_env
 from tests.unit.storage.logs import new_dir
 
 from tidelog.record.builder import build_batch
-from tidelog.server.metrics import LATENCY_BUCKETS_S, NO_METRICS, Counters, Histogram
+from tidelog.server.metrics import NO_METRICS, Counters, Histogram
 from tidelog.storage.log import AppendResult
 from tidelog.storage.stepping import append_together
 from tidelog.types import NewRecord
@@ -61,20 +61,6 @@ def test_topics_are_counted_and_forgotten() -> None:
     assert not counters.topics
 
 
-def test_latency_is_counted_where_both_times_are_known() -> None:
-    counters = Counters()
-    counters.produced("flights", batch(4_000), result(5_000))
-    counters.produced("flights", batch(6_000), result(5_000))
-    counters.produced("flights", batch(4_000), result(-1))
-    counters.produced("flights", batch(-1), result(5_000))
-    counters.produced("flights", batch(5_000), result(5_000, 5_000))
-    latency = counters.topics["flights"].latency
-    assert sum(latency.counts) == 2
-    assert latency.counts[LATENCY_BUCKETS_S.index(1.0)] == 1
-    assert latency.counts[0] == 1
-    assert latency.total == 0.0
-
-
 def test_appends_that_are_made_together_count_as_each_would() -> None:
     env = seeded_env(1)
     now_ms = env.clock.now_ms()
@@ -98,8 +84,6 @@ def test_appends_that_are_made_together_count_as_each_would() -> None:
     for name in "ab":
         first, second = each.topics[name], together.topics[name]
         assert (first.records_in, first.bytes_in) == (second.records_in, second.bytes_in)
-        assert first.latency.counts == second.latency.counts
-        assert first.latency.total == second.latency.total
     directory.close()
 
 
