@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.kafka_oracle import Oracle, Script
+from tests.peers.offset_logs import MAX_TIMESTAMP
 from tests.peers.ours import Step, run_ours
 from tests.peers.samples import T0
 
 from tidelog.record.batch import build_batch
 from tidelog.record.views import walk
+from tidelog.storage.log_dir import LogDir
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka
@@ -114,3 +116,15 @@ def test_a_time_index_of_zeros_lets_kafka_delete_what_is_not_old(
     assert kafka[1] == {"deleted": 1}
     assert offsets(ours[0]) == [3]
     assert ours[1] == {"deleted": 0}
+
+
+def test_the_largest_timestamp_of_records_without_times_is_a_record_to_kafka(
+    kafka_oracle: Oracle, quick_path: Path
+) -> None:
+    source = written(kafka_oracle, quick_path, [put(-1), put(-1, -1)], {})
+    script = Script(source, [ask(MAX_TIMESTAMP)], {}, now_ms=T0)
+    (kafka,) = kafka_oracle.run(script)
+    assert isinstance(kafka, list)
+    assert kafka[0][:2] == [0, -1]
+    with LogDir.open(str(source.parent)) as ours:
+        assert ours.reader("events", 0).max_timestamp() is None

@@ -46,6 +46,17 @@ def test_each_difference_from_kafka_names_a_test_that_exists() -> None:
     assert checks.missing_tests(text) == []
 
 
+def test_tables_of_differences_are_whole_and_say_nothing_twice() -> None:
+    lines = Path(checks.ROOT, "docs", "differences.md").read_text().splitlines()
+    tested = [line.split("|")[-2] + line.split("|")[1][:40] for line in lines if line[:1] == "|"]
+    rows = [row for row in tested if "::" in row]
+    assert sorted(row for row in set(rows) if rows.count(row) > 1) == []
+    around = zip(lines, lines[1:], lines[2:], strict=False)
+    assert [
+        above for above, gap, below in around if not gap and above[:1] == below[:1] == "|"
+    ] == []
+
+
 def test_directories_of_tests_are_no_packages() -> None:
     """Import mode importlib: two files of one name in two directories don't clash."""
     homes = {path.parent for path in PYTHON if path.name.startswith("test_")}

@@ -458,10 +458,13 @@ TWO_SIDED_LIMITS: Final = (
 )
 TWO_SIDED_LIMIT_KEYS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 
+_FORMATS: Final = (
+    "records are written in format 2, those of old clients (`tidelog.legacy.clients`) in their own"
+)
 # Names that stand for nothing any more, and what to know instead.
 RETIRED: Final = {
-    "message.format.version": "batches are always written in format 2",
-    "log.message.format.version": "batches are always written in format 2",
+    "message.format.version": _FORMATS,
+    "log.message.format.version": _FORMATS,
     "message.downconversion.enable": "batches are handed out as they lie in the file",
     "log.message.downconversion.enable": "batches are handed out as they lie in the file",
     "time.index.interval": "the density of the time index follows index.interval.bytes",
