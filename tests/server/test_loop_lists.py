@@ -12,14 +12,16 @@ from tests.server.raw import RawClient
 from tests.server.worst_batches import WORST
 from tests.waiting import until_so
 
-from tidelog.protocol.messages import CREATE_TOPICS, DESCRIBE_GROUPS
+from tidelog.protocol.messages import CREATE_TOPICS, DESCRIBE_GROUPS, METADATA
 from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
 from tidelog.server.handlers import ROWS
+from tidelog.server.handlers.metadata import TOPICS_AT_ONCE
 
 # Enough that elements which take 25 us each would be noticed.
 ELEMENTS = 8000
@@ -116,3 +118,16 @@ def test_a_batch_that_takes_long_to_check_leaves_the_loop_to_others(
     if topic == KEYED:
         expected = INVALID_RECORD
     assert codes == {MESSAGE_TOO_LARGE if name == "too_long" else expected}
+
+
+def test_metadata_of_all_topics_leaves_the_loop_to_others(metered: MeteredBroker) -> None:
+    names = [f"many{number}" for number in range(TOPICS_AT_ONCE + 500)]
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=topics, timeout_ms=60_000))
+        gc.collect()
+        gc.freeze()
+        metered.held_s()
+        answer = client.ask(METADATA, 9, MetadataRequest(topics=None))
+    assert metered.held_s() < HELD_MAX_S
+    assert set(names) <= {topic.name for topic in answer.topics if not topic.error_code}

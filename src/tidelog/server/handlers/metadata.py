@@ -28,7 +28,8 @@ from tidelog.server import topic_changes, topics
 from tidelog.server.errors import Refusal
 from tidelog.server.leader_epochs import AT_ONCE, numbers_of, read_in_slices, unread
 from tidelog.server.node import Node
-from tidelog.server.requests import Answer, RequestContext
+from tidelog.server.requests import Answer, Long, RequestContext
+from tidelog.server.slices import Slices
 from tidelog.server.topic_rules import (
     INVALID_REQUEST,
     NEW_PARTITIONS_MAX,
@@ -45,6 +46,8 @@ FIRST_WITH_IDS: Final = 12
 # cluster, as bits by the operation's code; there is no authorizer, so all is allowed.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+# Of a request for all topics; others are answered part by part (`long_requests`).
+TOPICS_AT_ONCE: Final = 1000
 
 
 @dataclass(slots=True)
@@ -65,14 +68,14 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
     infos = [each.info for each in found if each.info is not None]
     stale = [info for info in infos if not _is_fresh(context.node, info)]
     unknown = unread(context.node, stale)
-    if not wanted and len(unknown) <= AT_ONCE:
-        return _answer(context, request, found)
+    if not wanted and len(unknown) <= AT_ONCE and len(found) <= TOPICS_AT_ONCE:
+        return _answer(context, request, [_topic(context.node, each) for each in found])
     return _later(context, request, wanted)
 
 
 async def _later(
     context: RequestContext, request: MetadataRequest, wanted: Sequence[str]
-) -> MetadataResponse:
+) -> MetadataResponse | Long:
     """Create and read what it takes, then answer; what is new is told to who asks again.
 
     So does Kafka: there are clients that take the answer for what was there when they asked.
@@ -83,7 +86,12 @@ async def _later(
     found = _look_up(context, request.topics)
     infos = [each.info for each in found if each.info is not None]
     await read_in_slices(node, unread(node, infos))
-    return _answer(context, request, _without(wanted, _look_up(context, request.topics)))
+    told, slices = [], Slices(node.env.clock)
+    for each in _without(wanted, _look_up(context, request.topics)):
+        told.append(_topic(node, each))
+        await slices.rest()
+    response = _answer(context, request, told)
+    return Long(response, told) if len(told) > TOPICS_AT_ONCE else response
 
 
 async def _create(node: Node, name: str) -> None:
@@ -110,11 +118,10 @@ def _without(names: Sequence[str], found: Sequence[Found]) -> list[Found]:
 
 
 def _answer(
-    context: RequestContext, request: MetadataRequest, found: Iterable[Found]
+    context: RequestContext, request: MetadataRequest, told: list[MetadataTopic]
 ) -> MetadataResponse:
     node, here = context.node, context.here
     wants_cluster = request.include_cluster_authorized_operations
-    told = [_topic(node, each) for each in found]
     if request.include_topic_authorized_operations:
         for topic in told:
             if topic.error_code != UNKNOWN_TOPIC_ID:  # as Kafka: of what is not there, too
