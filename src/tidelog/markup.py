@@ -11,6 +11,15 @@ from typing import Final
 CELL_LIMIT: Final = 80
 
 
+def shown(text: str) -> str:
+    """Return the text for HTML: escaped, and what can't be seen as escapes (NUL, ESC, U+202E)."""
+    if not text.isprintable():
+        text = "".join(
+            c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+        )
+    return escape(text)
+
+
 def html_table(
     caption: str,
     headings: Sequence[str],
@@ -25,17 +34,17 @@ def html_table(
         rows: Cells; whatever they are, their text is shown.
         note: A line below it.
     """
-    head = "".join(f"<th>{escape(text)}</th>" for text in headings)
+    head = "".join(f"<th>{shown(text)}</th>" for text in headings)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    below = f"<div>{escape(note)}</div>" if note else ""
-    return f"<div><b>{escape(caption)}</b>{table}{below}</div>"
+    below = f"<div>{shown(note)}</div>" if note else ""
+    return f"<div><b>{shown(caption)}</b>{table}{below}</div>"
 
 
 def _cell(content: object) -> str:
     is_number = isinstance(content, int | float) and not isinstance(content, bool)
     style = ' style="text-align:right"' if is_number else ""
-    return f"<td{style}>{escape(_text(content))}</td>"
+    return f"<td{style}>{shown(_text(content))}</td>"
 
 
 def _text(content: object) -> str:

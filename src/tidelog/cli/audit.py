@@ -243,7 +243,7 @@ def page(request: Request, found: Audited) -> Report:
             " where it isn't, in which hour of create time the two part."
         ),
         Items(lines(found), "In short"),
-        *_plots(found),
+        *_plots(found, request.zone),
     ]
     for show in AuditShow:
         columns, rows = table(found, show, request.key_as)
@@ -254,7 +254,7 @@ def page(request: Request, found: Audited) -> Report:
     return Report(f"Audit of {request.a}", sections)
 
 
-def _plots(found: Audited) -> list[Section]:
+def _plots(found: Audited, zone: str | None) -> list[Section]:
     """Differences by hour of create time for the topics that have most, and records beside."""
     by_topic = Counter(one.topic for one in found.differences)
     sections: list[Section] = []
@@ -265,7 +265,7 @@ def _plots(found: Audited) -> list[Section]:
                 kinds.setdefault(_group(one.kind), Counter())[one.bucket_ms // HOUR_MS] += 1
         series = {name: {h: float(n) for h, n in hours.items()} for name, hours in kinds.items()}
         title = f"{topic}: keys that are not equal, by hour where the two part"
-        sections.append(plot_by_hour({"": series}, "keys", title=title))
+        sections.append(plot_by_hour({"": series}, "keys", title=title, zone=zone))
     by_side = {"A": Counter[int](), "B": Counter[int]()}
     for bucket in found.buckets:
         if bucket.start_ms is not None:
@@ -276,7 +276,8 @@ def _plots(found: Audited) -> list[Section]:
             side: {"records": {h: float(n) for h, n in hours.items()}}
             for side, hours in by_side.items()
         }
-        sections.append(plot_by_hour(panels, "records", title="Records by hour of create time"))
+        title = "Records by hour of create time"
+        sections.append(plot_by_hour(panels, "records", title=title, zone=zone))
     return sections
 
 

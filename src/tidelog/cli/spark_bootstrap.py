@@ -229,7 +229,7 @@ def _report(request: Request, outcome: BootstrapOutcome, rows: list[list[Cell]])
     ]
     if outcome.facts is not None:
         hours = {"record": outcome.facts.hours, "append": _append_hours(outcome)}
-        sections[2:2] = clock_plots(hours, "Records by hour of their {} time")
+        sections[2:2] = clock_plots(hours, "Records by hour of their {} time", zone=request.zone)
     if outcome.findings:
         sections.append(Items(lines(outcome.findings), "What the target was found to do"))
     return Report(f"Bootstrap of {request.topic}", sections)

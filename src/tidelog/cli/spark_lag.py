@@ -168,7 +168,7 @@ def page(place: str, found: Sequence[GroupLag], broken: Sequence[str], zone: str
         sections.append(Items(broken, "Limits that are broken"))
     for group in sorted(found, key=lambda one: -_unread(one))[:_PLOTTED]:
         title = f"{group.group}: unread records by hour"
-        sections.append(plot_by_hour(_panels(group), "records", title=title))
+        sections.append(plot_by_hour(_panels(group), "records", title=title, zone=zone))
     for show in LagShow:
         columns, rows = table(found, show)
         sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))

@@ -187,14 +187,14 @@ def page(place: str, found: Measured, zone: str | None) -> Report:
     ]
     most = sorted(found.topics.items(), key=lambda item: -item[1].records)[:_PLOTTED]
     for name, topic in most:
-        sections += _plots(name, topic)
+        sections += _plots(name, topic, zone)
     for show in (LatencyShow.TOPICS, LatencyShow.WATERMARKS, LatencyShow.HOURS):
         columns, rows = table(found, show)
         sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))
     return Report(f"Latency in {place}", sections)
 
 
-def _plots(name: str, topic: TopicTimes) -> list[Section]:
+def _plots(name: str, topic: TopicTimes, zone: str | None) -> list[Section]:
     clocks = {"append time": topic.by_append, "create time": topic.by_create}
     latencies = {
         clock: {
@@ -210,8 +210,10 @@ def _plots(name: str, topic: TopicTimes) -> list[Section]:
     lost = topic.late.lost
     shares = [f"{delay} ms: {number:,}" for delay, number in lost.items()]
     return [
-        plot_by_hour(latencies, "ms", title=f"{name}: latency by hour", is_stacked=False),
-        plot_by_hour(counts, "records", title=f"{name}: records by hour"),
+        plot_by_hour(
+            latencies, "ms", title=f"{name}: latency by hour", is_stacked=False, zone=zone
+        ),
+        plot_by_hour(counts, "records", title=f"{name}: records by hour", zone=zone),
         Items(shares, f"{name}: records lost by watermark delay"),
     ]
 

@@ -231,7 +231,9 @@ def _report(
     sections: list[Section] = [
         Text(f"Records of {options.topic} at {options.source}, once more into {options.to}."),
         summary_table(COLUMNS, row, zone=zone),
-        *clock_plots(hours.by_clock, "Records read, by hour of their {} time at the source"),
+        *clock_plots(
+            hours.by_clock, "Records read, by hour of their {} time at the source", zone=zone
+        ),
         sizes_plot(hours.size_bytes, "Keys and values, by partition of the source"),
         report_table(_PARTITIONS, counted, title="Partitions of the source"),
     ]

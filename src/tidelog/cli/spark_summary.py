@@ -71,16 +71,21 @@ def summary_table(
     return Table(["what", "value"], cells, "Summary")
 
 
-def clock_plots(by_clock: Mapping[str, Mapping[int, int]], title: str) -> list[Plot]:
+def clock_plots(
+    by_clock: Mapping[str, Mapping[int, int]], title: str, *, zone: str | None = None
+) -> list[Plot]:
     """A plot of records by hour for each clock; each has an axis of its own.
 
     Args:
         by_clock: `record` and `append` -> hour since the epoch -> records.
         title: With `{}` for the clock. What was made years before it was appended would leave no
             hour to see on a common axis.
+        zone: Of the times at the axis; UTC where None.
     """
     return [
-        plot_by_hour({"": {"records": dict(hours)}}, "records", title=title.format(clock))
+        plot_by_hour(
+            {"": {"records": dict(hours)}}, "records", title=title.format(clock), zone=zone
+        )
         for clock, hours in sorted(by_clock.items(), reverse=True)
     ]
 

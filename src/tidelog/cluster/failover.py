@@ -185,7 +185,7 @@ def read_references(
         if partition in inside:
             found[partition] = _reference(at.get(partition), before[partition])
         else:
-            found[partition] = _unknown(committed, marks[partition])
+            found[partition] = _unknown(partition, committed, marks[partition])
     return found
 
 
@@ -198,14 +198,19 @@ def _refusal(committed: Committed, marks: Watermarks) -> str | None:
     return None
 
 
-def _unknown(committed: Committed | None, marks: Watermarks) -> Reference:
+def _unknown(
+    partition: TopicPartition, committed: Committed | None, marks: Watermarks
+) -> Reference:
+    """Why a position says nothing; names its partition, which may be another than that of B."""
     if committed is None and marks.end == 0:
-        return Reference(time_ms=None, reason="nothing was ever appended on A", is_bare=True)
+        reason = f"nothing was ever appended to {partition} on A"
+        return Reference(time_ms=None, reason=reason, is_bare=True)
     if committed is None:
-        return Reference(time_ms=None, reason="the group has committed nothing on A")
-    reason = _refusal(committed, marks)
-    assert reason is not None
-    return Reference(time_ms=None, reason=reason)
+        reason = f"the group has committed nothing for {partition} on A"
+        return Reference(time_ms=None, reason=reason)
+    refusal = _refusal(committed, marks)
+    assert refusal is not None
+    return Reference(time_ms=None, reason=f"{partition}: {refusal}")
 
 
 def _records_before(

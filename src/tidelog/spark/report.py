@@ -6,11 +6,12 @@ from users is escaped; there is no script and no address of anything elsewhere.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from html import escape
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
+from tidelog.markup import shown
 from tidelog.spark.svg import Axis, Panels, Series, legend, lines, stacked_bars
+from tidelog.timespec.points import zone_of
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --soft: #66727f; --line: #d9dfe5; --page: #fff;
@@ -36,6 +37,7 @@ th:first-child, td:first-child, .text td, .text th { text-align: left; }
 """
 _STYLES: Final = 4
 _HOUR_MS: Final = 3_600_000
+_HOUR_S: Final = 3_600
 _DAY_HOURS: Final = 24
 # Steps of a time axis, in hours: the first one that needs no more bars than this is taken.
 _BARS_MAX: Final = 240
@@ -55,7 +57,7 @@ class Text:
 
     def html(self) -> str:
         """The paragraph as HTML."""
-        return f"<p>{escape(self.text)}</p>"
+        return f"<p>{shown(self.text)}</p>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Items:
 
     def html(self) -> str:
         """The list as HTML."""
-        return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in self.lines)}</ul>"
+        return f"<ul>{''.join(f'<li>{shown(line)}</li>' for line in self.lines)}</ul>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ class Table:
 
     def html(self) -> str:
         """The table as HTML."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        head = "".join(f"<th>{shown(name)}</th>" for name in self.columns)
         rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows
+            f"<tr>{''.join(f'<td>{shown(cell)}</td>' for cell in row)}</tr>" for row in self.rows
         )
         return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
 
@@ -136,7 +138,7 @@ class Report:
 
     def html(self) -> str:
         """The page as one HTML document."""
-        title = escape(self.title)
+        title = shown(self.title)
         body = "\n".join(_parts(self.sections))
         return (
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -148,7 +150,7 @@ class Report:
 def _parts(sections: Sequence[Section]) -> Iterator[str]:
     for section in sections:
         if section.title:
-            yield f"<h2>{escape(section.title)}</h2>"
+            yield f"<h2>{shown(section.title)}</h2>"
         yield section.html()
 
 
@@ -158,6 +160,7 @@ def plot_by_hour(
     *,
     title: str = "",
     is_stacked: bool = True,
+    zone: str | None = None,
 ) -> Plot:
     """A plot of values by hour; hours are joined to longer steps where there are too many.
 
@@ -167,13 +170,15 @@ def plot_by_hour(
         y_title: What the values are.
         title: Above it.
         is_stacked: Bars on top of each other; else lines.
+        zone: Of the times at the axis, and of the days that hours are joined to; UTC where None.
     """
     hours = [h for series in panels.values() for values in series.values() for h in values]
     step = _step_hours(hours)
     join = _added if is_stacked else _largest
+    places = _Places(step, zone)
     drawn = {
         panel: [
-            Series(name, f"s{number % _STYLES}", join(values, step))
+            Series(name, f"s{number % _STYLES}", join(values, places))
             for number, (name, values) in enumerate(series.items())
         ]
         for panel, series in panels.items()
@@ -181,7 +186,7 @@ def plot_by_hour(
     return Plot(
         panels=drawn,
         y_title=y_title,
-        axis=_time_axis(hours, step, len(panels)),
+        axis=_time_axis(hours, places, len(panels)),
         is_stacked=is_stacked,
         title=title,
     )
@@ -201,36 +206,63 @@ def _step_hours(hours: Sequence[int]) -> int:
     return next(fitting, longest * -(-span // (longest * _BARS_MAX)))
 
 
-def _added(values: Mapping[int, float], step: int) -> dict[int, float]:
+class _Places:
+    """Where hours stand on an axis: hours one by one, or joined to steps of a zone's clock."""
+
+    def __init__(self, step: int, zone: str | None) -> None:
+        self.step = step
+        self.zone = zone or "UTC"
+        self._zone = UTC if zone is None else zone_of(zone)
+
+    def of(self, hour: int) -> int:
+        """The place of an hour since the epoch."""
+        hour = _clamped(hour)
+        if self.step == 1:
+            return hour  # where clocks go back, both hours have their bars
+        offset = self._moment(hour).utcoffset() or timedelta()
+        return (hour + int(offset.total_seconds()) // _HOUR_S) // self.step
+
+    def name(self, place: int) -> str:
+        """The text of a place."""
+        if self.step == 1:
+            return f"{self._moment(place):%m-%d %H:%M}"
+        # A place of joined hours is one of the zone's clock already.
+        moment = datetime.fromtimestamp(_clamped(place * self.step) * _HOUR_S, UTC)
+        return f"{moment:%Y-%m-%d}" if self.step >= _DAY_HOURS else f"{moment:%m-%d %H}:00"
+
+    def _moment(self, hour: int) -> datetime:
+        # A day off the ends of what has a date, so that no zone leads beyond them.
+        inside = min(max(hour, _FIRST_HOUR + _DAY_HOURS), _LAST_HOUR - _DAY_HOURS)
+        return datetime.fromtimestamp(inside * _HOUR_S, self._zone)
+
+
+def _added(values: Mapping[int, float], places: _Places) -> dict[int, float]:
     joined: dict[int, float] = {}
     for hour, value in values.items():
-        joined[_clamped(hour) // step] = joined.get(_clamped(hour) // step, 0.0) + value
+        place = places.of(hour)
+        joined[place] = joined.get(place, 0.0) + value
     return joined
 
 
-def _largest(values: Mapping[int, float], step: int) -> dict[int, float]:
+def _largest(values: Mapping[int, float], places: _Places) -> dict[int, float]:
     joined: dict[int, float] = {}
     for hour, value in values.items():
-        place = _clamped(hour) // step
+        place = places.of(hour)
         joined[place] = max(joined.get(place, value), value)
     return joined
 
 
-def _time_axis(hours: Sequence[int], step: int, panels: int) -> Axis:
+def _time_axis(hours: Sequence[int], places: _Places, panels: int) -> Axis:
+    step = places.step
     count = 1 if not hours else (_clamped(max(hours)) - _clamped(min(hours))) // step + 1
     every = max(1, -(-count // max(_TICKS // panels, 2)))
     unit = "hour" if step == 1 else f"{step} hours" if step < _DAY_HOURS else _days(step)
-    return Axis(f"UTC, by {unit}", lambda number: _hour_text(number * step, step), every)
+    return Axis(f"{places.zone}, by {unit}", places.name, every)
 
 
 def _days(step: int) -> str:
     days = step // _DAY_HOURS
     return "day" if days == 1 else f"{days} days"
-
-
-def _hour_text(hour: int, step: int) -> str:
-    moment = datetime.fromtimestamp(_clamped(hour) * (_HOUR_MS // 1000), UTC)
-    return f"{moment:%Y-%m-%d}" if step >= _DAY_HOURS else f"{moment:%m-%d %H}:00"
 
 
 def write_report(path: str, report: Report) -> None:

@@ -7,8 +7,9 @@ and no script. Colours and fonts come from the page's style sheet by class.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final, TypeAlias
+
+from tidelog.markup import shown
 
 _WIDTH: Final = 330
 # Of a panel that stands alone.
@@ -122,7 +123,7 @@ def _figure(panels: Panels, scale: _Scale, y_title: str, marks: _Marks) -> str:
     names = ", ".join(name for name in panels if name)
     label = f"{y_title} by {scale.axis.title}{f', for {names}' if names else ''}"
     return (
-        f'<svg viewBox="0 0 {width} {_HEIGHT}" role="img" aria-label="{escape(label)}"'
+        f'<svg viewBox="0 0 {width} {_HEIGHT}" role="img" aria-label="{shown(label)}"'
         f' xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
     )
 
@@ -130,7 +131,7 @@ def _figure(panels: Panels, scale: _Scale, y_title: str, marks: _Marks) -> str:
 def _axes(scale: _Scale, name: str, y_title: str) -> Iterator[str]:
     right = scale.width - _RIGHT
     middle = (_LEFT + right) / 2
-    yield f'<text class="panel" x="{middle:.1f}" y="14">{escape(name)}</text>'
+    yield f'<text class="panel" x="{middle:.1f}" y="14">{shown(name)}</text>'
     for value in scale.ticks:
         y = scale.y(value)
         yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -138,12 +139,12 @@ def _axes(scale: _Scale, name: str, y_title: str) -> Iterator[str]:
     for number in scale.numbers:
         if number % scale.axis.every == 0:
             place = f'x="{scale.x(number):.1f}" y="{_HEIGHT - _BOTTOM + 14}"'
-            yield f'<text class="tick middle" {place}>{escape(scale.axis.name(number))}</text>'
+            yield f'<text class="tick middle" {place}>{shown(scale.axis.name(number))}</text>'
     place = f'x="{middle:.1f}" y="{_HEIGHT - 6}"'
-    yield f'<text class="axis middle" {place}>{escape(scale.axis.title)}</text>'
+    yield f'<text class="axis middle" {place}>{shown(scale.axis.title)}</text>'
     y = (_TOP + _HEIGHT - _BOTTOM) / 2
     place = f'x="11" y="{y:.1f}" transform="rotate(-90 11 {y:.1f})"'
-    yield f'<text class="axis middle" {place}>{escape(y_title)}</text>'
+    yield f'<text class="axis middle" {place}>{shown(y_title)}</text>'
 
 
 def short(value: float) -> str:
@@ -161,7 +162,7 @@ def whole(value: float) -> str:
 
 def _tip(scale: _Scale, panel: str, series: Series, number: int) -> str:
     place = f"{panel} {scale.axis.name(number)}".strip()
-    return f"<title>{escape(f'{place}, {series.name}: {whole(series.values[number])}')}</title>"
+    return f"<title>{shown(f'{place}, {series.name}: {whole(series.values[number])}')}</title>"
 
 
 def _bars(scale: _Scale, panel: str, all_series: Sequence[Series]) -> Iterator[str]:
@@ -197,7 +198,7 @@ def legend(series: Sequence[Series]) -> str:
     """What the marks mean, as HTML."""
     items = (
         f'<span><svg viewBox="0 0 10 10"><rect class="{one.style}" width="10" height="10"/></svg>'
-        f" {escape(one.name)}</span>"
+        f" {shown(one.name)}</span>"
         for one in series
     )
     return f'<p class="legend">{"".join(items)}</p>'

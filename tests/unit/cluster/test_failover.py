@@ -130,9 +130,9 @@ class TestReferences:
     @pytest.mark.parametrize(
         ("committed", "reason"),
         [
-            (None, "the group has committed nothing on A"),
-            (Committed(1), "records from 1 to 2 were deleted on A unread"),
-            (Committed(9), "the position 9 lies behind the end of A, 3"),
+            (None, "the group has committed nothing for {} on A"),
+            (Committed(1), "{}: records from 1 to 2 were deleted on A unread"),
+            (Committed(9), "{}: the position 9 lies behind the end of A, 3"),
         ],
     )
     def test_where_time_is_not_known_it_says_why(
@@ -142,7 +142,11 @@ class TestReferences:
         append_all(a, 100, 200, 300)
         a.delete_before(P0, 2)
         found = read_references(a, {P0: committed})[P0]
-        assert (found.time_ms, found.is_bare, found.reason) == (None, False, reason)
+        assert (found.time_ms, found.is_bare, found.reason) == (
+            None,
+            False,
+            reason.format(P0),
+        )
 
     def test_a_log_that_was_emptied_says_nothing(self) -> None:
         a, _ = pair()
@@ -255,7 +259,7 @@ class TestStarts:
         plan = planned(a, b, mapping=PartitionMapping.SAME)
         assert start_of(plan, P0).found is Found.TIME
         assert start_of(plan, P1).found is Found.BEGINNING
-        assert start_of(plan, P1).reason == "the group has committed nothing on A"
+        assert start_of(plan, P1).reason == f"the group has committed nothing for {P1} on A"
 
     def test_what_b_has_deleted_is_told(self) -> None:
         a, b = pair()

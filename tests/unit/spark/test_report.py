@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.pages import Balanced
 
+from tidelog.markup import html_table
 from tidelog.spark.report import (
     Items,
     Plot,
@@ -80,3 +81,26 @@ def test_a_plot_can_be_over_anything() -> None:
     plot = plot_by_hour({"": {"bytes": {0: 1.0}}}, "bytes")
     drawn = Plot(panels=plot.panels, y_title="bytes", axis=axis).html()
     assert 'aria-label="bytes by partition"' in drawn
+
+
+def test_what_cannot_be_seen_is_shown_as_escapes() -> None:
+    """NUL, ESC and U+202E (which turns the text behind it round) in a record's key, say."""
+    odd = "a\0\x1b[31m\u202eb"
+    plot = plot_by_hour({odd: {odd: {0: 1.0}}}, odd)
+    parts: list[Section] = [Text(odd), Items([odd]), Table([odd], [[odd]]), plot]
+    page = Report(odd, parts).html() + html_table(odd, [odd], [[odd, odd.encode()]], odd)
+    assert not {"\0", "\x1b", "\u202e"} & set(page)
+    assert r"a\x00\x1b[31m\u202eb" in page
+
+
+def test_plots_stand_in_the_zone_of_the_tables() -> None:
+    hour = 360_000  # 2011-01-26 00:00 UTC
+    plot = plot_by_hour({"": {"record": {hour: 1.0}}}, "records", zone="Asia/Kolkata")
+    assert plot.axis.title == "Asia/Kolkata, by hour"
+    assert plot.axis.name(hour) == "01-26 05:30"
+    many = {"": {"record": {hour + n: 1.0 for n in range(24 * 200)}}}
+    days = plot_by_hour(many, "records", zone="America/New_York")
+    assert days.axis.title.startswith("America/New_York, by ")
+    (series,) = days.panels[""]
+    assert sum(series.values.values()) == 24 * 200
+    assert days.axis.name(min(series.values)) == "2011-01-25"

@@ -95,13 +95,13 @@ def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bo
     derived files are replaced. The caller holds the directory's lock where `mends`.
     """
     done = PartDone(topic=name.topic, partition=name.partition)
-    check, done.found = _look(env, directory, name, done)
+    check, done.found = _look(env, directory, name, done, mends=mends)
     done.left = done.found
     wanted = [one for one in done.found if one.repairable and not _is_missing_map(env, one)]
     if mends and wanted:
         done.problems += repair(env, check, wanted)
         done.problems = list(dict.fromkeys(done.problems))
-        check, done.left = _look(env, directory, name, done)
+        check, done.left = _look(env, directory, name, done, mends=mends)
     learned = check.learned.get(name, Learned(is_whole=False))
     done.log_end, done.is_whole = learned.log_end, learned.is_whole
     return done
@@ -112,7 +112,7 @@ def _is_missing_map(env: Env, finding: Finding) -> bool:
 
 
 def _look(
-    env: Env, directory: str, name: TopicPartition, done: PartDone
+    env: Env, directory: str, name: TopicPartition, done: PartDone, *, mends: bool
 ) -> tuple[DirectoryCheck, list[Finding]]:
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
     check.load()  # what it finds in the list of topics is for who looks at the whole directory
@@ -120,7 +120,13 @@ def _look(
     found = list(check.findings())
     done.log_bytes = check.log_bytes()
     names = (each for place in check.places.values() for each in place.file_names())
-    done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in names)
+    all_names = list(names)
+    done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
+    if not mends:
+        # Building counts them segment by segment (`build_zones`).
+        faulty = {finding.path for finding in found if finding.path.endswith(files.ZONES_SUFFIX)}
+        maps = sum(each.endswith(files.ZONES_SUFFIX) for each in all_names)
+        done.maps_there = maps - sum(env.files.exists(path) for path in faulty)
     done.is_blind = bool(check.unseen)
     done.problems += [str(failure) for failure in check.unseen]
     return check, found

@@ -1,0 +1,25 @@
+"""What a check of a partition counts: zone maps that are there and sound."""
+
+from pathlib import Path
+
+from tidelog.directory import Directory
+from tidelog.env import os_env
+from tidelog.spark.jobs.reindex_work import build_zones, check_partition
+from tidelog.types import NewRecord, TopicPartition
+
+NAME = TopicPartition("t", 0)
+
+
+def test_a_look_counts_the_zone_maps_that_are_there(tmp_path: Path) -> None:
+    path, env = str(tmp_path), os_env()
+    with Directory.open(path, writable=True) as directory:
+        directory.create_topic("t", config={"internal.segment.bytes": "600"})
+        for number in range(40):
+            directory.append("t", [NewRecord(value=b"%0100d" % number)])
+        bases = [one.base_offset for one in directory.partition("t", 0).segments]
+    build_zones(env, path, NAME, bases, None)
+    maps = sorted((tmp_path / "t-0").glob("*.zones"))
+    assert len(maps) > 3
+    assert check_partition(env, path, NAME, mends=False).maps_there == len(maps)
+    maps[0].write_bytes(b"no map")
+    assert check_partition(env, path, NAME, mends=False).maps_there == len(maps) - 1
