@@ -12,9 +12,27 @@ from tests.server.raw import RawClient
 from tests.server.worst_batches import WORST
 from tests.waiting import until_so
 
-from tidelog.protocol.messages import CREATE_TOPICS, DESCRIBE_GROUPS, METADATA
+from tidelog.protocol.messages import (
+    CREATE_TOPICS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FETCH,
+)
 from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+)
 from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -131,3 +149,36 @@ def test_metadata_of_all_topics_leaves_the_loop_to_others(metered: MeteredBroker
         answer = client.ask(METADATA, 9, MetadataRequest(topics=None))
     assert metered.held_s() < HELD_MAX_S
     assert set(names) <= {topic.name for topic in answer.topics if not topic.error_code}
+
+
+def test_lists_below_one_element_are_put_together_again(metered: MeteredBroker) -> None:
+    numbers = list(range(3000))
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        groups = [
+            OffsetFetchGroup(
+                group_id=name,
+                topics=[
+                    OffsetFetchGroupTopic(name=each, partition_indexes=numbers) for each in "xy"
+                ],
+            )
+            for name in ("a", "b")
+        ]
+
+        def is_coordinator() -> bool:
+            client.ask(FIND_COORDINATOR, 0, FindCoordinatorRequest(key="a"))
+            asked = OffsetFetchRequest(groups=[OffsetFetchGroup(group_id="a", topics=[])])
+            return not client.ask(OFFSET_FETCH, 9, asked).groups[0].error_code
+
+        until_so(is_coordinator)
+        fetched = client.ask(OFFSET_FETCH, 9, OffsetFetchRequest(groups=groups))
+        partitions = [ListOffsetsPartition(partition_index=each, timestamp=-1) for each in numbers]
+        topics = [ListOffsetsTopic(name=each, partitions=list(partitions)) for each in "xy"]
+        listed = client.ask(LIST_OFFSETS, 7, ListOffsetsRequest(topics=topics))
+    assert [group.group_id for group in fetched.groups] == ["a", "b"]
+    for group in fetched.groups:
+        assert [topic.name for topic in group.topics] == ["x", "y"]
+        for topic in group.topics:
+            assert [each.partition_index for each in topic.partitions] == numbers
+    assert [topic.name for topic in listed.topics] == ["x", "y"]
+    for told in listed.topics:
+        assert [each.partition_index for each in told.partitions] == numbers
