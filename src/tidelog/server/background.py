@@ -50,6 +50,7 @@ class Background:
         self._repeat(producers_ms, producers_ms, self._open, self._forget_producers)
         checkpoints_ms = config.log_flush_offset_checkpoint_interval_ms
         self._node.timers.after(max(first_ms, checkpoints_ms), self._checkpoint)
+        self._saving = self._node.work.submit(lambda: _logged(self._node.log_dir.keep_reserve))
 
     def _repeat(
         self,
@@ -194,7 +195,8 @@ class Background:
         """Recovery points and log starts, written in a thread, so that a kill costs less."""
         if self._saving is None or self._saving.done():  # a slow disk is not asked again meanwhile
             save = self._node.log_dir.note_checkpoints()
-            self._saving = self._node.work.submit(lambda: _logged(save))
+            keep = self._node.log_dir.keep_reserve
+            self._saving = self._node.work.submit(lambda: (_logged(save), _logged(keep))[0])
         interval_ms = max(self._node.config.log_flush_offset_checkpoint_interval_ms, PAUSE_MS)
         self._node.timers.after(interval_ms, self._checkpoint)
 

@@ -13,6 +13,7 @@ import random
 import re
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, File, FileSystem
@@ -48,6 +49,10 @@ SEGMENT_SUFFIXES: Final = (
 )
 
 LOCK_FILE: Final = ".lock"
+# Room for small files of a directory on a disk that is full: a change that makes room needs some.
+RESERVE_FILE: Final = "tidelog-reserve"
+RESERVE_BYTES: Final = 256 * 1024
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 LEADER_EPOCH_CHECKPOINT_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 APPEND_TIME_CHECKPOINT_FILE: Final = "append-time-checkpoint"
@@ -242,8 +247,43 @@ def write_atomically(
 
     Written to `path` + `.tmp`, synced, renamed; the directory is synced then if `sync_name`. Raises
     OSError where a call fails; `path` has its old or its new content. What need not be durable a
-    loss of power may leave torn.
+    loss of power may leave torn. On a full disk the directory's reserve is spent on it, if there is
+    one: the change may be the one that makes room.
     """
+    try:
+        _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)
+    except OSError as error:
+        if error.errno not in NO_ROOM or not _spend_reserve(fs, posixpath.dirname(path) or "."):
+            raise
+        _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)
+
+
+def keep_reserve(fs: FileSystem, directory: str) -> None:
+    """Make sure that a directory has a reserve; without room there is none. Raises OSError."""
+    path = f"{directory}/{RESERVE_FILE}"
+    if fs.exists(path) and fs.stat(path).size == RESERVE_BYTES:
+        return
+    try:
+        _write_once(fs, path, b"\1" * RESERVE_BYTES, sync_name=False, is_durable=True)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        with suppress(FileNotFoundError):
+            fs.remove(path + TMP_SUFFIX)
+
+
+def _spend_reserve(fs: FileSystem, directory: str) -> bool:
+    """Remove a directory's reserve; whether there was one."""
+    try:
+        fs.remove(f"{directory}/{RESERVE_FILE}")
+    except OSError:
+        return False
+    return True
+
+
+def _write_once(
+    fs: FileSystem, path: str, data: Buffer, *, sync_name: bool, is_durable: bool
+) -> None:
     temporary = path + TMP_SUFFIX
     file = fs.open(temporary, write=True, create=True)
     try:

@@ -510,6 +510,17 @@ class LogDir(TopicDeletion):
                 self.log(name, number)
         self.env.files.sync_dir(self.path)  # a partition's name may be as new as what is in it
 
+    def keep_reserve(self) -> None:
+        """Keep room aside for changes on a full disk, in any thread; see `files.RESERVE_FILE`.
+
+        Raises:
+            StorageFailure: The disk failed, other than by being full.
+        """
+        try:
+            files.keep_reserve(self.env.files, self.path)
+        except OSError as error:
+            raise as_storage_failure(error, self.path, "keep a reserve") from error
+
     def accept_clock(self) -> int:
         """Let appends go on although the clock jumped, durably; see `tidelog.storage.append_clock`.
 

@@ -10,10 +10,11 @@ Source: Kafka 4.x LogLoader; KIP-101 (leader epochs).
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import TopicConfig
 from tidelog.errors import DamagedLog, StorageFailure
@@ -50,6 +51,8 @@ from tidelog.types import TimestampType
 if TYPE_CHECKING:
     from tidelog.storage.kernel_search import KernelSearch
     from tidelog.storage.set_check import SetPasses
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 def _ignore(*_offsets: int) -> None:
@@ -192,6 +195,12 @@ class OpeningLog(LogReader):
 
     def _fail(self, failure: StorageFailure) -> StorageFailure:
         """Go offline, and tell who looks after the partition; the failure, to be raised."""
+        if self._failure is None:
+            _LOGGER.error(
+                "%s is offline: %s; nothing is appended to it until `tidelog reopen`, or a restart",
+                self.topic_partition,
+                failure,
+            )
         # One that is never raised: frames of one that is hold the request that has met it.
         self._failure = StorageFailure(failure.path, failure.operation, failure.reason)
         self._mark(failure)
