@@ -196,13 +196,14 @@ class Background:
         if self._saving is None or self._saving.done():  # a slow disk is not asked again meanwhile
             save = self._node.log_dir.note_checkpoints()
             keep = self._node.log_dir.keep_reserve
-            self._saving = self._node.work.submit(lambda: (_logged(save), _logged(keep))[0])
+            self._saving = self._node.work.submit(lambda: _logged(save, keep))
         interval_ms = max(self._node.config.log_flush_offset_checkpoint_interval_ms, PAUSE_MS)
         self._node.timers.after(interval_ms, self._checkpoint)
 
 
-def _logged(save: Callable[[], None]) -> None:
-    try:
-        save()
-    except TidelogError as error:
-        LOGGER.warning("%s", error)
+def _logged(*saves: Callable[[], None]) -> None:
+    for save in saves:
+        try:
+            save()
+        except TidelogError as error:
+            LOGGER.warning("%s", error)
