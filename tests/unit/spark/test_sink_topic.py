@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import tidelog
 from tidelog.env import os_env
 from tidelog.errors import ConfigError, DirectoryLocked, InvalidRequest, InvalidTopic
-from tidelog.spark.jobs.targets import NewTarget, find_or_plan, new_target
+from tidelog.spark.jobs.targets import NewTarget, drop_empty_topic, find_or_plan, new_target
 from tidelog.spark.places import Place
 from tidelog.spark.sink import make_stream_writer, make_writer
 
@@ -107,3 +107,15 @@ def test_a_topic_that_is_there_as_asked_is_taken(root: str) -> None:
 def test_settings_without_a_number_of_partitions_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="say how many partitions"):
         new_target(None, {"retention.ms": "7"})
+
+
+def test_a_topic_made_for_a_load_that_failed_goes_if_it_is_empty(root: str) -> None:
+    with tidelog.open(root, writable=True) as directory:
+        directory.create_topic("full")
+        directory.append("full", [tidelog.NewRecord(value=b"v")])
+    place, env = Place(root), os_env()
+    assert not drop_empty_topic(place, "full", env)
+    assert drop_empty_topic(place, "there", env)
+    assert not drop_empty_topic(place, "nowhere", env)
+    with tidelog.open(root) as directory:
+        assert list(directory.topics()) == ["full"]

@@ -13,21 +13,20 @@ Source: KIP-33, use case 2.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tidelog.arguments import choice, reads_arguments
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, TidelogError
+from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.bootstrap_result import PartitionResult, written_before, written_now
 from tidelog.spark.jobs.checks import Finding, Load, check, ensure, thresholds
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.jobs.record_columns import RecordColumns, to_records, with_partitions
 from tidelog.spark.jobs.replay_run import Transform
 from tidelog.spark.jobs.table_facts import TableFacts, table_facts
-from tidelog.spark.jobs.targets import NewTarget, find_or_plan, make_topic
+from tidelog.spark.jobs.targets import NewTarget, drop_empty_topic, find_or_plan, make_topic
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import check_shared_places
 from tidelog.storage.staging import drop_staging
@@ -302,21 +301,6 @@ class Bootstrap:
         for note in make_topic(to, topic, new.partitions, new.config, self._env):
             self._listener.note(str(note))
 
-    def _unmake(self) -> None:
-        """Delete a topic that was made for a load that has failed, as long as it is empty."""
-        from tidelog.directory import Directory
-
-        topic = self._options.topic
-        path = self._options.to.address
-        with (
-            suppress(TidelogError, OSError),
-            Directory.open(path, writable=True, env=self._env) as there,
-        ):
-            ends = there.log_dir.end_offsets(there.log_dir.partitions(topic))
-            if not any(ends.values()):
-                there.delete_topic(topic)
-                self._listener.note(f"{topic} was made for this load and is deleted again")
-
     def _check(
         self, target: "Target", records: "DataFrame"
     ) -> tuple[TableFacts | None, tuple[Finding, ...]]:
@@ -349,8 +333,9 @@ class Bootstrap:
         try:
             self._write(records, target.partitions)
         except Exception:
-            if is_new:
-                self._unmake()
+            if is_new and drop_empty_topic(self._options.to, self._options.topic, self._env):
+                topic = self._options.topic
+                self._listener.note(f"{topic} was made for this load and is deleted again")
             raise
 
     def _write(self, records: "DataFrame", partitions: int) -> None:

@@ -1,12 +1,13 @@
 """What a target topic is: its partitions and its settings in force, from a directory or brokers."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.config import ConfigNote, TopicConfig
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
 from tidelog.spark.jobs.checks import Target
 from tidelog.spark.places import Place
 from tidelog.storage.topics import NewTopic, check_new
@@ -144,6 +145,24 @@ def make_topic(
     with open_cluster(place) as cluster:
         create(cluster, topic, partitions=partitions, config=settings)
     return []
+
+
+def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
+    """Delete a topic of a local directory if it is empty; whether it was. Failures are passed over.
+
+    For a topic that was made for a load that has failed.
+    """
+    from tidelog.storage.log_dir import LogDir, LogDirOptions
+
+    options = LogDirOptions(writable=True)
+    with (
+        suppress(TidelogError, OSError),
+        LogDir.open(place.address, env=env, options=options) as there,
+    ):
+        if not any(there.end_offsets(there.partitions(topic)).values()):
+            there.delete_topic(topic)
+            return True
+    return False
 
 
 def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
