@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from tidelog.arguments import reads_arguments
 from tidelog.env import Env
-from tidelog.errors import MissingDependency
+from tidelog.errors import MissingDependency, OffsetsGone
 from tidelog.scan.plan import ScanPlan, plan_count
 from tidelog.scan.split import Split, Wanted
 from tidelog.scan.stats import ScanStats
+from tidelog.storage.gaps import GAP_REASON
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -106,6 +107,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
         UnknownTopic: No such topic or partition.
         InvalidRequest: Offsets or times that can't be.
         CorruptData: A batch that had to be read is damaged.
+        OffsetsGone: A segment is gone from the middle of the log.
         MissingDependency: Something has to be read, and pyarrow, numpy or numba is not installed.
     """
     plans = plan_count(
@@ -142,7 +144,11 @@ def _count(planned: ScanPlan, env: Env | None) -> PartitionCount:
 
 
 def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
-    """Count what has to be read; what was deleted meanwhile holds nothing."""
+    """Count what has to be read; what was deleted meanwhile holds nothing.
+
+    Raises:
+        OffsetsGone: A segment, or its end, is gone from the middle of the log.
+    """
     try:
         from tidelog.scan.reader import ReadOptions, read
     except ImportError as error:
@@ -152,3 +158,5 @@ def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
     options = ReadOptions(counts_only=True, fail_on_data_loss=False, env=env)
     for _ in read(split, [], options=options, stats=stats):
         pass
+    if gaps := tuple(one for one in stats.lost if one.reason == GAP_REASON):
+        raise OffsetsGone(gaps)

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from tidelog.env import Env
 from tidelog.errors import (
-    CorruptBatch,
     CorruptData,
     InvalidRequest,
     LostOffsets,
@@ -28,8 +27,8 @@ from tidelog.errors import (
 )
 from tidelog.objects import env_for
 from tidelog.record.columns import ROWS, DecodeStats, decode, fold, tally
-from tidelog.record.offset_order import cut_problem
 from tidelog.scan.filters import AbortedBatches, piece_filter
+from tidelog.scan.gaps import Walked, check_end, lost_behind
 from tidelog.scan.plan import plan_again
 from tidelog.scan.ranges import Ranges, RangeSource
 from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, RowMaker
@@ -251,27 +250,36 @@ class _SplitReader:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a piece, read part by part; a part ends where a batch does."""
         position, size = piece.start_position, source.read_bytes
-        next_offset = piece.floor_offset
+        walked = Walked(piece.floor_offset)
         while position < piece.end_position:
             wanted = min(size, piece.end_position - position)
             data = source.read(position, wanted)
             found = DecodeStats()
             try:
-                choice = self._choice(piece, drop, (next_offset, piece.limit_offset))
+                choice = self._choice(piece, drop, (walked.next_offset, piece.limit_offset))
                 yield from self._rows(data, choice, runs, found)
             except CorruptData as error:
                 raise error.located(piece.path, position) from error
             finally:
                 self._count(found)
             position += found.end_at
-            next_offset = max(next_offset, found.next_offset)
+            walked.add(found)
             if len(data) < wanted:
                 raise _Stale
             if not found.end_at:
                 if position + wanted >= piece.end_position:
-                    return _check_end(piece, position, max(next_offset, piece.start_offset))
+                    if not piece.is_closed:
+                        raise _Stale
+                    check_end(piece, position, max(walked.next_offset, piece.start_offset))
+                    break
                 size = wanted * 2
-        return None
+        self._lose(lost_behind(self.split, piece, walked, self._env))
+
+    def _lose(self, lost: tuple[LostOffsets, ...]) -> None:
+        """Say what is gone."""
+        if lost and self.options.fail_on_data_loss:
+            raise OffsetsGone(lost)
+        self.stats.lost += lost
 
     def _rows(
         self, data: Buffer, choice: "_Choice", runs: AppendRuns | None, found: DecodeStats
@@ -356,24 +364,8 @@ class _SplitReader:
             )
             raise OffsetsGone((gone,)) from error
         lost = _needed(lost, split, self._next_offset)
-        if lost and self.options.fail_on_data_loss:
-            raise OffsetsGone(lost)
-        self.stats.lost += lost
+        self._lose(lost)
         return again
-
-
-def _check_end(piece: Piece, position: int, next_offset: int) -> None:
-    """Whether the bytes that are left of a piece may hold no whole batch.
-
-    A finished foreign segment may end in a torn batch behind all its offsets; the last one was
-    planned whole.
-    """
-    if not piece.is_closed:
-        raise _Stale
-    problem = cut_problem(piece.end_position - position, next_offset, piece.end_offset)
-    if problem is not None:
-        error = CorruptBatch(problem, at=0, offset=next_offset)
-        raise error.located(piece.path, position)
 
 
 def _needed(lost: Iterable[LostOffsets], split: Split, next_offset: int) -> tuple[LostOffsets, ...]:

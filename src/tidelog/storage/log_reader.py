@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import MissingDependency, OffsetOutOfRange
+from tidelog.errors import MissingDependency, OffsetOutOfRange, OffsetsGone
 from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
 from tidelog.storage import lookup
 from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.gaps import is_gap_loss, lost_gap
 from tidelog.storage.loaded_log import LoadedLog
 from tidelog.storage.loading import load_producer_states
 from tidelog.storage.producers import ProducerStates
@@ -341,18 +342,26 @@ class LogReader(LoadedLog):
 
         Raises:
             OffsetOutOfRange: As `slices`.
+            OffsetsGone: Offsets between two segments are in none, though nothing was compacted.
             CorruptData: A damaged batch; names file, position and offset.
         """
         aborted = self.aborted_filter(isolation, start, end)
         for part in self.slices(start, end, isolation=isolation):
-            yield from records_of(part, aborted)
+            yield from self._records_of(part, aborted)
+
+    def _records_of(self, part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
+        """The records of a slice; raises OffsetsGone where it lacks some without a reason."""
+        start, end = yield from records_of(part, aborted)
+        context, name = self.context, self.topic_partition
+        if start < end and is_gap_loss(context.env.files, context.directory, context.config, name):
+            raise OffsetsGone((lost_gap(name, start, end),))
 
     def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
         """All of `records`, each with its append time where that is known."""
         aborted = self.aborted_filter(isolation)
         for part in self.slices(isolation=isolation):
             times = self.append_times_of(part.segment)
-            for record in records_of(part, aborted):
+            for record in self._records_of(part, aborted):
                 yield appended_at(record, times.time_at(record.offset))
 
     @typed_read

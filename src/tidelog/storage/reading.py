@@ -4,7 +4,7 @@ Owns `LogSlice`, the unit that reads and scans work on: whole batches of one seg
 offsets that are wanted of them. Reads no records.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -166,18 +166,37 @@ class AbortedFilter:
 NO_ABORTED: Final = AbortedFilter(())
 
 
-def records_of(part: LogSlice, aborted: AbortedFilter = NO_ABORTED) -> Iterator[Record]:
+def records_of(
+    part: LogSlice, aborted: AbortedFilter = NO_ABORTED
+) -> Generator[Record, None, tuple[int, int]]:
     """The data records of a slice, one by one; control batches and aborted ones are left out.
+
+    Returns:
+        Offsets [start, end) behind the last batch that the slice should have and has not. None are
+        missing where its batches have gaps, as compaction leaves them.
 
     Raises:
         CorruptData: A batch whose checksum or records are wrong; located in the file.
     """
+    next_offset = max(part.start_offset, part.segment.base_offset)
+    is_dense = not part.segment.is_active
     for position, batch in part.batches():
+        is_dense = is_dense and _follows(batch, next_offset)
+        next_offset = batch.last_offset + 1
         if batch.is_control or aborted.drops(batch):
             continue
         for record in checked_records(part.segment, position, batch):
             if part.start_offset <= record.offset < part.end_offset:
                 yield record
+    end = min(part.limit, part.end_offset)
+    return (next_offset, end) if is_dense and next_offset < end else (end, end)
+
+
+def _follows(batch: Batch, next_offset: int) -> bool:
+    """Whether a batch leaves no gap before it, nor between its records."""
+    if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
+        return False
+    return batch.record_count == batch.last_offset - batch.base_offset + 1
 
 
 def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:

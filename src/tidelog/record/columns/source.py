@@ -57,6 +57,8 @@ class DecodeStats:
         end_at: Place behind the last batch walked over. Short of the buffer's end where that cuts
             a batch.
         next_offset: Offset behind that batch; -1 where none was walked over.
+        first_offset: Base offset of the first batch walked over, -1 where none was.
+        records: How many records those batches declare, as far as their magic tells.
     """
 
     batches: int = 0
@@ -65,6 +67,8 @@ class DecodeStats:
     without_time: int = 0
     end_at: int = 0
     next_offset: int = -1
+    first_offset: int = -1
+    records: int = 0
 
     def add(self, walked: "Longs", opened: int) -> None:
         """Count batches that are next to each other and right, and how many of them are opened."""
@@ -73,6 +77,9 @@ class DecodeStats:
         if len(walked):
             self.end_at = int(walked[-1, layout.POSITION] + walked[-1, layout.SIZE])
             self.next_offset = int(walked[-1, layout.LAST_OFFSET]) + 1
+            self.records += int(walked[:, layout.RECORD_COUNT].sum())
+            if self.first_offset < 0:
+                self.first_offset = int(walked[0, layout.BASE_OFFSET])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

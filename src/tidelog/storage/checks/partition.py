@@ -12,12 +12,14 @@ from tidelog.errors import CorruptData, CorruptFile
 from tidelog.storage import files, text_files
 from tidelog.storage.checks.epochs import check_epochs
 from tidelog.storage.checks.findings import Finding, Severity, derived, later, note
+from tidelog.storage.checks.log_facts import LogFacts
 from tidelog.storage.checks.log_file import Course, EpochSpan
 from tidelog.storage.checks.names import check_names
 from tidelog.storage.checks.place import PartitionPlace
 from tidelog.storage.checks.segment_files import SegmentCheck
 from tidelog.storage.checks.snapshots import check_snapshot_bytes, compare_snapshot
 from tidelog.storage.compaction_history import HISTORY_FILE, CompactionHistory
+from tidelog.storage.gaps import GAP_REASON, is_gap_loss
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.trust import AppendTimeCheckpoint
@@ -114,10 +116,25 @@ class PartitionCheck:
         learned.is_whole &= facts.is_whole
         if facts.is_whole:
             learned.whole.add(base)
+            yield from self._check_gap(facts, end)
         if self.course.is_exact:
             learned.aborted[base] = facts.aborted
         yield from self._snapshot_findings
         self._snapshot_findings.clear()
+
+    def _check_gap(self, facts: LogFacts, end: int) -> Iterator[Finding]:
+        """What is missing between a segment and the next one, unless something explains it."""
+        place = self.place
+        if facts.is_last or facts.has_gaps or facts.next_offset >= end:
+            return
+        if is_gap_loss(place.fs, place.directory, place.config, place.name):
+            yield Finding(
+                path=place.path(files.log_file_name(end)),
+                severity=Severity.ERROR,
+                damage=f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
+                remedy="put the files back from a copy; readers report these offsets as lost",
+                offset=facts.next_offset,
+            )
 
     def _end(self, bases: list[int]) -> Iterator[Finding]:
         if not bases:

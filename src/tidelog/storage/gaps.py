@@ -1,0 +1,61 @@
+"""Gaps between segments: offsets that are gone from the middle of a log, and when that is a loss.
+
+A log that nobody takes records from has every offset from its start to its end: aborted records,
+markers of transactions and leader changes keep theirs, retention and DeleteRecords take from the
+start. Compaction and erasing take records from the middle. So a gap is a loss where the topic is
+not compacted, and nothing says that it ever was: neither `compaction-history`, which erasing writes
+as well, nor Kafka's `cleaner-offset-checkpoint`, nor a gap within the segment before it. Where a
+directory has neither our settings nor Kafka's checkpoint, such as a copy of a single partition,
+nobody knows, and a gap is none.
+
+Keeps no state.
+"""
+
+import posixpath
+from typing import Final
+
+from tidelog.config import CLEANUP_COMPACT, TopicConfig
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, LostOffsets
+from tidelog.storage import files, text_files
+from tidelog.storage.compaction_history import HISTORY_FILE
+from tidelog.storage.topics_file import TOPICS_FILE
+from tidelog.types import TopicPartition
+
+GAP_REASON: Final = (
+    "they lie between two segments and in none; the topic is not compacted and never was, so a"
+    " segment or its end is gone"
+)
+_INTERNAL: Final = "__"
+
+
+def is_gap_loss(fs: FileSystem, directory: str, config: TopicConfig, name: TopicPartition) -> bool:
+    """Whether offsets that are in no segment are lost, as far as can be proven.
+
+    Args:
+        fs: Files.
+        directory: The partition's directory.
+        config: The topic's settings.
+        name: The partition.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if CLEANUP_COMPACT in config.cleanup_policy or name.topic.startswith(_INTERNAL):
+        return False
+    if fs.exists(f"{directory}/{HISTORY_FILE}"):
+        return False
+    root = posixpath.dirname(directory)
+    checkpoint = f"{root}/{files.CLEANER_CHECKPOINT_FILE}"
+    if not (fs.exists(f"{root}/{TOPICS_FILE}") or fs.exists(checkpoint)):
+        return False
+    try:
+        cleaned = text_files.read_offset_checkpoint(fs, checkpoint)
+    except CorruptFile:
+        return False
+    return name not in cleaned
+
+
+def lost_gap(name: TopicPartition, start: int, end: int) -> LostOffsets:
+    """The loss of offsets [start, end)."""
+    return LostOffsets(name.topic, name.partition, start, end, GAP_REASON)

@@ -1,0 +1,124 @@
+"""A segment that is gone from the middle of a log is a loss to every reader, not empty space."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from tidelog import scan
+from tidelog.env import os_env
+from tidelog.errors import LostOffsets, OffsetsGone
+from tidelog.storage.checks.directory import DirectoryCheck
+from tidelog.storage.checks.findings import Finding
+from tidelog.types import NewRecord
+
+TOPIC = "t"
+DELETE = {"internal.segment.bytes": "2000"}
+COMPACT = DELETE | {"cleanup.policy": "compact"}
+
+
+def make(root: Path, config: dict[str, str]) -> list[int]:
+    """A topic of 60 records in several segments; the base offsets of these."""
+    with tidelog.open(str(root), writable=True) as log:
+        log.create_topic(TOPIC, partitions=1, config=config)
+        for number in range(60):
+            log.append(TOPIC, [NewRecord(key=b"k%d" % number, value=b"v" * 150, timestamp=number)])
+    return sorted(int(path.stem) for path in root.glob(f"{TOPIC}-0/*.log"))
+
+
+def lose(root: Path, base: int) -> None:
+    """All files of a segment go."""
+    for path in root.glob(f"{TOPIC}-0/{base:020d}.*"):
+        path.unlink()
+
+
+def all_records(root: str) -> int:
+    with tidelog.open(root) as log:
+        return len(list(log.records(TOPIC)))
+
+
+def all_rows(root: str) -> int:
+    return scan.to_table(scan.plan(root, TOPIC), ["offset"]).num_rows
+
+
+def all_counted(root: str) -> int:
+    return scan.count(root, TOPIC).records
+
+
+def all_keys(root: str) -> int:
+    with tidelog.open(root) as log:
+        return sum(part.num_rows for part in log.table(TOPIC, inexact="mark").to_arrow())
+
+
+READERS = [all_records, all_rows, all_counted, all_keys]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_readers_say_what_is_gone(tmp_path: Path, read: Callable[[str], int]) -> None:
+    bases = make(tmp_path, DELETE)
+    assert len(bases) > 3
+    assert read(str(tmp_path)) == 60
+    lose(tmp_path, bases[2])
+    with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}.*segment") as raised:
+        read(str(tmp_path))
+    (lost,) = raised.value.lost
+    assert (lost.start, lost.end) == (bases[2], bases[3])
+
+
+def test_parts_of_the_log_lose_what_is_gone_of_them(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    first, end = bases[2], bases[3]
+    with tidelog.open(str(tmp_path)) as log:
+        reader = log.partition(TOPIC, 0)
+        assert len(list(reader.records(0, first))) == first
+        assert len(list(reader.records(end, 60))) == 60 - end
+        for start, stop in ((first, end), (first + 1, end), (first - 1, first + 1)):
+            with pytest.raises(OffsetsGone, match=f"offsets {max(start, first)} to {stop}"):
+                list(reader.records(start, stop))
+    for start, stop in ((0, first), (end, 60)):
+        wanted = scan.Wanted(start_offset=start, end_offset=stop)
+        assert scan.count(str(tmp_path), TOPIC, wanted=wanted).records == stop - start
+
+
+def test_who_takes_losses_is_told_of_them(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    options, stats = scan.ReadOptions(fail_on_data_loss=False), scan.ScanStats()
+    table = scan.to_table(scan.plan(str(tmp_path), TOPIC), ["offset"], options=options, stats=stats)
+    assert table.num_rows == 60 - (bases[3] - bases[2])
+    assert [(lost.start, lost.end) for lost in stats.lost] == [(bases[2], bases[3])]
+    assert all(isinstance(lost, LostOffsets) for lost in stats.lost)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_gaps_of_compacted_topics_are_none(tmp_path: Path, read: Callable[[str], int]) -> None:
+    bases = make(tmp_path, COMPACT)
+    lose(tmp_path, bases[2])
+    assert read(str(tmp_path)) == 60 - (bases[3] - bases[2])
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_topic_that_was_compacted_once_may_have_gaps(
+    tmp_path: Path, read: Callable[[str], int]
+) -> None:
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 {bases[2]}\n")
+    assert read(str(tmp_path)) == 60 - (bases[3] - bases[2])
+
+
+def check(root: Path) -> list[Finding]:
+    whole = DirectoryCheck(os_env().files, str(root))
+    return [*whole.load(), *whole.findings()]
+
+
+def test_doctor_names_the_offsets(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    assert not [one for one in check(tmp_path) if one.counts]
+    lose(tmp_path, bases[2])
+    found = [one for one in check(tmp_path) if "in none" in one.damage]
+    (finding,) = found
+    assert f"offsets {bases[2]} to {bases[3] - 1}" in finding.damage
+    assert finding.offset == bases[2]
