@@ -11,6 +11,7 @@ from tidelog.record.columns import DecodeStats
 from tidelog.record.offset_order import cut_problem
 from tidelog.scan.plan import with_directory
 from tidelog.scan.split import Piece, Split
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.gaps import is_gap_loss, lost_gap
 from tidelog.storage.log_dir import LogDir
 
@@ -62,9 +63,9 @@ def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[L
         return ()
 
     def look(log_dir: LogDir) -> bool:
-        context = log_dir.reader(split.topic, split.partition).context
-        name = split.topic_partition
-        return is_gap_loss(context.env.files, context.directory, context.config, name)
+        reader = log_dir.reader(split.topic, split.partition)
+        segment = reader.segment_of(start)
+        return isinstance(segment, ClosedSegment) and is_gap_loss(reader.context, segment)
 
     is_loss = with_directory(split.directory, env, look)
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()

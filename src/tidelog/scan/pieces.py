@@ -215,7 +215,7 @@ class PieceFinder:
         for part in find_ranges(zones, question):
             yield self._piece(segment, part, is_unknown=is_unknown)
         # The next segment was another one when the map was built: its reader looks what is gone.
-        if zones.end_offset < min(end, segment.end_offset):
+        if not segment.is_tiered and zones.end_offset < min(end, segment.end_offset):
             yield from self._by_offsets(segment, max(start, zones.end_offset), end)
 
     def _piece(self, segment: Segment, part: ZoneRange, *, is_unknown: bool) -> Piece:

@@ -4,7 +4,8 @@ A log that nobody takes records from has every offset from its start to its end:
 markers of transactions and leader changes keep theirs, retention and DeleteRecords take from the
 start. Compaction and erasing take records from the middle. So a gap is a loss where the topic is
 not compacted, and nothing says that it ever was: neither `compaction-history`, which erasing writes
-as well, nor Kafka's `cleaner-offset-checkpoint`, nor a gap within the segment before it. Where a
+as well, nor Kafka's `cleaner-offset-checkpoint`, nor a gap within the segment before it, nor its
+zone map, which knows where it ended when the map was built. Where a
 directory has neither our settings nor Kafka's checkpoint, such as a copy of a single partition,
 nobody knows, and a gap is none.
 
@@ -18,7 +19,9 @@ from tidelog.config import CLEANUP_COMPACT, TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, LostOffsets
 from tidelog.storage import files, text_files
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.compaction_history import HISTORY_FILE
+from tidelog.storage.segment import SegmentContext
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import TopicPartition
 
@@ -29,8 +32,19 @@ GAP_REASON: Final = (
 _INTERNAL: Final = "__"
 
 
-def is_gap_loss(fs: FileSystem, directory: str, config: TopicConfig, name: TopicPartition) -> bool:
-    """Whether offsets that are in no segment are lost, as far as can be proven.
+def is_gap_loss(context: SegmentContext, segment: ClosedSegment) -> bool:
+    """Whether offsets that a finished segment lacks at its end are lost, as far as is proven."""
+    fs, name = context.env.files, context.topic_partition
+    if not was_never_cleaned(fs, context.directory, context.config, name):
+        return False
+    zones = segment.zones
+    return zones is None or zones.end_offset < segment.end_offset
+
+
+def was_never_cleaned(
+    fs: FileSystem, directory: str, config: TopicConfig, name: TopicPartition
+) -> bool:
+    """Whether nobody has taken records from the middle of a log, as far as can be proven.
 
     Args:
         fs: Files.

@@ -352,9 +352,10 @@ class LogReader(LoadedLog):
     def _records_of(self, part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
         """The records of a slice; raises OffsetsGone where it lacks some without a reason."""
         start, end = yield from records_of(part, aborted)
-        context, name = self.context, self.topic_partition
-        if start < end and is_gap_loss(context.env.files, context.directory, context.config, name):
-            raise OffsetsGone((lost_gap(name, start, end),))
+        if start >= end or not isinstance(part.segment, ClosedSegment):
+            return
+        if is_gap_loss(self.context, part.segment):
+            raise OffsetsGone((lost_gap(self.topic_partition, start, end),))
 
     def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
         """All of `records`, each with its append time where that is known."""

@@ -23,14 +23,16 @@ ROUNDS, BATCHES = 4, 3
 def make_directory(env: SeededEnv) -> None:
     """Four finished segments of three batches each, one record a batch, and an active one."""
     with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
-        log_dir.create_topic(TOPIC, config={"index.interval.bytes": "1"})
+        # Who exchanges segments takes records away: on a topic that is compacted.
+        config = {"index.interval.bytes": "1", "cleanup.policy": "compact"}
+        log_dir.create_topic(TOPIC, config=config)
         log = log_dir.log(TOPIC, 0)
         for number in range(ROUNDS * BATCHES):
             env.clock.advance(10)
             log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=T0 + number)])
             if number % BATCHES == BATCHES - 1:
                 log.roll()
-        log.append([NewRecord(value=b"active", timestamp=T0 + 100)])
+        log.append([NewRecord(key=b"k", value=b"active", timestamp=T0 + 100)])
 
 
 def batches(log: Log, keep: tuple[int, ...]) -> bytes:
@@ -91,7 +93,7 @@ def test_new_segments_in_the_place_of_old_ones() -> None:
         assert [segment.base_offset for segment in log.segments] == [0, 6, 9, 12]
         assert [record.offset for record in log.records()] == AFTER
         assert {n: log.append_time_of(n) for n in AFTER} == {n: before[n] for n in AFTER}
-        log.append([NewRecord(value=b"more", timestamp=T0 + 200)])
+        log.append([NewRecord(key=b"k", value=b"more", timestamp=T0 + 200)])
         times(log_dir, env)
         assert log_dir.reports == []
     with LogDir.open(ROOT, env=env) as log_dir:
@@ -112,7 +114,7 @@ def test_aborted_transactions_stay_aborted() -> None:
         log = log_dir.log(TOPIC, 0)
         for number in range(2):
             data = build_batch(
-                [NewRecord(value=b"t%d" % number, timestamp=T0)],
+                [NewRecord(key=b"k", value=b"t%d" % number, timestamp=T0)],
                 producer_id=7,
                 producer_epoch=0,
                 base_sequence=number,

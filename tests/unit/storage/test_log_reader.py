@@ -21,7 +21,7 @@ from tests.unit.storage.logs import (
 
 from tidelog.errors import CorruptBatch, OffsetOutOfRange
 from tidelog.storage.log_dir import LogDir
-from tidelog.types import IsolationLevel
+from tidelog.types import IsolationLevel, NewRecord
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 FIRST_LOG = "00000000000000000000.log"
@@ -109,8 +109,8 @@ def test_a_partition_without_segments_answers_nothing() -> None:
 
 def test_an_empty_segment_in_the_middle_holds_nothing() -> None:
     """A foreign cleaner may leave one; its offsets have no record and no append time."""
-    env, directory, log = new_log()
-    put(log, 1)
+    env, directory, log = new_log({"cleanup.policy": "compact"})
+    log.append([NewRecord(key=b"k", value=b"v", timestamp=1)])
     directory.close()
     for base in (5, 9):
         write(env, f"{base:020d}.log", b"")
