@@ -10,6 +10,8 @@
 The commit carries the job's id, so a job that was killed and is started again with the same id
 adds the table once, whenever it was killed; before the commit nothing of it is visible.
 Source: KIP-33, use case 2.
+
+Over 400 lines because the job's many options stand here with their meaning.
 """
 
 from collections.abc import Mapping
