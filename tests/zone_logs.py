@@ -42,7 +42,7 @@ class MemorySegment:
     log_path: str = "/t-0/log"
     is_active: bool = False
     has_known_end: bool = True
-    missing: None = None
+    damaged: None = None
     is_mapped: bool = True
     is_tiered: bool = False
     largest_timestamp: int = -1

@@ -12,10 +12,15 @@ from tidelog.storage.log_dir import LogDir
 from tidelog.storage.recovery import replace_by_prefix
 
 
-def opened(open_directory: Callable[[], LogDir]) -> LogDir:
-    """Open all partitions; where some are refused, cut them to their sound prefix and go on."""
+def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:
+    """Open all partitions; where some are refused, cut them to their sound prefix and go on.
+
+    With `if_hard` nothing but what a hard stop has opened anyhow.
+    """
     while True:
         directory = open_directory()
+        if if_hard and directory.was_stopped_cleanly:
+            return directory
         refused = [log for log in logs_of(directory) if isinstance(log.failure, DamagedLog)]
         if not refused:
             return directory

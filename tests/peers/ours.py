@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
+from tests.faults.refused import cut_to_sound_prefix
 from tests.kafka_oracle import Script
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, ManualClock
-from tidelog.errors import TidelogError
+from tidelog.errors import DamagedLog, TidelogError
 from tidelog.storage.append_clock import ClockWatch
 from tidelog.storage.handles import FilePool, MapCache
 from tidelog.storage.log import AppendOrigin, AppendResult, Log, LogOptions
@@ -59,6 +60,10 @@ class OurLog:
             save_log_start=self._save_log_start,
         )
         self.log = Log.open_writable(self.context, options)
+        while isinstance(self.log.failure, DamagedLog):
+            # Kafka cuts it, with all the sound batches behind; here its owner has to.
+            cut_to_sound_prefix(self.log)
+            self.log = Log.open_writable(self.context, options)
 
     def _save_log_start(self, offset: int) -> None:
         self.log_start = offset

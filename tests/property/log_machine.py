@@ -14,6 +14,7 @@ from typing import ClassVar, TypeAlias
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.faults import SeededEnv, reopen, seeded_env
+from tests.faults.refused import opened
 from tests.property.log_model import UNKNOWN, Model, Span
 
 from tidelog.config import RetentionClock
@@ -67,7 +68,8 @@ class LogMachine(RuleBasedStateMachine):
         self.given_out: set[int] = set()
 
     def _open(self) -> LogDir:
-        return LogDir.open(PATH, env=self.env, options=LogDirOptions(create=True))
+        options = LogDirOptions(create=True)
+        return opened(lambda: LogDir.open(PATH, env=self.env, options=options), if_hard=True)
 
     @property
     def log(self) -> Log:

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from confluent_kafka import Producer
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.server.test_produce import until
 from tests.unit.cli.running import Cli
 from tests.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.errors import StorageFailure
+from tidelog.errors import DamagedLog, StorageFailure
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 from tidelog.types import NewRecord
@@ -16,14 +17,14 @@ from tidelog.types import NewRecord
 SEGMENT = "1048576"
 
 
-def produce(broker: Broker, count: int, size: int = 100) -> list[int]:
+def produce(broker: Broker, count: int, size: int = 100, topic: str = "t") -> list[int]:
     offsets = list[int | None]()
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 1}
     )
     for _ in range(count):
         producer.produce(
-            "t", b"x" * size, on_delivery=lambda error, told: offsets.append(told.offset())
+            topic, b"x" * size, on_delivery=lambda error, told: offsets.append(told.offset())
         )
         producer.poll(0)
     assert not producer.flush(PATIENCE_S)
@@ -85,3 +86,55 @@ def test_offline_partition_is_reopened_by_command(tmp_path: Path) -> None:
         assert Cli(tmp_path).ok("reopen", "t:0").out == "t-0: open again\n"
         assert broker.call(lambda node: node.partitions.get("t", 0).failure) is None
         assert produce(broker, 1) == [1]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("at", [6, 16])
+def test_a_damaged_partition_serves_its_sound_prefix_and_takes_nothing(
+    tmp_path: Path, at: int, *, clean: bool
+) -> None:
+    with tidelog.open(str(tmp_path), writable=True) as made:
+        for topic in ("t", "sound"):
+            made.create_topic(topic)
+            for number in range(8):
+                made.append(topic, [NewRecord(value=b"%d" % number)])
+    log = tmp_path / "t-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[3 * len(data) // 8 + at] ^= 4
+    log.write_bytes(data)
+    if not clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+    with tidelog.broker(str(tmp_path)) as broker:
+        assert consume(broker, "sound") == ([b"%d" % number for number in range(8)], None)
+        values, error = consume(broker, "t")
+        assert values == [b"0", b"1", b"2"]
+        assert error in (KafkaError.KAFKA_STORAGE_ERROR, KafkaError._TIMED_OUT)  # it asks again
+        assert produce(broker, 1, topic="sound") == [8]
+        request = broker.call(lambda node: node.partitions.get("t", 0).failure)
+        assert isinstance(request, DamagedLog)
+        with pytest.raises(DamagedLog):
+            broker.call(
+                lambda node: node.partitions.get("t", 0).log.append([NewRecord(value=b"v")])
+            )
+    assert log.read_bytes() == data
+
+
+def consume(broker: Broker, topic: str) -> tuple[list[bytes], int | None]:
+    """Values until the end of the partition, or what the consumer is told instead."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "g",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    while (message := consumer.poll(1)) is not None:
+        error = message.error()
+        if error is not None:
+            consumer.close()
+            return values, None if error.code() == KafkaError._PARTITION_EOF else error.code()
+        values.append(message.value() or b"")
+    consumer.close()
+    return values, KafkaError._TIMED_OUT

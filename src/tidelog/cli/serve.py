@@ -177,3 +177,6 @@ async def _serve(
         await stopping.wait()
     finally:
         await server.stop()
+    damage = server.node.log_dir.damage()
+    if damage is not None:  # the others were served; a script has to see it
+        raise damage

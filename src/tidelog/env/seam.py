@@ -122,6 +122,7 @@ class DirEntry(NamedTuple):
 
     name: str
     is_dir: bool
+    is_link: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,10 @@ class FileStat:
 
 class HeldHere(BlockingIOError):
     """A lock that this process holds itself."""
+
+
+class NotRegularFile(OSError):
+    """A name of a file stands for a FIFO, a device or a socket; nothing was read or waited for."""
 
 
 class LockHandle(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import ClassVar, Final
 
-from tidelog.env.seam import DirEntry, File, FileStat, HeldHere, LockHandle
+from tidelog.env.seam import DirEntry, File, FileStat, HeldHere, LockHandle, NotRegularFile
 from tidelog.posix import lock_descriptor, map_descriptor, map_resident
 from tidelog.types import Buffer
 
@@ -158,17 +158,33 @@ def _identity(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """A descriptor of a regular file; never waits for the other end of a FIFO.
+
+    Raises:
+        NotRegularFile: Something else has the name.
+        OSError: The call failed.
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # of a directory each read says so
+        return fd
+    os.close(fd)
+    kind = "a FIFO" if stat.S_ISFIFO(mode) else "a device or a socket"
+    raise NotRegularFile(errno.EINVAL, f"{kind}, where a regular file is expected", path)
+
+
 class OsFileSystem:
     """The machine's file system (Linux, macOS)."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file. `create` makes it where it is missing (implies `write`); never truncates."""
-        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
-        return _OsFile(os.open(path, flags | (os.O_CREAT if create else 0), 0o600))
+        flags = os.O_RDWR if write or create else os.O_RDONLY
+        return _OsFile(_open_regular(path, flags | (os.O_CREAT if create else 0)))
 
     def map(self, path: str, size: int | None = None) -> memoryview:
         """A read-only view of the first `size` bytes (all where None); empty for an empty file."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open_regular(path, os.O_RDONLY)
         try:
             length = os.fstat(fd).st_size
             wanted = length if size is None else min(size, length)
@@ -195,7 +211,7 @@ class OsFileSystem:
     def list_dir(self, path: str) -> list[DirEntry]:
         """The names in a directory, sorted."""
         with os.scandir(path) as entries:
-            found = [DirEntry(entry.name, entry.is_dir()) for entry in entries]
+            found = [DirEntry(e.name, e.is_dir(), is_link=e.is_symlink()) for e in entries]
         found.sort(key=itemgetter(0))
         return found
 

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from weakref import ref
 
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, DamagedLog
 from tidelog.record.batch import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
 from tidelog.server.segment_bytes import AtHand, ColdRead, SegmentBytes
 from tidelog.storage.proof import batch_at, misfit
@@ -136,6 +136,7 @@ def find_range(
     Raises:
         ColdRead: It can't be said without waiting for a disk, and the source may not.
         CorruptBatch: A frame that can't be; located.
+        DamagedLog: The offset lies behind the sound part of the log.
         OSError: The system failed a read.
     """
     number = len(segments) - 1
@@ -144,6 +145,8 @@ def find_range(
     for segment in segments[number:]:
         if segment.base_offset >= limits.end_offset:
             return None
+        if segment.damaged is not None:
+            limits = _before_damage(segment.damaged, offset, limits)
         if ends is not None:
             found = _read_on(segment, offset, limits, source, ends)
             if found is not None:
@@ -157,6 +160,15 @@ def find_range(
                 ends.note(found)
             return found
     return None
+
+
+def _before_damage(damaged: DamagedLog, offset: int, limits: Limits) -> Limits:
+    """Limits that end where the sound part of the segment ends; raises where that is behind."""
+    sound_end = damaged.offset
+    if sound_end is None or offset >= sound_end:
+        raise damaged.again()
+    end = min(limits.end_offset, sound_end)
+    return Limits(end_offset=end, max_bytes=limits.max_bytes, whole_first=limits.whole_first)
 
 
 def _first_at(segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnds) -> Frame | None:
@@ -264,6 +276,9 @@ def _range_from(
 
 def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> int:
     """Position behind the last batch that ends below `end_offset`."""
+    damaged = segment.damaged
+    if damaged is not None and damaged.offset == end_offset and damaged.position is not None:
+        return damaged.position
     size_bytes = segment.size_bytes  # first: a segment grows beside a thread
     if end_offset >= segment.end_offset:
         return size_bytes

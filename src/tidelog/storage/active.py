@@ -24,7 +24,7 @@ from tidelog.storage.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, SegmentContext, iterate_batches
-from tidelog.storage.tail import TailSegment, fill_tail
+from tidelog.storage.tail import TailSegment, judge_tail
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.trust import fingerprint, fingerprint_of
 from tidelog.storage.txn_index import AbortedTxn
@@ -105,16 +105,11 @@ class ActiveSegment(TailSegment):
             recorded: What is recorded of the log's end.
             is_refused: Whether the partition takes no appends anyhow.
         """
-        segment = cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
-        fill_tail(segment, check_crc=False)
-        log = context.pool.get(segment.log_path)
-        if segment.settle_end(recorded) is not None or log.size() > segment.size_bytes:
-            # Frames alone may lead over damage: checksums tell where it begins.
-            segment = cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
-            fill_tail(segment, check_crc=True)
-            is_refused |= segment.settle_end(recorded) is not None
+        segment, is_damaged = judge_tail(lambda: cls.empty(context, base_offset), recorded)
+        is_refused |= is_damaged
         if is_refused:
             return segment
+        log = context.pool.get(segment.log_path)
         if log.size() > segment.size_bytes:
             lost = log.size() - segment.size_bytes
             context.report(

@@ -35,7 +35,7 @@ class ClosedSegment(SegmentFiles):
 
     is_active: Final = False
     has_known_end: Final = True
-    missing: Final = None
+    damaged: Final = None
 
     def __init__(
         self,

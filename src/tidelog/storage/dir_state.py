@@ -281,6 +281,17 @@ class DirectoryState(Closing):
         is_end = self._has_clean_mark and name in points
         return RecordedEnd(points.get(name, 0), is_end=is_end, is_dense=is_dense)
 
+    def _start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
+        """A log's start by its checkpoint; 0 where the end of a clean stop contradicts it."""
+        start = self._checkpoints.starts.get(name, 0)
+        if not recorded.is_end or start <= recorded.recovery_point:
+            return start
+        self.report(
+            f"{self.path}/{files.LOG_START_CHECKPOINT_FILE}: {name} starts at {start}, above its"
+            f" end {recorded.recovery_point} at the clean stop; not believed"
+        )
+        return 0
+
     def _load_after_hard_stop(self) -> None:
         """Open, and so recover, every partition."""
         raise AssertionError("LogDir knows the partitions")
@@ -378,6 +389,11 @@ class DirectoryState(Closing):
                 self._close_writable()
         finally:
             self._release()
+
+    def damage(self) -> DamagedLog | None:
+        """Why a partition takes no appends since its opening, the first one's; None for no such."""
+        failures = (log.failure for log in self._logs.values())
+        return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 
     def _close_writable(self) -> None:
         failure: StorageFailure | None = None

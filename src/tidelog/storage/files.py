@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from tidelog.env import MAX_BUFFERS_PER_WRITE, File, FileSystem
+from tidelog.env import MAX_BUFFERS_PER_WRITE, File, FileSystem, NotRegularFile
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
@@ -227,10 +227,13 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
     """All bytes of a small file.
 
     Raises:
-        CorruptFile: The file is larger than `limit` bytes.
+        CorruptFile: The file is larger than `limit` bytes, or no regular file.
         OSError: No such file, or a call failed.
     """
-    file = files.open(path)
+    try:
+        file = files.open(path)
+    except NotRegularFile as error:
+        raise CorruptFile(f"{error.strerror}", path=path) from error
     try:
         size = file.size()
         if size > limit:

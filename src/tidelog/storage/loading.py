@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.env import forget
-from tidelog.errors import CorruptData, StorageFailure
+from tidelog.errors import CorruptData, CorruptFile, StorageFailure
 from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
@@ -35,12 +35,37 @@ def bases_among(context: SegmentContext, found: Sequence[str]) -> list[int]:
 
 
 def file_names(context: SegmentContext) -> list[str]:
-    """Names of files in a partition's directory; none where it has not been made yet."""
+    """Names of files in a partition's directory; none where it has not been made yet.
+
+    Raises:
+        CorruptFile: A log file is a link that leads nowhere.
+        OSError: A call failed.
+    """
     try:
         entries = context.env.files.list_dir(context.directory)
     except FileNotFoundError:
         return []
+    for entry in entries:
+        if entry.is_link and entry.name.endswith(files.LOG_SUFFIX):
+            _ensure_leads_somewhere(context, entry.name)
     return [entry.name for entry in entries if not entry.is_dir]
+
+
+def linked_file(context: SegmentContext) -> str | None:
+    """Path of a file of a segment that is a symbolic link, None where there is none."""
+    for entry in context.env.files.list_dir(context.directory):
+        if entry.is_link and files.parse_file_name(entry.name) is not None:
+            return f"{context.directory}/{entry.name}"
+    return None
+
+
+def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
+    path = f"{context.directory}/{name}"
+    try:
+        context.env.files.stat(path)
+    except FileNotFoundError as error:
+        reason = "a symbolic link that leads nowhere; restore what it led to, or remove it"
+        raise CorruptFile(reason, path=path) from error
 
 
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:

@@ -30,6 +30,7 @@ from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import LogDirOptions, reach
 from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
+from tidelog.storage.log_end import RecordedEnd
 from tidelog.storage.log_openings import Submit
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
@@ -261,7 +262,7 @@ class LogDir(TopicDeletion):
             with typed_reads(self.path):
                 overlay = self._commits.overlay(name)
             context = self._context(name, info, overlay)
-            start = self._checkpoints.starts.get(name, 0)
+            start = self._start_of(name, self._recorded_end(name, is_dense=False, fresh=False))
             found = LogReader.open(context, log_start_offset=start, tiers=self._tiers)
             self._readers[name] = found
         return found
@@ -374,14 +375,17 @@ class LogDir(TopicDeletion):
             recovery_point = self._given_up.get(name)
         if recovery_point is None and not self._was_clean:
             recovery_point = self._checkpoints.recovery_points.get(name, 0)
+        clean_end = self._checkpoints.recovery_points.get(name)
+        is_end = recovery_point is None and clean_end is not None
+        recorded = RecordedEnd(recovery_point or clean_end or 0, is_end=is_end)
         deferrals = self._options.deferrals
         options = LogOptions(
             # Groups and transactions must go on; no answer depends on these topics' append times.
             watch=TrustedClock(self.env.clock) if name.topic in INTERNAL_TOPICS else self._watch,
             recovery_point=recovery_point,
-            clean_end=self._checkpoints.recovery_points.get(name),
+            clean_end=clean_end,
             is_own=not info.foreign,
-            log_start_offset=self._checkpoints.starts.get(name, 0),
+            log_start_offset=self._start_of(name, recorded),
             body_check=self._options.body_check,
             lower_checkpoints=lambda offset, end: self._checkpoints.lower(name, offset, end),
             save_log_start=lambda offset: self._checkpoints.save_start(name, offset),

@@ -30,6 +30,7 @@ from tidelog.storage.handles import typed_failures
 from tidelog.storage.loading import (
     expire_producers,
     limit_times,
+    linked_file,
     list_bases,
     load_producer_states,
     write_sure_times,
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from tidelog.storage.set_check import SetPasses
 
 _LOGGER: Final = logging.getLogger(__name__)
+
+
+_TO_REPAIR: Final = "read: restore the file, or let `tidelog doctor --repair` set the damage aside"
 
 
 def _ignore(*_offsets: int) -> None:
@@ -218,12 +222,14 @@ class OpeningLog(LogReader):
     def _load(self) -> None:
         context = self.context
         report = self.recovery_report
-        recovery.finish_swaps(context, report)
-        self._settle_tier()
+        self._refuse_links()
+        if self._failure is None:
+            recovery.finish_swaps(context, report)
+            self._settle_tier()
         self._epochs = self._read_epochs()
         # Counted before any cut: an epoch whose records were all lost must not be used again.
         self.leader_epoch = self._epochs.latest_epoch + 1
-        if self._options.recovery_point is not None:
+        if self._options.recovery_point is not None and self._failure is None:
             self._failure = rewrite_marked(context, self._options.recovery_point)
             self._refuse(self._recover())
         self._load_segments()
@@ -243,15 +249,21 @@ class OpeningLog(LogReader):
             self.recovery_point = self._options.recovery_point or 0
         self._last_flush_ms = context.env.clock.now_ms()
 
-    def _refuse(self, damage: DamagedLog | None) -> None:
+    def _refuse(self, damage: DamagedLog | None, todo: str = _TO_REPAIR) -> None:
         """Take no appends: bytes that nobody may cut can't be read."""
         if damage is None or isinstance(self._failure, DamagedLog):
             return
         self._failure = damage
         self.recovery_report.actions.append(
-            f"{damage}; nothing is cut, the partition is only read: restore the file, or let"
-            " `tidelog doctor --repair` set the damage aside"
+            f"{damage}; nothing is cut, the partition is only {todo}"
         )
+
+    def _refuse_links(self) -> None:
+        """Write through no link: what it leads to may be anybody's."""
+        path = linked_file(self.context)
+        if path is not None:
+            reason = "a symbolic link: no appends, since nothing outside the directory is changed"
+            self._refuse(DamagedLog(reason, path=path), "read: put the file itself there")
 
     def _load_refused(self) -> None:
         """What reads need of a partition whose files must stay as they are."""
@@ -329,12 +341,14 @@ class OpeningLog(LogReader):
         bases = list_bases(self.context)
         end = self._read_end(bases)
         tier_end = 0 if self._tier is None else self._tier.end_offset
-        if bases and bases[-1] < tier_end and self._end_of(bases[-1]) < tier_end:
+        is_refused = isinstance(self._failure, DamagedLog)
+        if bases and not is_refused and bases[-1] < tier_end and self._end_of(bases[-1]) < tier_end:
             # Damage took what was copied already: the copy is whole.
             reason = f"they end at {self._end_of(bases[-1])}, the tier goes on to {tier_end}"
             self._remove_local(list(reversed(bases)), reason)
             bases, end = [], tier_end
-        if bases and end < self._checkpointed_start:
+        is_refused = isinstance(self._failure, DamagedLog)
+        if bases and not is_refused and end < self._checkpointed_start:
             self.recovery_report.actions.append(
                 f"{self.context.directory}: the log ended at {end}, below its start"
                 f" {self._checkpointed_start}; started anew there"

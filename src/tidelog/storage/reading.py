@@ -134,9 +134,11 @@ def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSli
 
 def ensure_there(segment: Segment, end: int) -> None:
     """Raise DamagedLog where a segment lacks offsets below `end` that were on disk."""
-    missing = segment.missing
-    if missing is not None and missing.offset is not None and end > missing.offset:
-        raise missing
+    damaged = segment.damaged
+    if damaged is None or damaged.offset is None or damaged.position != segment.size_bytes:
+        return  # where bytes are left, a walk comes upon the damage
+    if end > damaged.offset:
+        raise damaged.again()
 
 
 class AbortedFilter:

@@ -165,7 +165,7 @@ def recover(
         OSError: The disk failed; nothing that was valid has been removed.
     """
     bases = list_bases(context)
-    first = max((n for n, base in enumerate(bases) if base <= recorded.recovery_point), default=0)
+    first = _first_scanned(bases, recorded)
     # Carried on from segment to segment: who has no snapshots would read the log again for each.
     states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
@@ -175,8 +175,7 @@ def recover(
         scan = _scan(context, base, states, epochs, recorded)
         report.scanned_segments += 1
         later = bases[number + 1 :]
-        is_open = scan.problem is None and bool(later) and later[0] > log_start_offset
-        has_hole = is_open and _ends_early(context, base, scan, later)
+        has_hole = _has_hole(context, base, scan, later, log_start_offset)
         damage = _damage(context, base, scan, later, recorded, has_hole=has_hole)
         if damage is not None:
             return damage
@@ -235,6 +234,46 @@ def _has_sound_batch(context: SegmentContext, base: int) -> bool:
     for _, batch in sound_batches(file, path, base, 0, file.size()):
         return batch.is_valid()
     return False
+
+
+def find_refusal(
+    context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
+) -> DamagedLog | None:
+    """Say why `recover` would leave the log as it is, None where it would not; only reads."""
+    bases = list_bases(context)
+    first = _first_scanned(bases, recorded)
+    for number in range(first, len(bases)):
+        base, later = bases[number], bases[number + 1 :]
+        scan = _scan(context, base, ProducerStates(), LeaderEpochs(), recorded)
+        has_hole = _has_hole(context, base, scan, later, log_start_offset)
+        damage = _damage(context, base, scan, later, recorded, has_hole=has_hole)
+        if damage is not None or scan.problem is not None or has_hole:
+            return damage
+    return None
+
+
+def build_derived(
+    context: SegmentContext, base: int, states: ProducerStates, epochs: LeaderEpochs
+) -> None:
+    """Build a segment's indexes; `states` are the producers' before it. Raises OSError."""
+    _write_derived(context, base, _scan(context, base, states, epochs, RecordedEnd()))
+
+
+def _first_scanned(bases: Sequence[int], recorded: RecordedEnd) -> int:
+    """Number of the segment that holds the recovery point."""
+    point = recorded.recovery_point
+    return max((number for number, base in enumerate(bases) if base <= point), default=0)
+
+
+def _has_hole(
+    context: SegmentContext,
+    base: int,
+    scan: "_Scan",
+    later: Sequence[int],
+    log_start_offset: int,
+) -> bool:
+    is_open = scan.problem is None and bool(later) and later[0] > log_start_offset
+    return is_open and _ends_early(context, base, scan, later)
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:

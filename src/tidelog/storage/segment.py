@@ -146,8 +146,8 @@ class Segment(Protocol):
         ...
 
     @property
-    def missing(self) -> DamagedLog | None:
-        """Why no byte of the log file holds its last offsets, None where that is not known."""
+    def damaged(self) -> DamagedLog | None:
+        """Damage of the last segment that something proves; its sound part ends there."""
         ...
 
     @property

@@ -4,12 +4,15 @@ Where something proves that more was there (`log_end`), the segment goes on to t
 reading it raises at the damage as in a finished segment.
 """
 
-from typing import Final
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Self, TypeVar
 
 from tidelog.errors import CorruptData, DamagedLog
 from tidelog.record.batch import HEADER_SIZE
 from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
 from tidelog.record.views import Batch
+from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.compaction_history import cleaned_end
 from tidelog.storage.handles import walk_file
@@ -19,7 +22,7 @@ from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import batch_at, misfit, time_misfit
 from tidelog.storage.segment import SegmentContext, SegmentFiles
 from tidelog.storage.time_index import TimeIndex
-from tidelog.storage.trust import fingerprint
+from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
 # A reader looks at an end that may be damaged until two looks agree, but not for ever.
@@ -31,7 +34,7 @@ class TailSegment(SegmentFiles):
 
     Attributes:
         damage: Why it ends where it does, if bytes that were on disk can't be read; then
-            `size_bytes` and `end_offset` include the damage.
+            `size_bytes` and `end_offset` include the damage. `damaged` is its error.
         course: How far its batches are sound.
         doubt: Why its last batch is left out, if only its offset is in doubt.
         has_index_files: Whether its indexes are those on disk, not built from the log.
@@ -58,19 +61,18 @@ class TailSegment(SegmentFiles):
         self.course = Course(0, base_offset)
         self.has_index_files = True
         self.damage: Damage | None = None
+        self.damaged: DamagedLog | None = None
         self.doubt: Damage | None = None
+
+    @classmethod
+    def empty(cls, context: SegmentContext, base_offset: int) -> Self:
+        """A segment of which nothing was read yet."""
+        return cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
 
     @property
     def has_known_end(self) -> bool:
         """Whether it is known to reach `end_offset`, so that a reader must not stop before."""
         return self.damage is not None
-
-    @property
-    def missing(self) -> DamagedLog | None:
-        """Why no byte of the file holds its last offsets, None where a walk comes upon them."""
-        found = self.damage
-        is_cut = found is not None and found.size_bytes == self.size_bytes
-        return found.error.again() if found is not None and is_cut else None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
         """Set size, end offset and largest timestamp from the last sure entries to the end.
@@ -143,6 +145,8 @@ class TailSegment(SegmentFiles):
         """
         file, course = self.context.pool.get(self.log_path), self.course
         jump = course.jump
+        if recorded.is_end and course.end_offset < recorded.recovery_point:
+            recorded = self._witnessed(recorded, file.size())
         is_open = jump is not None and course.end_offset > recorded.recovery_point
         found = find_damage(
             file,
@@ -155,12 +159,32 @@ class TailSegment(SegmentFiles):
         if found is None:
             return None
         if found.is_proven:
-            self.damage = found
+            self.damage, self.damaged = found, found.error
             self.size_bytes, self.end_offset = file.size(), found.end_offset
         else:
             self.doubt = found
             self.size_bytes, self.end_offset = found.size_bytes, found.sound_end
         return found
+
+    def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
+        """The recorded end; the log's own where what the same close has left beside it says so.
+
+        Two files tell where a log ended when it was closed. Where a log that lacks no byte ends
+        with the batch that the one names, the other is wrong.
+        """
+        course, last = self.course, self.last_batch
+        if course.size_bytes != size or last is None:
+            return recorded
+        told = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
+        named = (course.end_offset, first_known_offset(last), fingerprint(last))
+        if told is None or named != (told.end_offset, told.last_base_offset, told.last_fingerprint):
+            return recorded
+        self.context.report(
+            f"{self.context.directory}: the recovery point {recorded.recovery_point} lies above the"
+            f" end of the log, {course.end_offset}, which {files.APPEND_TIME_CHECKPOINT_FILE}"
+            " proves; not believed"
+        )
+        return replace(recorded, recovery_point=course.end_offset)
 
     def _proves(self, jump: Jump | None) -> bool:
         """Whether something beside the log names the offsets of a batch that leave a gap."""
@@ -227,6 +251,9 @@ class TailSegment(SegmentFiles):
         return self.view(0, self.size_bytes)
 
 
+_Tail = TypeVar("_Tail", bound=TailSegment)
+
+
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
     """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory.
 
@@ -248,9 +275,24 @@ def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
 def _loaded(
     context: SegmentContext, base_offset: int, recorded: RecordedEnd
 ) -> tuple[TailSegment, Damage | None]:
-    segment = TailSegment(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
+    segment = TailSegment.empty(context, base_offset)
     fill_tail(segment, check_crc=True)
     return segment, segment.settle_end(recorded)
+
+
+def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
+    """The last segment as an opening takes it, and whether its end is damaged or in doubt.
+
+    Checksums are read only where frames alone may have led over damage.
+    """
+    segment = empty()
+    fill_tail(segment, check_crc=False)
+    size = segment.context.pool.get(segment.log_path).size()
+    if segment.settle_end(recorded) is None and size <= segment.size_bytes:
+        return segment, False
+    segment = empty()
+    fill_tail(segment, check_crc=True)
+    return segment, segment.settle_end(recorded) is not None
 
 
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:

@@ -87,11 +87,20 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
-    """The offsets that `encode_offset_checkpoint` wrote; raises CorruptFile."""
+    """The offsets that `encode_offset_checkpoint` wrote.
+
+    Raises:
+        CorruptFile: The text breaks its rules, or names an offset that no log can end at.
+    """
     offsets = {}
     for topic, partition, offset in decode_checkpoint(data, 3):
         place = TopicPartition(topic, parse_number(partition, "partition"))
         offsets[place] = parse_number(offset, "offset")
+        if not 0 <= offsets[place] < INT64_MAX:
+            raise CorruptFile(
+                f"offset {offset} of {place}: 0 to {INT64_MAX - 1} expected, since one more record"
+                " must have an offset"
+            )
     return offsets
 
 

@@ -1,9 +1,12 @@
 """What proves where a log ends: bytes that were whole once are never cut, and never passed over."""
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from tests.faults import SeededEnv
+from tests.faults import Keep, SeededEnv, seeded_env
+from tests.faults import reopen as reopen_disk
 from tests.unit.storage.logs import (
     PATH,
     SMALL,
@@ -18,10 +21,13 @@ from tests.unit.storage.logs import (
     write,
 )
 
-from tidelog.errors import CorruptBatch, DamagedLog, StorageFailure
+from tidelog.errors import CorruptBatch, CorruptFile, DamagedLog, StorageFailure, TidelogError
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.checks import DirectoryCheck, Finding
+from tidelog.storage.checks.repair import repair
+from tidelog.storage.files import write_atomically
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader
 
 LOG = "00000000000000000000.log"
@@ -237,11 +243,156 @@ def test_a_torn_end_is_cut_as_ever(tear: Callable[[bytes], bytes]) -> None:
 def test_a_live_writer_s_unfinished_batch_is_no_damage() -> None:
     env, directory, log = new_log()
     put(log, 1)
-    directory.flush()
     directory.checkpoint()
     put(log, 2)
     whole = read(env, LOG)
     write(env, LOG, whole[:-10])
     assert before_damage(env) == ([0], None)
-    write(env, LOG, whole)
-    assert before_damage(env) == ([0, 1], None)
+
+
+class TestSettingDamageAside:
+    """`tidelog doctor --repair` keeps every sound batch, and what it takes out."""
+
+    @pytest.mark.parametrize("clean", [True, False])
+    @pytest.mark.parametrize(("at", "bit"), FLIPS)
+    def test_one_batch_goes_and_the_log_takes_appends_again(
+        self, at: int, bit: int, *, clean: bool
+    ) -> None:
+        env = stopped(clean=clean)
+        whole = read(env, LOG)
+        damaged = flip(env, BAD * SIZE + at, bit)
+        (finding,) = [each for each in mend_all(env) if "no opening cuts this" in each.damage]
+        assert (finding.position, finding.offset) == (BAD * SIZE, BAD)
+        assert f"offsets {BAD} to {BAD} are lost" in finding.remedy
+        aside = read(env, f"{LOG}.{BAD * SIZE}.aside")
+        assert aside == damaged[BAD * SIZE : (BAD + 1) * SIZE]
+        kept = [offset for offset in range(COUNT) if offset != BAD]
+        assert read(env, LOG) == whole[: BAD * SIZE]
+        assert read(env, f"{BAD + 1:020d}.log") == whole[(BAD + 1) * SIZE :]
+        _, log = reopen(env)
+        assert offsets(log.records()) == kept
+        if clean:  # behind a hard stop only rows prove times
+            assert None not in [log.append_time_of(offset) for offset in kept]
+        put(log, 9)
+        assert offsets(log.records()) == [*kept, COUNT]
+
+    def test_no_offset_is_given_twice_where_the_end_is_gone(self) -> None:
+        env = stopped(clean=True)
+        write(env, LOG, read(env, LOG)[: 5 * SIZE + 20])
+        mend_all(env)
+        _, log = reopen(env)
+        put(log, 9)
+        assert offsets(log.records()) == [0, 1, 2, 3, 4, COUNT]
+
+    def test_each_place_of_damage_goes_by_itself(self) -> None:
+        env = stopped(clean=True)
+        for bad in (0, 2, 5):
+            flip(env, bad * SIZE + 11, 3)
+        mend_all(env)
+        _, log = reopen(env)
+        assert offsets(log.records()) == [1, 3, 4, 6, 7]
+
+    def test_a_repair_that_a_crash_cut_short_is_begun_again(self) -> None:
+        env = stopped(clean=True)
+        flip(env, BAD * SIZE + 7, 2)
+        env.files.settle()
+        mend_all(env)
+        for state in env.files.prefixes(Keep.SYNCED):
+            again = seeded_env(2, files=reopen_disk(state))
+            mend_all(again)
+            _, log = reopen(again)
+            put(log, 9)
+            assert offsets(log.records()) == [0, 1, 2, 4, 5, 6, 7, COUNT]
+
+
+def mend_all(env: SeededEnv) -> list[Finding]:
+    """Check and repair as `tidelog doctor --repair` does; what was found before."""
+    check = DirectoryCheck(env.files, PATH)
+    found = [*check.load(), *check.findings()]
+    repair(env, check, found)
+    return found
+
+
+class TestCheckpointsThatCannotBe:
+    def test_one_that_leaves_no_offset_is_reported_and_not_believed(self) -> None:
+        for name in ("log-start", "recovery-point"):
+            env = stopped(clean=True)
+            path = f"{PATH}/{name}-offset-checkpoint"
+            write_text(env, path, f"0\n1\n{TOPIC} 0 {2**63 - 1}\n")
+            directory, log = reopen(env)
+            put(log, 9)
+            assert offsets(log.records()) == list(range(COUNT + 1))
+            assert any(path in line for line in directory.reports)
+
+    def test_a_log_start_above_the_end_of_a_clean_stop_is_not_believed(self) -> None:
+        env = stopped(clean=True)
+        write_text(env, f"{PATH}/log-start-offset-checkpoint", f"0\n1\n{TOPIC} 0 900\n")
+        reading = LogDir.open(PATH, env=env)
+        assert offsets(reading.reader(TOPIC, 0).records()) == list(range(COUNT))
+        directory, log = reopen(env)
+        assert log.log_start_offset == 0
+        put(log, 9)
+        assert offsets(log.records()) == list(range(COUNT + 1))
+        for each in (reading, directory):
+            assert any("above its end 8 at the clean stop" in line for line in each.reports)
+
+    def test_a_recovery_point_above_the_end_that_the_close_noted_is_not_believed(self) -> None:
+        env = stopped(clean=True)
+        write_text(env, POINTS, f"0\n1\n{TOPIC} 0 900\n")
+        assert before_damage(env) == (list(range(COUNT)), None)
+        directory, log = reopen(env)
+        put(log, 9)
+        assert log.log_end_offset == COUNT + 1
+        assert any("not believed" in line for line in directory.reports)
+
+
+def write_text(env: SeededEnv, path: str, text: str) -> None:
+    write_atomically(env.files, path, text.encode())
+
+
+class TestOddFiles:
+    """Names that stand for something else than a file of the directory; on a real disk."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        with LogDir.open(f"{tmp_path}/data", options=LogDirOptions(create=True)) as made:
+            made.create_topic(TOPIC)
+            for time in range(3):
+                put(made.log(TOPIC, 0), time)
+        return tmp_path / "data" / f"{TOPIC}-0"
+
+    @pytest.mark.parametrize("name", ["partition.metadata", "leader-epoch-checkpoint", LOG])
+    def test_a_fifo_is_never_waited_for(self, directory: Path, name: str) -> None:
+        (directory / name).unlink()
+        os.mkfifo(directory / name)
+        with LogDir.open(f"{directory.parent}") as opened:
+            try:
+                found = offsets(opened.reader(TOPIC, 0).records())
+            except TidelogError as error:
+                assert "a FIFO" in str(error)  # noqa: PT017 - either is right
+            else:
+                assert found == [0, 1, 2]
+
+    def test_a_link_that_leads_nowhere_is_named(self, directory: Path) -> None:
+        (directory / f"{3:020d}.log").symlink_to("/nowhere/at/all")
+        for options in (LogDirOptions(), LogDirOptions(writable=True)):
+            with (
+                LogDir.open(f"{directory.parent}", options=options) as opened,
+                pytest.raises(CorruptFile, match=r"3\.log: a symbolic link that leads nowhere"),
+            ):
+                opened.reader(TOPIC, 0)
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_linked_log_is_read_and_never_written(self, directory: Path, *, clean: bool) -> None:
+        outside = directory.parent.parent / "outside.log"
+        (directory / LOG).rename(outside)
+        (directory / LOG).symlink_to(outside)
+        outside.write_bytes(whole := outside.read_bytes() + b"somebody's")
+        if not clean:
+            (directory.parent / ".kafka_cleanshutdown").unlink()
+        with LogDir.open(f"{directory.parent}", options=LogDirOptions(writable=True)) as opened:
+            log = opened.log(TOPIC, 0)
+            with pytest.raises(DamagedLog, match="a symbolic link"):
+                put(log, 9)
+            assert offsets(log.records()) == [0, 1, 2]
+        assert outside.read_bytes() == whole

@@ -14,6 +14,7 @@ from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import (
     CorruptFile,
+    DamagedLog,
     InvalidRequest,
     StorageFailure,
     UnknownTopic,
@@ -25,10 +26,12 @@ from tidelog.storage.checks.findings import Finding, Severity, note
 from tidelog.storage.checks.metadata import check_metadata
 from tidelog.storage.checks.partition import Learned, PartitionCheck
 from tidelog.storage.checks.place import CheckOptions, PartitionPlace
+from tidelog.storage.checks.set_aside import Parting, find_parting
 from tidelog.storage.cluster_file import CLUSTER_FILE
 from tidelog.storage.group_offsets import GROUPS_FILE, read_group_offsets
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import NO_TOPIC_ID
+from tidelog.storage.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.storage.metadata_file import METADATA_FILE
 from tidelog.storage.producer_ids import PRODUCER_IDS_FILE, read_next
 from tidelog.storage.security_file import SECURITY_FILE
@@ -90,6 +93,7 @@ class DirectoryCheck:
         options: How to work.
         learned: What a repair needs of each partition that was checked.
         places: Each of these partitions.
+        refused: How partitions are parted that an opening would refuse.
         unseen: What could not be read: partitions that are not judged, or not to their end.
     """
 
@@ -99,6 +103,7 @@ class DirectoryCheck:
     options: CheckOptions = field(default_factory=CheckOptions)
     learned: dict[TopicPartition, Learned] = field(default_factory=dict)
     places: dict[TopicPartition, PartitionPlace] = field(default_factory=dict)
+    refused: dict[TopicPartition, Parting] = field(default_factory=dict)
     unseen: list[StorageFailure] = field(default_factory=list)
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     _left: frozenset[TopicPartition] = frozenset()
@@ -119,10 +124,14 @@ class DirectoryCheck:
         if not names and not any(map(self.fs.exists, tops)):
             raise InvalidRequest(f"{self.path}: no directory of topics: no partition is in it")
         was_clean = self._was_clean()
-        starts = self._read_starts()
+        starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
+        points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
         for name in names:
             if self.selection.takes(name):
-                self.places[name] = self._place(name, was_clean, starts.get(name, 0))
+                place = self._place(name, was_clean, starts.get(name, 0))
+                is_end = was_clean and name in points
+                recorded = RecordedEnd(points.get(name, 0), is_end, not place.is_foreign)
+                self.places[name] = replace(place, recorded=recorded)
         if not self.places and self.selection.topic is not None:
             raise self._unknown(names)
         return findings
@@ -150,6 +159,10 @@ class DirectoryCheck:
             check = PartitionCheck(place)
             try:
                 yield from check.findings()
+                refused = find_parting(place)
+                if refused is not None:
+                    damage, self.refused[name] = refused
+                    yield _refusal(damage, self.refused[name])
             except OSError as error:
                 self.unseen.append(as_storage_failure(error, place.directory, "read"))
                 continue
@@ -194,6 +207,7 @@ class DirectoryCheck:
             config=TopicConfig() if info is None else info.config,
             is_foreign=info is None or info.foreign,
             was_clean=was_clean,
+            recorded=NOTHING_RECORDED,
             log_start=log_start,
             options=self.options,
         )
@@ -207,8 +221,8 @@ class DirectoryCheck:
     def _was_clean(self) -> bool:
         return self.fs.exists(f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}")
 
-    def _read_starts(self) -> dict[TopicPartition, int]:
-        path = f"{self.path}/{files.LOG_START_CHECKPOINT_FILE}"
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        path = f"{self.path}/{name}"
         try:
             return text_files.read_offset_checkpoint(self.fs, path)
         except CorruptFile:
@@ -323,6 +337,19 @@ class DirectoryCheck:
             and path not in commits.find_commits(self.fs, self.path)
         ):
             yield note(path, "no file of a log by its name", "it is left alone")
+
+
+def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
+    """An opening for writing refuses the partition."""
+    return Finding(
+        path=damage.path,
+        severity=Severity.ERROR,
+        damage=f"no opening cuts this, so the partition takes no appends: {damage.reason}",
+        remedy=f"restore the file from a replica or a backup; without one, {parting}",
+        position=damage.position,
+        offset=damage.offset,
+        repairable=True,
+    )
 
 
 def _error(path: str, damage: str, remedy: str, *, position: int | None = None) -> Finding:

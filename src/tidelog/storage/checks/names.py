@@ -9,6 +9,7 @@ from typing import Final
 from tidelog.storage import files
 from tidelog.storage.checks.findings import Finding, Severity, derived, note
 from tidelog.storage.checks.place import PartitionPlace
+from tidelog.storage.checks.set_aside import ASIDE_SUFFIX
 from tidelog.storage.commits import STAGED_SUFFIX
 from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
 from tidelog.storage.compaction_history import HISTORY_FILE
@@ -54,6 +55,9 @@ def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
         if name.endswith(suffix):
             yield note(path, meaning, "opening for writing ends it")
             return
+    if name.endswith(ASIDE_SUFFIX):
+        yield note(path, "damage that a repair has set aside", "remove it once nobody needs it")
+        return
     parsed = files.parse_file_name(name)
     if parsed is None or parsed[1] not in (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX):
         yield note(path, "no file of the log by its name", "it is left alone")

@@ -9,6 +9,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.storage import files
 from tidelog.storage.body_check import BodyCheck, check_body
+from tidelog.storage.log_end import RecordedEnd
 from tidelog.types import TopicPartition
 
 
@@ -48,6 +49,7 @@ class PartitionPlace:
         config: The topic's settings, defaults where they are unknown.
         is_foreign: Whether somebody else wrote it: its settings are unknown, it has no sidecars.
         was_clean: Whether the directory was closed cleanly and is not open now.
+        recorded: What is recorded of the log's end.
         log_start: Log start offset of the directory's checkpoint, 0 where it has none.
         options: How to work.
     """
@@ -59,6 +61,7 @@ class PartitionPlace:
     config: TopicConfig
     is_foreign: bool
     was_clean: bool
+    recorded: RecordedEnd
     log_start: int
     options: CheckOptions
 

@@ -1,23 +1,26 @@
 """Building anew what a check has found wrong, from the log that it found sound.
 
-Only derived files are replaced: indexes, snapshots, zone maps, checkpoints. No `.log` and no
-`.appendtime` is ever written. Each file is replaced by a new one and a rename, so a crash leaves
+Derived files are replaced: indexes, snapshots, zone maps, checkpoints. A `.log` and `.appendtime`
+is written only to set damage aside for which an opening refuses the partition (`set_aside`).
+Each file is replaced by a new one and a rename, so a crash leaves
 the old one or the new one. The caller holds the directory's lock.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidelog.env import Env, LockHandle
-from tidelog.errors import CorruptData, DirectoryLocked, UnsupportedCompression
+from tidelog.errors import CorruptData, CorruptFile, DirectoryLocked, UnsupportedCompression
 from tidelog.record.offset_order import in_order, segment_limit
-from tidelog.storage import files, zone_files
+from tidelog.storage import files, text_files, zone_files
 from tidelog.storage.checks.checkpoints import rebuild_offset_checkpoint
 from tidelog.storage.checks.directory import OFFSET_CHECKPOINTS, DirectoryCheck
 from tidelog.storage.checks.epochs import rebuild_epochs
 from tidelog.storage.checks.findings import Finding
 from tidelog.storage.checks.partition import Learned
 from tidelog.storage.checks.place import PartitionPlace
+from tidelog.storage.checks.set_aside import mend
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.handles import FilePool, MapCache, walk_file
 from tidelog.storage.index_files import IndexBuilder
@@ -25,7 +28,7 @@ from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.trust import AppendTimeCheckpoint
 from tidelog.storage.txn_index import TxnIndex
-from tidelog.types import Buffer
+from tidelog.types import Buffer, TopicPartition
 
 _INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
 
@@ -59,9 +62,12 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
     """
     wanted = {finding.path for finding in findings if finding.repairable}
     problems: list[str] = []
+    for name in check.refused:
+        place = check.places[name]
+        mend(env, place, partial(_save_recovery_point, check, name))
     for name, place in check.places.items():
         names = {path.rpartition("/")[2] for path in wanted if _is_in(path, place.directory)}
-        if names and name in check.learned:
+        if names and name in check.learned and name not in check.refused:
             PartitionRepair(env, place, check.learned[name], names, problems).run()
     for checkpoint in OFFSET_CHECKPOINTS:
         path = f"{check.path}/{checkpoint}"
@@ -69,6 +75,16 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
             text = rebuild_offset_checkpoint(check.fs, path, check.bounds())
             files.write_atomically(check.fs, path, text)
     return problems
+
+
+def _save_recovery_point(check: DirectoryCheck, name: TopicPartition, offset: int) -> None:
+    path = f"{check.path}/{files.RECOVERY_POINT_CHECKPOINT_FILE}"
+    try:
+        points = text_files.read_offset_checkpoint(check.fs, path)
+    except CorruptFile:
+        points = {}  # its own repair builds it anew
+    points[name] = max(points.get(name, 0), offset)
+    text_files.write_offset_checkpoint(check.fs, path, dict(sorted(points.items())))
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -1,0 +1,305 @@
+"""Setting damage aside, so that a log that no opening may cut takes appends again.
+
+The damaged bytes go to a file beside the log, `NAME.log.POSITION.aside`, and the sound batches
+behind them to a segment of their own: only offsets that no sound batch holds are lost. Where
+nothing sound is behind, an empty segment begins at the recorded end, so no offset is given twice.
+
+1. The damaged bytes are copied aside, then the sound ones behind them to the new segment.
+2. The damaged segment gets its sound prefix, by a new file and a rename.
+3. Indexes of both are built anew, append times go with their records.
+4. The recovery point moves to the new segment: everything before it is durable.
+
+A crash in between leaves damage that is found again, and set aside again.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tidelog.env import Env
+from tidelog.errors import DamagedLog
+from tidelog.record.offset_order import first_known_offset
+from tidelog.storage import files, recovery
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.checks.place import PartitionPlace
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.handles import FilePool, MapCache, walk_file
+from tidelog.storage.loading import file_names, list_bases, states_at
+from tidelog.storage.log_end import RecordedEnd, damaged, sound_batches
+from tidelog.storage.resync import next_sound_batch
+from tidelog.storage.segment import SegmentContext
+from tidelog.storage.tail import TailSegment, judge_tail
+from tidelog.storage.trust import fingerprint
+
+ASIDE_SUFFIX: Final = ".aside"
+# Each place of damage is set aside by itself; a log that has more is restored from elsewhere.
+PLACES_MAX: Final = 1000
+_ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.ASCII)
+
+
+def find_refusal(
+    context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
+) -> DamagedLog | None:
+    """Say why opening a log for writing would refuse it, None where it would not; only reads."""
+    bases = list_bases(context)
+    if not bases:
+        return None
+    if not recorded.is_end:
+        return recovery.find_refusal(context, recorded, log_start_offset)
+    segment, _ = judge_tail(lambda: TailSegment.empty(context, bases[-1]), recorded)
+    found = segment.damage or segment.doubt
+    return None if found is None else found.error
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """What becomes of a damaged log file.
+
+    Attributes:
+        path: The file.
+        base_offset: Of its segment.
+        start: Position of the damage.
+        end: Position behind it, where the first sound batch lies or the file ends.
+        next_offset: First offset that is lost.
+        resumes_at: Offset at which the log goes on, in a segment of its own.
+    """
+
+    path: str
+    base_offset: int
+    start: int
+    end: int
+    next_offset: int
+    resumes_at: int
+
+    @property
+    def aside_path(self) -> str:
+        """Where the damaged bytes go."""
+        return f"{self.path}.{self.start}{ASIDE_SUFFIX}"
+
+    def __str__(self) -> str:
+        lost = f"the log goes on at offset {self.resumes_at}"
+        if self.resumes_at > self.next_offset:
+            last = self.resumes_at - 1
+            lost = f"{lost}, offsets {self.next_offset} to {last} are lost"
+        return (
+            f"--repair keeps what is sound before and behind, and sets bytes {self.start} to"
+            f" {self.end - 1} aside in {self.aside_path}: {lost}"
+        )
+
+
+def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> Parting:
+    """Plan how a damaged file is parted into what is kept and what is set aside."""
+    assert damage.offset is not None
+    assert damage.position is not None
+    name = damage.path.rpartition("/")[2]
+    parsed = files.parse_file_name(name)
+    assert parsed is not None
+    base, start, expected = parsed[0], damage.position, damage.offset
+    file = context.pool.get(damage.path)
+    size = file.size()
+    found = next_sound_batch(file, start + 1, size, base_offset=base, next_offset=expected)
+    if found is not None:
+        batch = next(batch for _, batch in walk_file(file, damage.path, found, size))
+        return Parting(damage.path, base, start, found, expected, first_known_offset(batch))
+    behind = min((each for each in list_bases(context) if each > base), default=None)
+    if behind is None:
+        behind = max(recorded.recovery_point, expected)
+    return Parting(damage.path, base, start, size, expected, behind)
+
+
+def set_aside(
+    context: SegmentContext, parting: Parting, save_recovery_point: Callable[[int], None]
+) -> None:
+    """Carry a plan out, durably; the caller holds the directory's lock. Raises OSError."""
+    fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
+    size, bases = fs.stat(parting.path).size, list_bases(context)
+    # Where the name of the new segment is taken, its bytes are there or have no place.
+    is_taken = resumes_at in bases and resumes_at != base
+    end = size if is_taken else parting.end
+    if parting.start < end:
+        _copy(context, parting.path, parting.aside_path, parting.start, end)
+    times = _read_times(context, base)
+    is_new = not is_taken and (resumes_at > parting.next_offset or end < size)
+    if is_new:
+        target = context.path(resumes_at, files.LOG_SUFFIX)
+        if resumes_at != base:
+            _write_times(context, _times_from(times, context, parting))
+        _copy(context, parting.path, target, end, size)
+        context.pool.forget(target)
+    _drop_derived(context, base)
+    if not (is_new and resumes_at == base):
+        recovery.replace_by_prefix(context, parting.path, parting.start)
+        _end_times(times, context, parting)
+        _write_times(context, times)
+    for each in {base, resumes_at} if is_new else {base}:
+        recovery.build_derived(context, each, states_at(context, each), LeaderEpochs())
+    for earlier in bases:
+        _sync(context, earlier)
+    fs.sync_dir(context.directory)
+    save_recovery_point(resumes_at)
+
+
+def _copy(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
+    """Make bytes of a file a file of their own, whole or not at all."""
+    fs = context.env.files
+    temporary = target + files.TMP_SUFFIX
+    reading, writing = context.pool.get(source), fs.open(temporary, create=True)
+    try:
+        writing.truncate(0)
+        for at in range(start, end, recovery.COPY_CHUNK_BYTES):
+            piece = files.read_exactly(reading, min(recovery.COPY_CHUNK_BYTES, end - at), at)
+            files.write_fully(writing, piece, at - start)
+        writing.sync()
+    finally:
+        writing.close()
+    fs.rename(temporary, target)
+    fs.sync_dir(context.directory)
+
+
+def _read_times(context: SegmentContext, base: int) -> AppendTimes:
+    return TailSegment.empty(context, base).read_append_times()
+
+
+def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -> AppendTimes:
+    """The append times of the new segment, from those of the damaged one."""
+    offset, path = parting.resumes_at, parting.path
+    kept, file = AppendTimes(offset, context.topic_id), context.pool.get(path)
+    known = times.time_at(offset)
+    first = next((batch for _, batch in walk_file(file, path, parting.end, file.size())), None)
+    if known is not None and first is not None:
+        kept.note(offset, known, fingerprint(first))
+    for row in times.rows():
+        if row.offset > offset and row.append_ms >= 0:
+            kept.note(row.offset, row.append_ms, row.batch_crc)
+        elif row.offset > offset:
+            kept.mark_unknown(row.offset, row.batch_crc)
+    return kept
+
+
+def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) -> None:
+    """End a segment's append times where its sound part ends; the row names the last batch."""
+    last, file = None, context.pool.get(parting.path)
+    for _, batch in walk_file(file, parting.path, 0, parting.start):
+        last = batch
+    times.truncate_to(parting.next_offset)
+    if times.is_open:
+        times.mark_unknown(parting.next_offset, 0 if last is None else fingerprint(last))
+
+
+def _write_times(context: SegmentContext, times: AppendTimes) -> None:
+    path = context.path(times.base_offset, files.APPEND_TIME_SUFFIX)
+    if times.row_count or context.env.files.exists(path):
+        context.pool.forget(path)
+        files.write_atomically(context.env.files, path, times.encode())
+
+
+def _drop_derived(context: SegmentContext, base: int) -> None:
+    for suffix in files.SEGMENT_SUFFIXES:
+        path = context.path(base, suffix)
+        is_derived = suffix not in (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
+        if is_derived and context.env.files.exists(path):
+            context.pool.forget(path)
+            context.maps.forget(path)
+            context.env.files.remove(path)
+
+
+def _sync(context: SegmentContext, base: int) -> None:
+    for suffix in (files.APPEND_TIME_SUFFIX, files.LOG_SUFFIX):
+        path = context.path(base, suffix)
+        if context.env.files.exists(path):
+            file = context.env.files.open(path, write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+
+def find_parting(place: PartitionPlace) -> tuple[DamagedLog, Parting] | None:
+    """Say why a partition would be refused and how it can be parted; only reads.
+
+    A writer may be at work: damage counts only if a second look finds the same.
+    """
+    with _context(place, Env(files=place.fs), write=False) as context:
+        begun = _find_begun(context)
+        if begun is not None:
+            reason = "a repair was cut short: what is behind the damage is in the next segment too"
+            return damaged(begun.path, begun.start, begun.next_offset, reason), begun
+        damage = find_refusal(context, place.recorded, place.log_start)
+        if damage is None:
+            return None
+        again = find_refusal(context, place.recorded, place.log_start)
+        if again is None or f"{again}" != f"{damage}":
+            return None
+        return damage, part(context, damage, place.recorded)
+
+
+def mend(env: Env, place: PartitionPlace, save_recovery_point: Callable[[int], None]) -> None:
+    """Set aside all damage for which an opening would refuse a partition; raises OSError."""
+    recorded = place.recorded
+
+    def save(offset: int) -> None:
+        nonlocal recorded
+        if offset > recorded.recovery_point:
+            recorded = replace(recorded, recovery_point=offset)
+            save_recovery_point(offset)
+
+    for _ in range(PLACES_MAX):
+        with _context(place, env, write=True) as context:
+            begun = _find_begun(context)
+            if begun is not None:
+                set_aside(context, begun, save)
+                continue
+            damage = find_refusal(context, recorded, place.log_start)
+            if damage is None:
+                return
+            set_aside(context, part(context, damage, recorded), save)
+
+
+def _find_begun(context: SegmentContext) -> Parting | None:
+    """The rest of a plan that a crash has left: its bytes are aside, and still in the log."""
+    for name in file_names(context):
+        found = _ASIDE_NAME.fullmatch(name)
+        log = None if found is None else files.parse_file_name(found[1])
+        if found is None or log is None:
+            continue
+        path, start, base = f"{context.directory}/{found[1]}", int(found[2]), log[0]
+        later = [each for each in list_bases(context) if each > base]
+        if not later or not _has_bytes(context, path, start, f"{context.directory}/{name}"):
+            continue
+        batches = sound_batches(context.pool.get(path), path, base, 0, start)
+        end = max((batch.next_offset for _, batch in batches), default=base)
+        size = context.env.files.stat(path).size
+        return Parting(path, base, start, size, end, later[0])
+    return None
+
+
+def _has_bytes(context: SegmentContext, path: str, start: int, aside: str) -> bool:
+    """Whether a file has at a position what was copied aside from there."""
+    fs = context.env.files
+    if not fs.exists(path) or fs.stat(path).size <= start:
+        return False
+    size = min(fs.stat(aside).size, recovery.COPY_CHUNK_BYTES)
+    return size > 0 and context.pool.get(path).pread(size, start) == context.pool.get(aside).pread(
+        size, 0
+    )
+
+
+@contextmanager
+def _context(place: PartitionPlace, env: Env, *, write: bool) -> Iterator[SegmentContext]:
+    pool, maps = FilePool(place.fs, write=write), MapCache(place.fs)
+    try:
+        yield SegmentContext(
+            env=env,
+            directory=place.directory,
+            topic_partition=place.name,
+            topic_id=place.topic_id,
+            config=place.config,
+            pool=pool,
+            maps=maps,
+            report=lambda _line: None,  # the findings say it
+        )
+    finally:
+        pool.close()
+        maps.clear()
