@@ -44,6 +44,14 @@ def throttle_ms(context: RequestContext, answer: Callable[[], FetchResponse]) ->
     return throttles.charge_or_not(FETCHED, limit, _size(context.version, answer()))
 
 
+def throttle_bytes_ms(context: RequestContext, size_bytes: int) -> int:
+    """How long to be silent in place of an answer of so many bytes; 0 to give it, once counted."""
+    limit, throttles = _limit(context), context.node.throttles
+    if limit is None or throttles is None:
+        return 0
+    return throttles.charge_or_not(FETCHED, limit, size_bytes)
+
+
 def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
     """Count the answer of a ShareFetch; it tells how long the client is to be silent after it."""
     limit, throttles = _limit(context), context.node.throttles

@@ -31,9 +31,14 @@ class Reading:
         self._whole_first = order.version >= WHOLE_FIRST_SINCE
         self._cold: Limits | None = None
 
-    def go(self) -> bool:
-        """Read what is in memory; False where the next partition has to be waited for."""
-        while self._at < len(self._reads):
+    def go(self, end: int | None = None) -> bool:
+        """Read what is in memory; False where the next partition has to be waited for.
+
+        Args:
+            end: Stop before the partition of this number; None to read all.
+        """
+        stop = len(self._reads) if end is None else min(end, len(self._reads))
+        while self._at < stop:
             read = self._reads[self._at]
             limits = read.prepare(self._order, self._left, whole_first=self._whole_first)
             try:
@@ -68,9 +73,9 @@ class Reading:
         self._left = max(self._left - read.size_bytes, 0)
 
 
-async def finish(reading: Reading, work: Work) -> None:
-    """Read to the end, in threads where it has to be."""
-    while not reading.go():
+async def finish(reading: Reading, work: Work, end: int | None = None) -> None:
+    """Read all, or up to the partition of number `end`, in threads where it has to be."""
+    while not reading.go(end):
         await reading.go_cold(work)
 
 

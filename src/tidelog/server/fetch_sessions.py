@@ -25,6 +25,8 @@ LAST_EPOCH: Final = -1
 UNKNOWN: Final = -1
 # What all sessions may remember together, about 100 MB: clients may name partitions as they like.
 PARTITIONS_MAX: Final = 250_000
+# What one session may remember: each of its requests, however short, reads all of them at once.
+SESSION_PARTITIONS_MAX: Final = 8000
 
 SESSION_NOT_FOUND: Final = 70
 INVALID_SESSION_EPOCH: Final = 71
@@ -292,7 +294,8 @@ class FetchSessions:
 
     def _go_on(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
         session.update(request.asked, request.forgotten)
-        is_too_much = bool(request.asked) and not self._has_room_for(0)
+        is_large = len(session.partitions) > SESSION_PARTITIONS_MAX
+        is_too_much = bool(request.asked) and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
         if is_too_much:  # the client asks for all again, which goes without a session
             return RefusedFetching(SESSION_NOT_FOUND)

@@ -3,7 +3,8 @@
 A request with more list elements than `Row.at_once` is read in slices and split along the list that
 its row names. Guard and handler see each part as a request of its own: rights, checks and errors
 are those of short requests. The responses become one response, whose elements are encoded as soon
-as their part is answered. An API without such a list refuses the request.
+as their part is answered. Fetch is answered by `handlers.long_fetch`. Any other API without such a
+list refuses the request.
 
 Each part takes a few milliseconds: its size follows the time that the last one took. Only a few
 requests are read at a time, because the objects of one take up to eight times its bytes.
@@ -19,6 +20,7 @@ from tidelog.errors import CorruptMessage
 from tidelog.protocol.compiler import Codec, struct_codec
 from tidelog.protocol.connection import LongRequest, WrittenItems
 from tidelog.protocol.messages import BY_KEY as APIS
+from tidelog.protocol.messages import FETCH
 from tidelog.protocol.schema import Form, fields_of
 from tidelog.protocol.wire import Writer
 from tidelog.server.handlers import BY_KEY
@@ -57,6 +59,8 @@ async def answer_long(
     Raises:
         CorruptMessage: The request breaks a rule, or has too many elements that can't be split.
     """
+    if request.api is FETCH:
+        return await _answer_fetch(context, request)
     async with context.node.long_requests:
         clock = context.node.env.clock
         slices = Slices(clock)
@@ -79,6 +83,17 @@ async def answer_long(
                 await response.add(whole, part.joins, slices)
             await slices.rest()
         return await response.end(slices)
+
+
+async def _answer_fetch(context: RequestContext, request: LongRequest) -> Written | None:
+    """A Fetch has one limit and one wait for all its partitions: its handler makes the parts."""
+    from tidelog.server.handlers.long_fetch import long_fetch  # few clients read so many
+
+    slices = Slices(context.node.env.clock)
+    response = _Response(context, ("responses",))
+    async for part in long_fetch(context, lambda: _through(request.read(), slices), slices):
+        await response.add(part, 0, slices)
+    return await response.end(slices)
 
 
 class Paths(NamedTuple):

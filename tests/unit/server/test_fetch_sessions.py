@@ -10,6 +10,7 @@ from tidelog.protocol.messages.fetch import FetchPartition, PartitionData
 from tidelog.server.fetch_sessions import (
     INVALID_SESSION_EPOCH,
     SESSION_NOT_FOUND,
+    SESSION_PARTITIONS_MAX,
     SESSION_TOPIC_ID_ERROR,
     Asked,
     CachedPartition,
@@ -207,6 +208,16 @@ def test_clients_go_on_without_a_session_where_too_much_would_be_remembered() ->
     assert run(found, request(second, 1, wanted=asked(3)))[0] == SESSION_NOT_FOUND
     assert len(found) == 1
     assert begin(found) > 0
+
+
+def test_a_session_ends_that_grows_beyond_what_one_request_may_read() -> None:
+    found = sessions()
+    session = begin(found)
+    grown = asked(*range(SESSION_PARTITIONS_MAX))
+    assert run(found, request(session, 1, wanted=grown))[0] == 0
+    more = asked(SESSION_PARTITIONS_MAX)
+    assert run(found, request(session, 2, wanted=more))[0] == SESSION_NOT_FOUND
+    assert len(found) == 0
 
 
 def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:

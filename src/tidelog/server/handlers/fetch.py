@@ -41,12 +41,12 @@ def fetch(
     """The records that are there, or a wait for more of them."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _refused(context.version, request)
-    node, order = context.node, _order(context, request)
+    node, order = context.node, order_of(context, request)
     now_ms = node.env.clock.monotonic_ms()
     fetching = node.fetch_sessions.open(_session_request(context, request), now_ms)
     if fetching.error_code:
-        return _response(context, fetching, ())
-    missing = node.partitions.unopened(_unused(node, fetching.partitions))
+        return response_of(context, fetching, ())
+    missing = node.partitions.unopened(unused(node, fetching.partitions))
     if missing:
         return opened_first(node, missing, lambda: _answer(context, request, order, fetching))
     return _answer(context, request, order, fetching)
@@ -58,12 +58,12 @@ def _answer(
     node = context.node
     denied: frozenset[str | UUID] = frozenset()
     if node.authorizer is not None:
-        denied = _denied(context, fetching.partitions, is_follower=order.is_follower)
-    reads = _reads(node, fetching.partitions, denied)
+        denied = denied_topics(context, fetching.partitions, is_follower=order.is_follower)
+    reads = reads_of(node, fetching.partitions, denied)
     reading = Reading(order, reads)
-    if not reading.go() or not _is_enough(request, order, reads):
+    if not reading.go() or not is_enough(request, order, reads):
         return _later(context, request, _Fetch(order, fetching, reads), reading)
-    return _response(context, fetching, reads, is_copy=order.is_follower)
+    return response_of(context, fetching, reads, is_copy=order.is_follower)
 
 
 class _Fetch:
@@ -85,10 +85,10 @@ async def _later(
     """Read what is not in memory; wait for enough bytes, an error or the time to pass."""
     node = context.node
     await finish(reading, node.reads)
-    if not _is_enough(request, asked.order, asked.reads):
+    if not is_enough(request, asked.order, asked.reads):
         await Wait(asked.order, asked.reads).wait(node.timers, request.max_wait_ms)
         await finish(Reading(asked.order, asked.reads), node.reads)
-    return _response(context, asked.fetching, asked.reads, is_copy=asked.order.is_follower)
+    return response_of(context, asked.fetching, asked.reads, is_copy=asked.order.is_follower)
 
 
 # -- the request -------------------------------------------------------------------------------
@@ -101,7 +101,8 @@ def replica_of(version: int, request: FetchRequest) -> int:
     return request.replica_state.replica_id
 
 
-def _order(context: RequestContext, request: FetchRequest) -> ReadOrder:
+def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
+    """What a request asks of all its partitions."""
     replica_id = replica_of(context.version, request)
     most = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is not None and replica_id < 0:
@@ -143,7 +144,7 @@ def _key(topic: str | UUID, partition: int) -> PartitionKey:
     return topic, partition
 
 
-def _denied(
+def denied_topics(
     context: RequestContext, partitions: Iterable[CachedPartition], *, is_follower: bool
 ) -> frozenset[str | UUID]:
     """Topics, by name or id as they were asked for, that the client may not read.
@@ -167,7 +168,7 @@ def _denied(
     )
 
 
-def _reads(
+def reads_of(
     node: Node, partitions: Iterable[CachedPartition], denied: frozenset[str | UUID]
 ) -> list[PartitionRead]:
     """All partitions, those that are not there behind the others, as Kafka answers."""
@@ -185,7 +186,7 @@ def _reads(
     return sorted(reads, key=lambda read: read.partition is None)
 
 
-def _unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
+def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
     """Those that no request of this session has found yet, by name."""
     for cached in partitions:
         if cached.partition is None or cached.partition.is_gone:
@@ -228,7 +229,7 @@ def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     return PartitionRead(cached, found)
 
 
-def _is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:
+def is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:
     """Whether there is no reason to wait."""
     return (
         request.max_wait_ms <= 0
@@ -265,13 +266,14 @@ def _refused(version: int, request: FetchRequest) -> FetchResponse:
     )
 
 
-def _response(
+def response_of(
     context: RequestContext,
     fetching: Fetching,
     reads: Sequence[PartitionRead],
     *,
     is_copy: bool = False,
 ) -> FetchResponse:
+    """The response, whose partitions are counted and noted in their session."""
     node = context.node
     if node.throttles is not None and not is_copy:
         silence = _silence(context, fetching, reads)
@@ -282,7 +284,7 @@ def _response(
         [(read.cached, read.answer) for read in reads], node.env.clock.monotonic_ms()
     )
     response = FetchResponse(
-        error_code=said.error_code, session_id=said.session_id, responses=_topics(said.partitions)
+        error_code=said.error_code, session_id=said.session_id, responses=topics_of(said.partitions)
     )
     if any(data.current_leader.leader_epoch >= 0 for _, data in said.partitions):
         for _, data in said.partitions:
@@ -303,7 +305,7 @@ def _silence(
 
     told = [(read.cached, read.answer) for read in reads]
     waits_ms = throttle_ms(
-        context, lambda: FetchResponse(responses=_topics(fetching.preview(told)))
+        context, lambda: FetchResponse(responses=topics_of(fetching.preview(told)))
     )
     if not waits_ms:
         return None
@@ -314,7 +316,7 @@ def _silence(
     )
 
 
-def _topics(told: Iterable[tuple[CachedPartition, PartitionData]]) -> list[FetchableTopic]:
+def topics_of(told: Iterable[tuple[CachedPartition, PartitionData]]) -> list[FetchableTopic]:
     """Partitions as the response has them: those of a topic together where they follow."""
     topics: list[FetchableTopic] = []
     last: str | UUID | None = None
