@@ -1,7 +1,8 @@
 """The target's side of a mirror: its topics are found or made, and held against what is coming."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from tidelog.cluster.offset_map import Partitioning
 from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
@@ -13,6 +14,7 @@ from tidelog.spark.jobs.mirror_plan import MirrorPlan
 from tidelog.spark.jobs.replay_source import Question, find
 from tidelog.spark.jobs.targets import make_topic, open_cluster
 from tidelog.spark.places import Place
+from tidelog.storage.topics import NewTopic, check_new
 from tidelog.types import IsolationLevel
 
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
@@ -60,39 +62,85 @@ def find_targets(
         InvalidRequest: It has fewer partitions than records keep.
         TargetLoses: It would refuse or lose records; nothing was written.
     """
-    found: dict[str, TopicFacts] = {}
-    notes: list[Finding] = []
-    pairs = plan.pairs
-    for topic in sorted({pairs[number].target for number in sources}):
-        numbers = [number for number in sorted(sources) if pairs[number].target == topic]
+    topics = sorted({plan.pairs[number].target for number in sources})
+    planned: dict[str, _Planned] = {}
+    loads: dict[int, Load] = {}
+    for topic in topics:
+        numbers = _numbers(plan, topic, sources)
         copied = [sources[number] for number in numbers]
-        found[topic] = _find_or_make(plan, topic, copied, env, create=create)
+        planned[topic] = _find_or_plan(plan, topic, copied, env, create=create)
         for number in numbers:
             is_new = is_new_from is not None and number >= is_new_from
-            load = _load(plan, number, sources[number], is_new=is_new)
-            findings = check_pair(plan, number, sources[number], found[topic], env, load)
+            loads[number] = _load(plan, number, sources[number], is_new=is_new)
+            findings = check_pair(
+                plan, number, sources[number], planned[topic].facts, env, loads[number]
+            )
+            ensure(_target(plan, number, planned[topic].facts), findings, force=force or not is_new)
+    found: dict[str, TopicFacts] = {}
+    notes: list[Finding] = []
+    for topic in topics:
+        found[topic] = _as_planned(plan, topic, planned[topic], env)
+        for number in _numbers(plan, topic, sources):
+            # Once more: brokers have defaults of their own for a topic that was made.
+            is_new = is_new_from is not None and number >= is_new_from
+            findings = check_pair(plan, number, sources[number], found[topic], env, loads[number])
             ensure(_target(plan, number, found[topic]), findings, force=force or not is_new)
             notes += findings
     return found, notes
 
 
-def _find_or_make(
+def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
+    """The pairs that are looked at and copy into a topic."""
+    return [number for number in sorted(sources) if plan.pairs[number].target == topic]
+
+
+class _Planned(NamedTuple):
+    """A topic of the target as it is, or as it would be.
+
+    Attributes:
+        facts: What it is checked by.
+        new: How it has to be made; None where it is there.
+        is_short: Whether it is there, and needs the partitions of `facts`.
+    """
+
+    facts: TopicFacts
+    new: NewTopic | None = None
+    is_short: bool = False
+
+
+def _find_or_plan(
     plan: MirrorPlan, topic: str, sources: Sequence[TopicFacts], env: Env, *, create: bool
-) -> TopicFacts:
-    level = IsolationLevel.READ_UNCOMMITTED
+) -> _Planned:
+    """Find a topic, or plan how it is made. Changes nothing."""
     count = max(source.partitions for source in sources)
     try:
-        there = read_topic(plan.target, topic, level, env)
-        if not create or plan.partitioning is not Partitioning.KEPT or there.partitions >= count:
-            return there
-        add_partitions(plan.target, topic, count, env)
-        return read_topic(plan.target, topic, level, env)
+        there = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
     except UnknownTopic as error:
         if not create:
             error.add_note(f"with create, {topic} is made at {plan.target} like its source")
             raise
-    make_topic(plan.target, topic, count, settings_like(sources[0].config, plan.target), env)
-    return read_topic(plan.target, topic, level, env)
+        new = NewTopic(topic, count, settings_like(sources[0].config, plan.target))
+        config = TopicConfig.parse(check_new(new)[0])[0]
+        empty = (0,) * count
+        return _Planned(TopicFacts(topic_id="", config=config, starts=empty, ends=empty), new)
+    if not create or plan.partitioning is not Partitioning.KEPT or there.partitions >= count:
+        return _Planned(there)
+    added = (0,) * (count - there.partitions)
+    return _Planned(
+        replace(there, starts=there.starts + added, ends=there.ends + added), is_short=True
+    )
+
+
+def _as_planned(plan: MirrorPlan, topic: str, planned: _Planned, env: Env) -> TopicFacts:
+    """Make a topic, or the partitions that it lacks; its facts then."""
+    new = planned.new
+    if new is not None:
+        make_topic(plan.target, topic, new.partitions, new.config, env)
+    elif planned.is_short:
+        add_partitions(plan.target, topic, planned.facts.partitions, env)
+    else:
+        return planned.facts
+    return read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
 
 
 def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:

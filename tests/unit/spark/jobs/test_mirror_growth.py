@@ -286,3 +286,15 @@ class TestSettings:
         assert "segment.jitter.ms" in growth.look(found)[1][0]
         with Directory.open(target) as directory:
             assert directory.topic("shop.orders").config.segment_jitter_ms == 0
+
+
+def test_nothing_is_made_where_any_target_would_lose_records(
+    source: str, target: str, env: Env
+) -> None:
+    make(source, "shop.returns", retention_ms="60000")
+    append(source, "shop.returns", 0, [NewRecord(value=b"old", timestamp=T0 - 120_000)])
+    plan = with_topics(shop(source, target), env)
+    with pytest.raises(TargetLoses):
+        find_targets(plan, read_sources(plan, env), env, create=True, force=False, is_new_from=0)
+    with Directory.open(target) as directory:
+        assert list(directory.topics()) == []
