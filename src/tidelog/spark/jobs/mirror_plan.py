@@ -20,6 +20,8 @@ STATE_VERSION: Final = 1
 _STARTS: Final = ("earliest", "latest")
 # What a name at the target says for the name at the source.
 TOPIC_WORD: Final = "{topic}"
+# So many topics are named in a title.
+TITLE_TOPICS: Final = 3
 # Topics in which brokers, or those who write to them, keep books: no pattern means them.
 _INTERNAL: Final = (
     "__consumer_offsets",
@@ -118,6 +120,14 @@ class MirrorPlan:
     def pairs(self) -> list[Pair]:
         """All topics, in the order that numbers them in an offset map."""
         return [*self.named, *self.found]
+
+    @property
+    def title(self) -> str:
+        """What Spark's UI calls the query, and its jobs by it."""
+        patterns = [each.pattern for each in self.sources if each.pattern is not None]
+        names = [*dict.fromkeys([*(pair.topic for pair in self.named), *patterns])]
+        more = f" and {len(names) - TITLE_TOPICS} more" if len(names) > TITLE_TOPICS else ""
+        return f"mirror of {', '.join(names[:TITLE_TOPICS])}{more} to {self.target}"
 
     @property
     def has_patterns(self) -> bool:

@@ -218,7 +218,7 @@ def _start(
     if is_connect(spark):
         shown = ClientBatches(plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id)
         sent = ServerBatches(plan=plan, options=options, mirror_id=mirror_id)
-    started = _query(rows, sent, options)
+    started = _query(rows, sent, options, plan.title)
     if isinstance(shown, ClientBatches):
         shown.started = started
     return Mirror(
@@ -324,11 +324,12 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
 
 
 def _query(
-    rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions
+    rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
 ) -> PatientQuery:
-    writer = rows.writeStream.foreachBatch(batches)
     # The very folder, also where Spark's own file system is another.
     folder = Path(f"{options.checkpoint}/{SPARK_DIR}").absolute()
+    # Spark runs no two queries of one name, nor any two with one checkpoint.
+    writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")
     writer = writer.option("checkpointLocation", folder.as_uri())
     if options.continuous:
         writer = writer.trigger(processingTime=f"{options.trigger_ms} milliseconds")

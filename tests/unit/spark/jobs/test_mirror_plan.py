@@ -44,6 +44,14 @@ class TestPlan:
         ]
         assert found.targets == ["all", "bills"]
 
+    def test_its_title_names_topics_and_target(self) -> None:
+        assert plan().title == "mirror of orders, bills to kafka://west:9092"
+        assert plan(topics=["a", "b", "c", "d", "e"]).title == (
+            "mirror of a, b, c and 2 more to kafka://west:9092"
+        )
+        patterns = plan(topics=["a"], pattern="east.*").title
+        assert patterns == "mirror of a, east.* to kafka://west:9092"
+
     def test_a_source_may_have_topics_of_its_own(self) -> None:
         found = plan(sources=[EAST, MirrorSource(NORTH, {"orders": "north"})], topics=["orders"])
         assert [pair.target for pair in found.pairs] == ["orders", "north"]
