@@ -184,6 +184,15 @@ class AppendClock:
         self._checked = True
         self._watch.accept()
 
+    def held_ms(self, jump: ClockJump) -> int:
+        """The time of an append that no clock may stop: the last one, or what the clock should say.
+
+        Args:
+            jump: Why `next_ms` has no other. It stays so for the next append.
+        """
+        self._last_ms = max(self._last_ms, jump.last_ms)
+        return self._last_ms
+
     def observe(self, append_ms: int) -> None:
         """Another clock, the leader's, gave records this append time: never run back behind it.
 

@@ -11,7 +11,7 @@ Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33.
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.errors import FencedLeaderEpoch, InvalidRequest
+from tidelog.errors import ClockJump, FencedLeaderEpoch, InvalidRequest
 from tidelog.record.builder import build_end_marker
 from tidelog.storage.active import UNKNOWN_MS
 from tidelog.storage.appends import AppendContext, AppendOrigin, AppendResult, ValidatedAppend
@@ -83,6 +83,7 @@ class Log(SteppingLog):
         transaction_version: int = 0,
         is_bounded: bool = False,
         is_checked: bool = False,
+        times_ms: tuple[int, int] | None = None,
     ) -> AppendResult:
         """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
 
@@ -96,6 +97,7 @@ class Log(SteppingLog):
             transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
             is_bounded: Whether a check that takes long raises LongCheck instead.
             is_checked: Whether the batches come from `check_append`.
+            times_ms: Append time and wall time; None to ask the clocks.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
@@ -107,9 +109,9 @@ class Log(SteppingLog):
         """
         if self._failure is not None or self._is_closed:
             self._ensure_writable()
-        append_ms, now_ms = self._append_times_ms()
+        append_ms, now_ms = self._append_times_ms() if times_ms is None else times_ms
         stamp_ms = now_ms if append_ms == UNKNOWN_MS else append_ms
-        if self._stamps_alone:
+        if self._stamps_alone and times_ms is None:
             stamp_ms = self._append_clock.next_ms()
         end, epoch = self._segments[-1].end_offset, self.leader_epoch
         batch = None
@@ -231,7 +233,8 @@ class Log(SteppingLog):
     ) -> AppendResult:
         """Append the marker that commits or aborts a producer's open transaction.
 
-        Where none is open the marker is written all the same, as Kafka does, and ends nothing.
+        Where none is open the marker is written all the same, as Kafka does, and ends nothing. No
+        clock stops a marker: a transaction that can't end holds up all that read committed records.
 
         Args:
             producer_id: Whose transaction.
@@ -244,14 +247,15 @@ class Log(SteppingLog):
         Raises:
             InvalidProducerEpoch: The epoch is older than the producer's, or not above it.
             TransactionCoordinatorFenced: A later coordinator has written a marker for it.
-            ClockJump, StorageFailure: As `append`.
+            StorageFailure: As `append`.
         """
+        times_ms = self._marker_times_ms()
         marker = build_end_marker(
             commit=commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=coordinator_epoch,
-            timestamp=self.context.env.clock.now_ms(),
+            timestamp=times_ms[1],
         )
         return self.append_batches(
             marker,
@@ -259,7 +263,18 @@ class Log(SteppingLog):
             owned=True,
             trusted=True,
             transaction_version=transaction_version,
+            times_ms=times_ms,
         )
+
+    def _marker_times_ms(self) -> tuple[int, int]:
+        """Append time and wall time of a marker, whatever the clock says."""
+        try:
+            if self._stamps_alone:
+                return UNKNOWN_MS, self._append_clock.next_ms()
+            return self._append_times_ms()
+        except ClockJump as jump:
+            held_ms = self._append_clock.held_ms(jump)
+            return held_ms if self._has_append_times else UNKNOWN_MS, held_ms
 
     def fence(self, leader_epoch: int) -> None:
         """Write under this epoch from now on.
