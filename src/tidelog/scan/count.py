@@ -128,7 +128,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
 def _count(planned: ScanPlan, env: Env | None) -> PartitionCount:
     stats = ScanStats()
     for split in planned.splits:
-        if split.size_bytes:
+        if split.size_bytes or any(piece.may_be_lost for piece in split.pieces):
             _read(split, env, stats)
             continue
         stats.counted += sum(piece.records for piece in split.pieces)

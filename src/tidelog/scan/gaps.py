@@ -59,13 +59,16 @@ def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[L
     """The offsets of a finished piece that no batch has, where that is a loss (`storage.gaps`)."""
     start = max(walked.next_offset, piece.start_offset)
     end = min(piece.limit_offset, piece.end_offset)
-    if not piece.is_closed or start >= end or not walked.is_dense:
+    has_bytes = piece.size_bytes > 0
+    if not piece.is_closed or start >= end or (has_bytes and not walked.is_dense):
         return ()
 
     def look(log_dir: LogDir) -> bool:
         reader = log_dir.reader(split.topic, split.partition)
         segment = reader.segment_of(start)
-        return isinstance(segment, ClosedSegment) and is_gap_loss(reader.context, segment)
+        if not isinstance(segment, ClosedSegment) or (segment.size_bytes > 0) != has_bytes:
+            return False
+        return is_gap_loss(reader.context, segment)
 
     is_loss = with_directory(split.directory, env, look)
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()

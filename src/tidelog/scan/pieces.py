@@ -201,6 +201,8 @@ class PieceFinder:
                 limit_offset=part.limit,
             )
             yield self._piece(segment, found, is_unknown=is_unknown)
+        elif start < end and isinstance(segment, ClosedSegment):
+            yield self._piece(segment, ZoneRange(0, 0, start, end), is_unknown=is_unknown)
 
     def _by_zones(
         self, segment: Segment, zones: ZoneMap, start: int, end: int, *, is_unknown: bool = False

@@ -202,6 +202,8 @@ class _SplitReader:
             self._next_offset = max(self._next_offset, piece.start_offset)
             if piece.size_bytes:
                 yield from self._read_piece(split, piece, aborted)
+            elif piece.may_be_lost:
+                self._lose(lost_behind(split, piece, Walked(piece.floor_offset), self._env))
             self.stats.without_time += piece.without_time
             self.stats.counted += piece.records
             self._next_offset = max(self._next_offset, piece.end_offset)

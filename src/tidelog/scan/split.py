@@ -106,6 +106,12 @@ class Piece:
         """How many bytes a reader of the piece reads; 0 where what it holds is known already."""
         return self.end_position - self.start_position
 
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether it is all of a finished segment without a byte, and nothing is known of it."""
+        is_told = self.records > 0 or self.without_time > 0
+        return self.is_closed and self.end_position == 0 and not is_told
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:

@@ -17,11 +17,11 @@ from typing import Final
 
 from tidelog.config import CLEANUP_COMPACT, TopicConfig
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, LostOffsets
+from tidelog.errors import CorruptFile, LostOffsets, OffsetsGone
 from tidelog.storage import files, text_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.compaction_history import HISTORY_FILE
-from tidelog.storage.segment import SegmentContext
+from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import TopicPartition
 
@@ -39,6 +39,14 @@ def is_gap_loss(context: SegmentContext, segment: ClosedSegment) -> bool:
         return False
     zones = segment.zones
     return zones is None or zones.end_offset < segment.end_offset
+
+
+def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
+    """Raise OffsetsGone where a segment lacks offsets [start, end) and that is a loss."""
+    if start < end and isinstance(segment, ClosedSegment):
+        context = segment.context
+        if is_gap_loss(context, segment):
+            raise OffsetsGone((lost_gap(context.topic_partition, start, end),))
 
 
 def was_never_cleaned(

@@ -146,7 +146,7 @@ def find_damage(
     if course.end_offset >= recovery_point and course.size_bytes >= size:
         return None
     place, expected = course.size_bytes, course.end_offset
-    behind, proof = None, []
+    behind, proof, end = None, [], recovery_point
     if expected < recovery_point:
         proof.append(f"all records below offset {recovery_point} were on disk")
     if place < size:
@@ -155,12 +155,13 @@ def find_damage(
         )
         if behind is not None:
             proof.append(f"a sound batch stands behind, at position {behind}")
-        elif _has_right_checksum(file, path, place, size):
+            end = _end_behind(file, path, base_offset, behind, size)
+        elif (count := _offsets_with_right_checksum(file, path, place, size)) > 0:
             proof.append("the batch's checksum is right")
+            end = expected + count
     if not proof:
         return None
     reason = course.problem or _missing(place, size)
-    end = recovery_point if behind is None else _end_behind(file, path, base_offset, behind, size)
     return Damage(
         damaged(path, place, expected, f"{reason}; {' and '.join(proof)}"),
         place,
@@ -169,12 +170,14 @@ def find_damage(
     )
 
 
-def _has_right_checksum(file: File, path: str, position: int, size: int) -> bool:
-    """Whether a whole batch lies at a position, whatever offsets it has."""
+def _offsets_with_right_checksum(file: File, path: str, position: int, size: int) -> int:
+    """How many offsets a whole batch at a position takes, whatever they are; 0 where none lies."""
     with suppress(CorruptData):
         for _, batch in walk_file(file, path, position, size):
-            return batch.is_valid()
-    return False
+            if batch.is_valid():
+                return max(batch.last_offset_delta, 0) + 1 if batch.magic == MAGIC_2 else 1
+            break
+    return 0
 
 
 def damaged(path: str, position: int, offset: int, reason: str) -> DamagedLog:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import MissingDependency, OffsetOutOfRange, OffsetsGone
+from tidelog.errors import MissingDependency, OffsetOutOfRange
 from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
 from tidelog.storage import lookup
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.gaps import is_gap_loss, lost_gap
+from tidelog.storage.gaps import ensure_no_gap
 from tidelog.storage.loaded_log import LoadedLog
 from tidelog.storage.loading import load_producer_states
 from tidelog.storage.producers import ProducerStates
@@ -42,6 +42,11 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
         f"{name}: the append time of {count} records before the answer is unknown; any of them may"
         " be that late"
     )
+
+
+def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
+    """The records of a slice; raises OffsetsGone where it lacks some without a reason."""
+    ensure_no_gap(part.segment, *(yield from records_of(part, aborted)))
 
 
 class LogReader(LoadedLog):
@@ -310,6 +315,7 @@ class LogReader(LoadedLog):
         end: int | None = None,
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        fails_on_gaps: bool = False,
     ) -> Iterator[LogSlice]:
         """Byte ranges that hold the offsets [start, end) that a reader of that isolation sees.
 
@@ -317,6 +323,7 @@ class LogReader(LoadedLog):
             start: First offset, the log start where None.
             end: Offset behind the last one, the visible end where None.
             isolation: READ_COMMITTED stops at the last stable offset.
+            fails_on_gaps: Raise OffsetsGone at an empty segment whose records are lost.
 
         Raises:
             OffsetOutOfRange: `start` is below the log start or beyond the log end.
@@ -329,7 +336,8 @@ class LogReader(LoadedLog):
                 first, self._log_start_offset, self.log_end_offset, where=str(self.topic_partition)
             )
         last = visible if end is None else min(end, visible)
-        return slices(self._segments, first, last) if first < last else iter(())
+        on_empty = ensure_no_gap if fails_on_gaps else None
+        return slices(self._segments, first, last, on_empty) if first < last else iter(())
 
     def records(
         self,
@@ -346,23 +354,15 @@ class LogReader(LoadedLog):
             CorruptData: A damaged batch; names file, position and offset.
         """
         aborted = self.aborted_filter(isolation, start, end)
-        for part in self.slices(start, end, isolation=isolation):
-            yield from self._records_of(part, aborted)
-
-    def _records_of(self, part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
-        """The records of a slice; raises OffsetsGone where it lacks some without a reason."""
-        start, end = yield from records_of(part, aborted)
-        if start >= end or not isinstance(part.segment, ClosedSegment):
-            return
-        if is_gap_loss(self.context, part.segment):
-            raise OffsetsGone((lost_gap(self.topic_partition, start, end),))
+        for part in self.slices(start, end, isolation=isolation, fails_on_gaps=True):
+            yield from _records_of(part, aborted)
 
     def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
         """All of `records`, each with its append time where that is known."""
         aborted = self.aborted_filter(isolation)
-        for part in self.slices(isolation=isolation):
+        for part in self.slices(isolation=isolation, fails_on_gaps=True):
             times = self.append_times_of(part.segment)
-            for record in self._records_of(part, aborted):
+            for record in _records_of(part, aborted):
                 yield appended_at(record, times.time_at(record.offset))
 
     @typed_read

@@ -22,7 +22,7 @@ from tidelog.record.record import Record
 from tidelog.record.views import Batch
 from tidelog.storage.appends import LOOP_BYTES, LOOP_RECORDS
 from tidelog.storage.proof import position_before, time_floor
-from tidelog.storage.reading import checked_records
+from tidelog.storage.reading import checked_records, ensure_there
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.types import NO_TIMESTAMP, Codec, OffsetAndTimestamp, TimestampType
 
@@ -181,6 +181,7 @@ def find_from(
         found = search(segment, target, floor_offset)
         if found is not None:
             return found
+        ensure_there(segment, segment.end_offset)
     return None
 
 
@@ -200,6 +201,7 @@ def find_by_append_time(
             found = _first_record(segment, first, end, target, append_ms)
             if found is not None:
                 return found
+        ensure_there(segment, segment.end_offset)
     return None
 
 
@@ -308,6 +310,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
                 if record.offset >= floor_offset and record.timestamp > largest:
                     best = answer(record.offset, record.timestamp, batch)
                     largest = record.timestamp
+        ensure_there(segment, segment.end_offset)
     return best
 
 

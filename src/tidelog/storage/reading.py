@@ -4,7 +4,7 @@ Owns `LogSlice`, the unit that reads and scans work on: whole batches of one seg
 offsets that are wanted of them. Reads no records.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -116,8 +116,19 @@ def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
     return _end_position(segment, end)
 
 
-def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSlice]:
+def slices(
+    segments: Sequence[Segment],
+    start: int,
+    end: int,
+    on_empty: Callable[[Segment, int, int], None] | None = None,
+) -> Iterator[LogSlice]:
     """The parts of all segments that may hold offsets [start, end), in order.
+
+    Args:
+        segments: Those of the log.
+        start: First offset.
+        end: Offset behind the last one.
+        on_empty: Told, in turn, which of these offsets a segment without a byte should hold.
 
     Raises:
         DamagedLog: Behind the last part, where offsets that were on disk are in no file.
@@ -129,6 +140,8 @@ def slices(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogSli
             part = slice_segment(segment, start, end)
         if part is not None:
             yield part
+        elif on_empty is not None:
+            on_empty(segment, max(start, segment.base_offset), min(end, segment.end_offset))
         ensure_there(segment, end)
 
 

@@ -122,3 +122,45 @@ def test_doctor_names_the_offsets(tmp_path: Path) -> None:
     (finding,) = found
     assert f"offsets {bases[2]} to {bases[3] - 1}" in finding.damage
     assert finding.offset == bases[2]
+
+
+def empty(root: Path, base: int) -> None:
+    """No byte of a segment's log is left."""
+    (root / f"{TOPIC}-0" / f"{base:020d}.log").write_bytes(b"")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("read", READERS)
+def test_a_finished_segment_without_a_byte_is_lost(
+    tmp_path: Path, read: Callable[[str], int], number: int
+) -> None:
+    bases = make(tmp_path, DELETE)
+    empty(tmp_path, bases[number])
+    with pytest.raises(OffsetsGone, match=f"offsets {bases[number]} to {bases[number + 1]}"):
+        read(str(tmp_path))
+
+
+def test_parts_of_a_log_lose_what_an_empty_segment_had_of_them(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    empty(tmp_path, bases[2])
+    first, end = bases[2], bases[3]
+    with tidelog.open(str(tmp_path)) as log:
+        reader = log.partition(TOPIC, 0)
+        assert len(list(reader.records(0, first))) == first
+        assert len(list(reader.records(end, 60))) == 60 - end
+        for start, stop in ((first, end), (first + 1, end - 1), (first - 1, first + 1)):
+            with pytest.raises(OffsetsGone, match=f"offsets {max(start, first)} to {stop}"):
+                list(reader.records(start, stop))
+    options, stats = scan.ReadOptions(fail_on_data_loss=False), scan.ScanStats()
+    table = scan.to_table(scan.plan(str(tmp_path), TOPIC), ["offset"], options=options, stats=stats)
+    assert table.num_rows == 60 - (end - first)
+    assert [(lost.start, lost.end) for lost in stats.lost] == [(first, end)]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_an_empty_segment_of_a_compacted_topic_is_none(
+    tmp_path: Path, read: Callable[[str], int]
+) -> None:
+    bases = make(tmp_path, COMPACT)
+    empty(tmp_path, bases[2])
+    assert read(str(tmp_path)) == 60 - (bases[3] - bases[2])

@@ -40,6 +40,7 @@ from tidelog.storage.checks.repair import repair
 from tidelog.storage.files import write_atomically
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_reader import LogReader
+from tidelog.types import INT64_MAX, ClockName
 
 LOG = "00000000000000000000.log"
 MARKER = f"{PATH}/.kafka_cleanshutdown"
@@ -84,6 +85,14 @@ def drain(reader: LogReader) -> tuple[list[int], CorruptBatch | None]:
     except CorruptBatch as error:
         return found, error
     return found, None
+
+
+def log_time(reader: LogReader, clock: ClockName) -> int | None:
+    """The offset found behind all times that are there; None where the search meets damage."""
+    with suppress(CorruptBatch):
+        found = reader.offset_for_time(INT64_MAX, clock=clock)
+        return -1 if found is None else found.offset
+    return None
 
 
 def scan(env: SeededEnv) -> list[int]:
@@ -152,6 +161,11 @@ def test_a_closed_log_that_was_cut_is_refused(size: int) -> None:
     assert error.offset == size // SIZE
     with pytest.raises(CorruptBatch):
         scan(env)
+    seen = LogDir.open(PATH, env=env).reader(TOPIC, 0)
+    times = [log_time(seen, clock) for clock in ClockName]
+    with pytest.raises(CorruptBatch):
+        seen.max_timestamp()
+    assert times == [None, None]
     directory, log = reopen(env)
     with pytest.raises(DamagedLog):
         put(log, 9)
@@ -213,6 +227,34 @@ class TestAfterAHardStop:
         with pytest.raises(DamagedLog, match="nothing proves"):
             put(log, 9)
         assert read(env, LOG) == bytes(data)
+
+    @pytest.mark.parametrize("first", [0, COUNT - 2, 2**40, -1])
+    def test_a_whole_batch_with_offsets_that_can_t_be_hides_none_before_it(
+        self, first: int
+    ) -> None:
+        env = stopped(clean=False)
+        at = (COUNT - 1) * SIZE
+        data = bytearray(read(env, LOG))
+        data[at : at + 8] = first.to_bytes(8, "big", signed=True)
+        write(env, LOG, bytes(data))
+        found, error = before_damage(env)
+        assert found == list(range(COUNT - 1))
+        assert error is not None
+        assert (error.position, error.offset) == (at, COUNT - 1)
+        with pytest.raises(CorruptBatch):
+            scan(env)
+        _, log = reopen(env)
+        assert log.log_end_offset == COUNT
+        assert drain(log)[0] == list(range(COUNT - 1))
+        assert read(env, LOG) == bytes(data)
+
+    def test_a_batch_that_was_written_twice_hides_none_before_it(self) -> None:
+        env = stopped(clean=False)
+        write(env, LOG, read(env, LOG) + read(env, LOG)[-SIZE:])
+        found, error = before_damage(env)
+        assert found == list(range(COUNT))
+        assert error is not None
+        assert error.offset == COUNT
 
     def test_a_gap_that_a_follower_has_written_is_believed(self) -> None:
         env, directory, log = new_log()
