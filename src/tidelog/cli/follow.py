@@ -248,11 +248,14 @@ def _verdict(
         return ExitCode.FINDINGS
     if options.once and stopped.is_set() and not follower.is_caught_up:
         return ExitCode.INTERRUPTED
-    groups = follower.group_count
+    groups, copies = follower.group_count, follower.copies.values()
+    # How far the leader is gets known with the first answer to Fetch.
+    begun = sum(copy.high_watermark is not None for copy in copies)
+    count = f"{begun} of {len(copies)}" if begun < len(copies) else f"{begun}"
     if follower.is_promoted:
         surroundings.say("somebody has asked for the end of following (`tidelog standby promote`)")
     surroundings.say(
-        f"{len(follower.copies)} partitions of {follower.place} copied to {options.data},"
+        f"{count} partitions of {follower.place} copied to {options.data},"
         f" offsets of {groups} groups"
     )
     return ExitCode.OK

@@ -153,6 +153,26 @@ class TestGoingOn:
         assert standby.run(once=False) == 1
         assert "what the leader has had since is not here" in standby.err.getvalue()
 
+    def test_a_partition_that_no_answer_came_for_is_not_copied(self, standby: Standby) -> None:
+        leader, seams = standby.leader, standby.leader.seams(standby.env)
+
+        def pause(seconds: float) -> None:
+            standby.env.clock.advance(int(seconds * 1000))
+            standby.stopped.set()
+
+        leader.seams = lambda env: replace(seams, pause=pause)  # type: ignore[method-assign]
+        asked = leader.answer
+
+        def answer(frame: bytes, node: int = 0) -> bytes:
+            found = asked(frame, node)
+            if "Fetch" in leader.asked:
+                raise OSError("closed")
+            return found
+
+        leader.answer = answer  # type: ignore[method-assign,assignment]
+        assert standby.run(once=False) == 1
+        assert "0 of 1 partitions of leader:9092 copied to /standby" in standby.err.getvalue()
+
 
 class TestArguments:
     @pytest.mark.parametrize(
