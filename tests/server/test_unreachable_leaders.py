@@ -1,5 +1,6 @@
 """A partition whose leader can't be reached is an error that names it, never an empty partition."""
 
+import io
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -9,18 +10,30 @@ from tests.commanding import Shell
 from tests.relay import DEAD_ADDRESS, Led, Relay
 
 import tidelog
+from tidelog.cli.main import run
 from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster.codes import LEADER_NOT_AVAILABLE
 from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.cluster.view import Committed
+from tidelog.env import os_env
 from tidelog.errors import ClusterFailure
 from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages.metadata import MetadataResponse
 from tidelog.server.in_process import Broker
 from tidelog.spark.backend import open_backend
+from tidelog.spark.jobs.audit_plan import Question as AuditQuestion
+from tidelog.spark.jobs.audit_plan import Side, plan_side
+from tidelog.spark.jobs.mirror_places import read_topic
+from tidelog.spark.jobs.mirror_plan import MirrorPlan, MirrorSource
+from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_targets import find_targets
+from tidelog.spark.jobs.replay_source import Question as ReplayQuestion
+from tidelog.spark.jobs.replay_source import find
 from tidelog.spark.limits import NO_LIMITS
+from tidelog.spark.places import Place
 from tidelog.spark.source_options import read_source_options
-from tidelog.types import NewRecord, TopicPartition
+from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -105,6 +118,59 @@ def test_a_spark_job_fails_when_it_is_planned(half: str) -> None:
             backend.plan_batch(NO_LIMITS)
         with pytest.raises(ClusterFailure, match=NAMED):
             backend.bounds([HERE, GONE])
+
+
+CLIENT = {"request.timeout.ms": str(int(TIMEOUT_S * 1000))}
+AUDITED = AuditQuestion(
+    start_ms=None, end_ms=None, isolation=IsolationLevel.READ_COMMITTED, split_bytes=1, tasks=1
+)
+PLANS: dict[str, Callable[[Place, Place], object]] = {
+    "mirror from it": lambda half, _: read_topic(
+        half, "t", IsolationLevel.READ_COMMITTED, os_env()
+    ),
+    "mirror to it": lambda half, whole: _mirror_targets(whole, half),
+    "audit": lambda half, _: plan_side(Side(letter="a", place=half), ["t"], AUDITED, ()),
+    "replay": lambda half, _: find(ReplayQuestion(place=half, topic="t")),
+    "replay of a range": lambda half, _: find(
+        ReplayQuestion(place=half, topic="t", times=(0, None))
+    ),
+}
+
+
+def _mirror_targets(source: Place, target: Place) -> object:
+    plan = MirrorPlan(sources=(MirrorSource(source, {"t": "t"}),), target=target)
+    env = os_env()
+    facts = read_sources(plan, env)
+    return find_targets(plan, facts, env, create=True, force=False, is_new_from=0)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_job_fails_when_it_is_planned(half: str, broker: Broker, plan: str) -> None:
+    places = [
+        Place.parse(f"kafka://{address}", client=CLIENT)
+        for address in (half, broker.bootstrap_servers)
+    ]
+    with pytest.raises(ClusterFailure, match=NAMED):
+        PLANS[plan](*places)
+
+
+@pytest.mark.parametrize("is_source", [True, False])
+@pytest.mark.parametrize("more", [("--execute",), ("--verify",)])
+def test_a_failover_fails(
+    half: str, broker: Broker, more: tuple[str, ...], *, is_source: bool
+) -> None:
+    with tidelog.connect(half) as log:
+        log.cluster.commit("g", {HERE: Committed(10), GONE: Committed(20)})
+    whole = broker.bootstrap_servers
+    places = ("--from", half, "--to", whole) if is_source else ("--from", whole, "--to", half)
+    err = io.StringIO()
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})
+    wait = ("--timeout", "2s", "--max-latency", "1m")
+    code = run(["failover", "--group", "g", *places, *wait, *more], surroundings)
+    assert code == ExitCode.ERROR
+    assert re.search(NAMED, err.getvalue()), err.getvalue()
+    assert "Traceback" not in err.getvalue()
 
 
 def test_partitions_that_can_be_reached_still_answer(half: str) -> None:

@@ -89,7 +89,9 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
     """
     ignored = sorted(_IGNORED & options.client.keys())
     given = {name: text for name, text in options.client.items() if name not in _IGNORED}
-    timeouts = [_number(name, given.pop(name)) for name in _TIMEOUTS if name in given]
+    timeout_s = question_timeout_s(given)
+    for name in _TIMEOUTS:
+        given.pop(name, None)
     is_plain = given.keys() <= _PLAIN | _IGNORED_DIRECTLY and (
         given.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
     )
@@ -104,7 +106,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
     return BrokerSettings(
         client=translate_settings(renamed),
         fetch=fetch,
-        timeout_s=min(max(timeouts) / 1000, TIMEOUT_MAX_S) if timeouts else TIMEOUT_S,
+        timeout_s=timeout_s,
         poll_records=poll_records,
         group=group,
     )
@@ -126,6 +128,16 @@ def _fetch(given: Mapping[str, str], options: SourceOptions) -> FetchSettings:
         timeout_ms=options.poll_timeout_ms,
         **numbers,
     )
+
+
+def question_timeout_s(given: Mapping[str, str]) -> float:
+    """How long a request to the brokers may take, by the settings of a client, in seconds.
+
+    Raises:
+        ConfigError: One that is no number.
+    """
+    timeouts = [_number(name, given[name]) for name in _TIMEOUTS if name in given]
+    return min(max(timeouts) / 1000, TIMEOUT_MAX_S) if timeouts else TIMEOUT_S
 
 
 def _number(name: str, text: str) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tidelog.config import ConfigNote, TopicConfig
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
+from tidelog.spark.broker_settings import question_timeout_s
 from tidelog.spark.jobs.checks import Target
 from tidelog.spark.places import Place
 from tidelog.storage.topics import NewTopic, check_new
@@ -28,7 +29,8 @@ def open_cluster(place: Place) -> "Cluster":
     from tidelog.cluster.connection import connect
     from tidelog.cluster.properties import translate_settings
 
-    return connect(place.address, translate_settings(place.client))
+    settings = translate_settings(place.client)
+    return connect(place.address, settings, timeout_s=question_timeout_s(place.client))
 
 
 def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
