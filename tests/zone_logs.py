@@ -96,7 +96,7 @@ class MemorySegment:
 @st.composite
 def _legacy(draw: st.DrawFn, base_offset: int) -> bytes:
     records = st.builds(
-        NewRecord, key=contents, value=contents, timestamp=st.integers(-1, 50) | times
+        NewRecord.of_log, key=contents, value=contents, timestamp=st.integers(-1, 50) | times
     )
     magic = draw(st.sampled_from((0, 1)))
     return bytes(

@@ -8,6 +8,7 @@ from tests.contracts.kernel_logs import contents, headers
 from tidelog.record.batch import RecordBatch, build_batch
 from tidelog.record.columns import HEADERS, decode
 from tidelog.record.encode import encode_table
+from tidelog.record.header import assign_offset
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType
 
 NOW_MS = 77
@@ -81,6 +82,11 @@ def test_batches_end_before_they_grow_too_large(records: list[NewRecord], batch_
 def test_columns_come_back_equal(records: list[NewRecord], batch_bytes: int) -> None:
     table = as_table(records)
     names = ("key", "value", "headers")
-    log = b"".join(encode_table(table, now_ms=NOW_MS, batch_bytes=batch_bytes))
+    log, offset = bytearray(), 0
+    for part in encode_table(table, now_ms=NOW_MS, batch_bytes=batch_bytes):
+        at = len(log)
+        log += part
+        assign_offset(log, at, offset, 0)
+        offset += RecordBatch(part).record_count
     found = pa.Table.from_batches(decode(log, columns=names))
     assert found.to_pylist() == table.select(list(names)).to_pylist()

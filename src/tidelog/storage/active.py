@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidelog.record.batch import RecordBatch
-from tidelog.record.offset_order import first_known_offset
 from tidelog.record.views import Batch
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
@@ -202,12 +201,8 @@ class ActiveSegment(TailSegment):
             files.writev_fully(self._log_file.get(), buffers, position)
         if self._first_timestamp is None and position == 0:
             self._first_timestamp = first.max_timestamp
-        end = self.end_offset
         for batch in batches:
-            if first_known_offset(batch) > end:  # a follower's gap: the entry proves it later
-                self._bytes_since_entry = self._interval_bytes + 1
             self._index(batch, position)
-            end = batch.next_offset
             position += batch.size_bytes
         self._write_index_entries()
         last = batches[-1]

@@ -6,9 +6,11 @@ Source: Kafka 4.x UnifiedLog (truncateFullyAndStartAt, maybeIncrementLogStartOff
 from collections.abc import Mapping, Sequence
 
 from tidelog.errors import InvalidRequest, OffsetOutOfRange
+from tidelog.record.offset_order import first_known_offset
 from tidelog.record.views import Batch
 from tidelog.storage import truncation
 from tidelog.storage.compaction_history import cut_history
+from tidelog.storage.log_end import has_copied_gaps, mark_copied_gaps
 from tidelog.storage.lookup import stamped_ms
 from tidelog.storage.roll import RollReason
 from tidelog.storage.segment import iterate_batches
@@ -17,6 +19,8 @@ from tidelog.storage.trimming import TrimmingLog
 
 class FollowingLog(TrimmingLog):
     """A partition that can begin where its leader's log begins."""
+
+    _has_copied_gaps = False
 
     @property
     def has_records(self) -> bool:
@@ -166,6 +170,15 @@ class FollowingLog(TrimmingLog):
                 return last
         return None
 
+    def _note_gaps(self, batches: Sequence[Batch]) -> None:
+        """Mark the partition before the first batch that leaves a gap is copied into it."""
+        if self._has_copied_gaps or not _leave_gaps(batches, self.log_end_offset):
+            return
+        fs, directory = self.context.env.files, self.context.directory
+        if not has_copied_gaps(fs, directory):
+            self._guarded(directory, "note gaps", lambda: mark_copied_gaps(fs, directory))
+        self._has_copied_gaps = True
+
     def _note_stamps(self, batches: Sequence[Batch]) -> None:
         """Remember the leader's append time where batches carry it, as the draft of KIP-32 asks.
 
@@ -175,3 +188,11 @@ class FollowingLog(TrimmingLog):
             stamped = stamped_ms(batch)
             if stamped is not None:
                 self._append_clock.observe(stamped)
+
+
+def _leave_gaps(batches: Sequence[Batch], next_offset: int) -> bool:
+    for batch in batches:
+        if first_known_offset(batch) > next_offset:
+            return True
+        next_offset = batch.next_offset
+    return False

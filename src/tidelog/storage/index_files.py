@@ -42,18 +42,16 @@ class IndexBuilder:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
 
-    def add(self, batch: Batch, position: int, *, is_noted: bool = False) -> None:
+    def add(self, batch: Batch, position: int) -> None:
         """Take the next batch, which lies at `position`; `offset_order` has taken its offsets.
 
-        A position has 31 bits: what lies behind is found by a walk from the last entry. One that
-        `is_noted` gets an entry in any case, which proves a gap before it (`log_end`).
+        A position has 31 bits: what lies behind is found by a walk from the last entry.
         """
         last_offset = batch.last_offset
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp
             self.max_timestamp_offset = last_offset
-        wanted = self._last_position + (0 if is_noted else self._interval_bytes)
-        if INT32_MAX >= position > wanted:
+        if INT32_MAX >= position > self._last_position + self._interval_bytes:
             if not self.offset_index.is_full:
                 self.offset_index.append(last_offset, position)
             if not self.time_index.is_full:

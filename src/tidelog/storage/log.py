@@ -182,6 +182,7 @@ class Log(SteppingLog):
         for batch in valid.batches:
             if batch.is_control and batch.has_producer_id:
                 ProducerStates().update(batch)  # once written, a marker can't be refused any more
+        self._note_gaps(valid.batches)
         now_ms = self.context.env.clock.now_ms()
         self._write(valid, append_ms, AppendOrigin.REPLICATION, now_ms)
         self._append_clock.observe(append_ms)

@@ -30,7 +30,7 @@ from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import LogDirOptions, reach
 from tidelog.storage.handles import as_storage_failure, typed_reads
 from tidelog.storage.log import Log, LogOptions
-from tidelog.storage.log_end import RecordedEnd
+from tidelog.storage.log_end import RecordedEnd, has_copied_gaps
 from tidelog.storage.log_openings import Submit
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import SegmentContext
@@ -384,7 +384,7 @@ class LogDir(TopicDeletion):
             watch=TrustedClock(self.env.clock) if name.topic in INTERNAL_TOPICS else self._watch,
             recovery_point=recovery_point,
             clean_end=clean_end,
-            is_own=not info.foreign,
+            is_own=self._is_dense(name, info),
             log_start_offset=self._start_of(name, recorded),
             body_check=self._options.body_check,
             lower_checkpoints=lambda offset, end: self._checkpoints.lower(name, offset, end),
@@ -436,7 +436,6 @@ class LogDir(TopicDeletion):
         info: TopicInfo,
         overlay: Mapping[str, str],
     ) -> SegmentContext:
-        is_own = not info.foreign
         return SegmentContext(
             env=self.env,
             directory=f"{self.path}/{files.partition_dir_name(name)}",
@@ -447,8 +446,15 @@ class LogDir(TopicDeletion):
             maps=self._maps,
             report=self.report,
             overlay=overlay,
-            recorded_end=lambda fresh: self._recorded_end(name, is_dense=is_own, fresh=fresh),
+            recorded_end=lambda fresh: self._recorded_end(
+                name, is_dense=self._is_dense(name, info), fresh=fresh
+            ),
         )
+
+    def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
+        """Whether all appends to a partition are those of a leader, which leave no gap."""
+        directory = f"{self.path}/{files.partition_dir_name(name)}"
+        return not info.foreign and not has_copied_gaps(self.env.files, directory)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The topic's partitions, ascending; raises UnknownTopic.

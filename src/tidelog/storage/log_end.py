@@ -13,7 +13,8 @@ Then the bytes are damage (`DamagedLog`). Nothing cuts or overwrites them by its
 
 Offsets lie outside of a batch's checksum, so a jump of the last batch needs a proof, too: a
 recovery point at or behind its end, an index entry or a row of append times that names it, or a
-compaction that went so far. Appends of a leader leave no gap.
+compaction that went so far. Appends of a leader leave no gap. A partition that copies a compacted
+leader has gaps anywhere, and a mark that says so (`COPIED_GAPS_FILE`).
 
 Source: docs/recovery.md.
 """
@@ -23,13 +24,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.env import File
+from tidelog.env import File, FileSystem
 from tidelog.errors import CorruptData, DamagedLog
 from tidelog.record.header import MAGIC_2
 from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
 from tidelog.record.views import Batch
 from tidelog.storage.handles import walk_file
 from tidelog.storage.resync import next_sound_batch
+
+# Empty: offsets are missing before a batch that was copied from a leader.
+COPIED_GAPS_FILE: Final = "tidelog-copied-gaps"
+
+
+def has_copied_gaps(fs: FileSystem, directory: str) -> bool:
+    """Whether a partition has copied batches before which offsets are missing."""
+    return fs.exists(f"{directory}/{COPIED_GAPS_FILE}")
+
+
+def mark_copied_gaps(fs: FileSystem, directory: str) -> None:
+    """Leave the mark of copied gaps in a partition; durable when it returns.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    fs.open(f"{directory}/{COPIED_GAPS_FILE}", write=True, create=True).close()
+    fs.sync_dir(directory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ class OpeningLog(LogReader):
             _LOGGER.error(
                 "%s is offline: %s; nothing is appended to it until `tidelog reopen`, or a restart",
                 self.topic_partition,
-                failure,
+                str(failure),  # the error itself holds the request that has met it
             )
         # One that is never raised: frames of one that is hold the request that has met it.
         self._failure = StorageFailure(failure.path, failure.operation, failure.reason)

@@ -172,7 +172,7 @@ def recover(
         base = bases[number]
         if number > first:
             _take_ends(context, base, states)
-        scan = _scan(context, base, states, epochs, recorded)
+        scan = _scan(context, base, states, epochs)
         report.scanned_segments += 1
         later = bases[number + 1 :]
         has_hole = _has_hole(context, base, scan, later, log_start_offset)
@@ -244,7 +244,7 @@ def find_refusal(
     first = _first_scanned(bases, recorded)
     for number in range(first, len(bases)):
         base, later = bases[number], bases[number + 1 :]
-        scan = _scan(context, base, ProducerStates(), LeaderEpochs(), recorded)
+        scan = _scan(context, base, ProducerStates(), LeaderEpochs())
         has_hole = _has_hole(context, base, scan, later, log_start_offset)
         damage = _damage(context, base, scan, later, recorded, has_hole=has_hole)
         if damage is not None or scan.problem is not None or has_hole:
@@ -256,7 +256,7 @@ def build_derived(
     context: SegmentContext, base: int, states: ProducerStates, epochs: LeaderEpochs
 ) -> None:
     """Build a segment's indexes; `states` are the producers' before it. Raises OSError."""
-    _write_derived(context, base, _scan(context, base, states, epochs, RecordedEnd()))
+    _write_derived(context, base, _scan(context, base, states, epochs))
 
 
 def _first_scanned(bases: Sequence[int], recorded: RecordedEnd) -> int:
@@ -324,7 +324,6 @@ def _scan(
     base: int,
     states: ProducerStates,
     epochs: LeaderEpochs,
-    recorded: RecordedEnd,
 ) -> _Scan:
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
@@ -339,8 +338,7 @@ def _scan(
             except CorruptData as error:
                 raise error.located(path, position - batch.at) from error
             course.take(batch, position)
-            is_noted = course.jump is not None and course.end_offset > recorded.recovery_point
-            scan.indexes.add(batch, position, is_noted=is_noted and recorded.is_dense)
+            scan.indexes.add(batch, position)
             if batch.leader_epoch > epochs.latest_epoch:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
     except CorruptData as error:

@@ -122,7 +122,7 @@ def test_usage(spark: "SparkSession", tmp_path: Path) -> None:
     assert unknown.code == 3
     assert "what is it? Give --format, one of parquet, csv" in unknown.err
     missing = tidelog("spark", "replay", tmp_path / "none", "t", "--to", "console")
-    assert missing.code == 1
+    assert missing.code == 3
     assert "Traceback" not in missing.err
     gone = tidelog("spark", "bootstrap", tmp_path / "gone.parquet", "t", "--to", tmp_path)
     assert gone.code == 1

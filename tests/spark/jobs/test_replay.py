@@ -254,7 +254,7 @@ def test_what_can_not_be(spark: "SparkSession", nothing: str, tmp_path: Path) ->
         replay(spark, nothing, "flights", to=nothing)
     with pytest.raises(InvalidRequest, match="a console remembers nothing"):
         replay(spark, nothing, "flights", to="console", progress=str(tmp_path / "p"))
-    with pytest.raises(InvalidRequest, match="partitions 'same': keep or key"):
+    with pytest.raises(InvalidRequest, match="partitions is 'same'; give one of keep, key"):
         replay(spark, nothing, "flights", to="console", partitions="same")
     with pytest.raises(InvalidRequest, match="now to 5 holds nothing"):
         replay(spark, nothing, "flights", to="console", start="now", end=5)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import Progress
 
+import tidelog
 from tidelog.cli import spark_session
 from tidelog.cli.main import run
 from tidelog.cli.problems import Refused, UsageProblem
@@ -213,14 +214,17 @@ def test_help_has_examples(name: tuple[str, ...], capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("arguments", ["bootstrap t.parquet t --to d", "replay d t --to console"])
-def test_without_spark_the_extra_is_named(arguments: str) -> None:
+def test_without_spark_the_extra_is_named(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").touch()
+    with tidelog.open(str(tmp_path / "d"), writable=True) as log:
+        log.create_topic("t", partitions=1)
     program = (
         "import sys\nfor name in ('numpy', 'pyarrow', 'pyspark'): sys.modules[name] = None\n"
         "from tidelog.cli.main import run\nfrom tidelog.cli.surroundings import Surroundings\n"
         "sys.exit(run(sys.argv[1:], Surroundings()))"
     )
     command = [sys.executable, "-c", program, "spark", *arguments.split()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         1,
         "tidelog: Spark is missing; `pip install 'tidelog[spark]'`\n",

@@ -13,6 +13,7 @@ from tidelog.storage.checks.set_aside import ASIDE_SUFFIX
 from tidelog.storage.commits import STAGED_SUFFIX
 from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
 from tidelog.storage.compaction_history import HISTORY_FILE
+from tidelog.storage.log_end import COPIED_GAPS_FILE
 from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE
 from tidelog.storage.tiers.record import TIER_FILE
 from tidelog.storage.unsynced import UNSYNCED_FILE
@@ -26,6 +27,7 @@ _KNOWN: Final = frozenset(
         HISTORY_FILE,
         STATISTICS_FILE,
         TIER_FILE,
+        COPIED_GAPS_FILE,
     )
 )
 _LEFT_OVER: Final = {

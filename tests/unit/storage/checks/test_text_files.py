@@ -98,7 +98,7 @@ def test_an_append_time_checkpoint_that_names_another_batch_vouches_for_nothing(
     (finding,) = told(env, f"{PARTITION}/{name}")
     assert finding.severity is Severity.WARNING
     mend(env)
-    assert read(env, name) == b"0\n1\n0 -1 0\n"
+    assert read(env, name) == b"0\n1\n0 -1 0 -1\n"
     assert counting(look(env)) == []
 
 
