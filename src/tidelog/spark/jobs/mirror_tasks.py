@@ -103,7 +103,7 @@ class Origins:
             create_ms=micros // _US_PER_MS,
             target=self._targets(batch, pairs),
         )
-        return rows, self._for_sink(batch, rows, micros)
+        return rows, self._for_sink(batch, rows)
 
     def _pairs(self, batch: pa.RecordBatch) -> "npt.NDArray[np.int32]":
         """Number of the pair of each row."""
@@ -135,17 +135,15 @@ class Origins:
             return np.where(np.asarray(given.is_valid()), asked, found)
         return found
 
-    def _for_sink(
-        self, batch: pa.RecordBatch, rows: Rows, micros: "npt.NDArray[np.int64]"
-    ) -> pa.RecordBatch:
-        """Columns as the sink takes them; "no time" stays that instead of becoming now."""
+    def _for_sink(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+        """Columns as the sink takes them; "no time", -1 ms, stays that instead of becoming now."""
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
         columns = {
             "key": batch.column("key"),
             "value": batch.column("value"),
             "headers": batch.column("headers"),
-            "timestamp": pa.array(micros).cast(pa.timestamp("us", "UTC")),
+            "timestamp": pa.array(rows.create_ms),
             "topic": dictionary.cast(pa.string()),
             "partition": pa.array(rows.target),
         }
