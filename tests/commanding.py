@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import pyarrow as pa
+import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 from tests.waiting import PATIENCE_S, until_equal
@@ -78,6 +79,17 @@ def only(found: object) -> dict[str, object]:
 
 class Commands:
     """The tests."""
+
+    @pytest.mark.parametrize(("retention", "is_noted"), [("3600000", True), ("-1", False)])
+    def test_produce_notes_rows_that_retention_deletes(
+        self, shell: Shell, retention: str, *, is_noted: bool
+    ) -> None:
+        name = shell.fresh(1, "--config", f"retention.ms={retention}")
+        line = json.dumps({"value": "x", "time": T0}).encode()
+        given = ("--from", "-", "--format", "json", "--value", "value", "--time", "time")
+        code, _, err = shell.run("produce", name, *given, stdin=line)
+        assert code == ExitCode.OK, err
+        assert ("1 of them are older than the topic's retention.ms" in err) is is_noted
 
     def test_topics_are_made_shown_changed_and_deleted(self, shell: Shell) -> None:
         name = shell.fresh(2, "--config", "retention.ms=60000")

@@ -18,7 +18,8 @@ from tidelog.cli.output import Cell
 from tidelog.cli.problems import Refused, UsageProblem
 from tidelog.cli.progress import byte_progress
 from tidelog.cli.surroundings import Surroundings
-from tidelog.config import CLEANUP_DELETE, RetentionClock
+from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.errors import ConfigError
 from tidelog.storage.log import AppendResult
 from tidelog.types import Codec, NewRecord, TimestampType
 
@@ -31,6 +32,8 @@ STDIN: Final = "-"
 # What one append holds: enough to fill batches of several partitions, little enough for memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
+# Brokers that tell no such setting know one time of a record.
+_BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 
 def codec_of(name: str) -> Codec:
@@ -139,10 +142,14 @@ def _oldest_ms(
     """Create time in ms before which the topic's retention keeps no record; 0 for none."""
     from tidelog.directory import Directory
 
-    found = directory.topic(topic)  # or the error that says which there are
-    if not isinstance(directory, Directory):
-        return 0
-    config = directory.topic(found.name).config
+    if isinstance(directory, Directory):
+        config = directory.topic(topic).config  # or the error that says which there are
+    else:
+        settings = directory.topic(topic).settings
+        try:
+            config = TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
+        except ConfigError:
+            return 0  # a broker whose settings are others than Kafka's today
     is_by_append = (
         config.tidelog_retention_clock is RetentionClock.APPEND
         or config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
