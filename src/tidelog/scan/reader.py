@@ -270,8 +270,6 @@ class _SplitReader:
                 raise _Stale
             if not found.end_at:
                 if position + wanted >= piece.end_position:
-                    if not piece.is_closed:
-                        raise _Stale
                     check_end(piece, position, max(walked.next_offset, piece.start_offset))
                     break
                 size = wanted * 2

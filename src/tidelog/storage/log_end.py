@@ -177,7 +177,7 @@ def find_damage(
             end = _end_behind(file, path, base_offset, behind, size)
         elif (count := _offsets_with_right_checksum(file, path, place, size)) > 0:
             proof.append("the batch's checksum is right")
-            end = expected + count
+            end = expected if recorded.is_end else expected + count
     if not proof:
         return None
     reason = course.problem or _missing(place, size)

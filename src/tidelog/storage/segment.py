@@ -368,11 +368,19 @@ def iterate_batches(
         yield position, batch
         next_offset = batch.last_offset + 1
         behind = position + batch.size_bytes
-    if segment.has_known_end and behind < end:
-        problem = cut_problem(end - behind, next_offset, limit)
+    if behind < end and holds_to(segment, end):
+        problem = cut_problem(end - behind, next_offset, min(limit, segment.end_offset))
         if problem is not None:
             error = CorruptBatch(problem, at=0, offset=next_offset)
             raise error.located(segment.log_path, behind)
+
+
+def holds_to(segment: Segment, end: int) -> bool:
+    """Whether whole batches must fill a segment's bytes up to a position.
+
+    Of one that still grows they did when its size was taken; it may have been cut since.
+    """
+    return segment.has_known_end or end <= min(segment.size_bytes, segment.stat().size)
 
 
 def _walk_map(segment: Segment, start: int, view: memoryview) -> Iterator[tuple[int, Batch]]:

@@ -151,6 +151,32 @@ def test_the_last_batch_of_a_closed_log_is_refused_too(at: int, bit: int) -> Non
     assert read(env, LOG) == damaged
 
 
+@pytest.mark.parametrize(("at", "bit"), [(8, 2), (9, 0), (10, 3), (11, 3)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_length_that_leads_behind_the_end_ends_no_reader_where_indexes_tell_the_end(
+    at: int, bit: int, *, clean: bool
+) -> None:
+    env, directory, log = new_log({"index.interval.bytes": "0"})
+    for time in range(COUNT):
+        put(log, time)
+    directory.checkpoint()
+    (directory.close if clean else directory.abandon)()
+    damaged = flip(env, at, bit)
+    found, error = before_damage(env)
+    assert error is not None
+    assert (found, error.position) == ([], 0)
+    with pytest.raises(CorruptBatch) as caught:
+        scan(env)
+    assert caught.value.position == 0
+    _, log = reopen(env)
+    found, error = drain(log)
+    assert error is not None
+    assert (found, error.position) == ([], 0)
+    with suppress(CorruptBatch):  # nothing behind the last index entry is damaged
+        put(log, 9)
+    assert read(env, LOG).startswith(damaged)
+
+
 @pytest.mark.parametrize("size", [0, 1, SIZE, SIZE + 20, (COUNT - 1) * SIZE])
 def test_a_closed_log_that_was_cut_is_refused(size: int) -> None:
     env = stopped(clean=True)
@@ -248,13 +274,17 @@ class TestAfterAHardStop:
         assert drain(log)[0] == list(range(COUNT - 1))
         assert read(env, LOG) == bytes(data)
 
-    def test_a_batch_that_was_written_twice_hides_none_before_it(self) -> None:
-        env = stopped(clean=False)
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_batch_that_was_written_twice_hides_none_before_it(self, *, clean: bool) -> None:
+        env = stopped(clean=clean)
         write(env, LOG, read(env, LOG) + read(env, LOG)[-SIZE:])
         found, error = before_damage(env)
         assert found == list(range(COUNT))
-        assert error is not None
-        assert error.offset == COUNT
+        assert clean == (error is None)
+        _, log = reopen(env)
+        assert log.log_end_offset == COUNT + (not clean)
+        with pytest.raises(DamagedLog):
+            put(log, 9)
 
     def test_a_gap_that_a_follower_has_written_is_believed(self) -> None:
         env, directory, log = new_log()

@@ -30,6 +30,7 @@ from tidelog.record.offset_order import cut_problem, segment_limit
 from tidelog.record.views import Batch, view_batch
 from tidelog.storage.handles import typed_reads
 from tidelog.storage.reading import LogSlice
+from tidelog.storage.segment import holds_to
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -160,9 +161,11 @@ class _Run:
 
     def end_in_batch(self, position: int, end: int) -> None:
         """Pass over a torn tail that never was part of the segment; else raise CorruptBatch."""
-        if not self._part.segment.has_known_end:
+        segment = self._part.segment
+        if not holds_to(segment, end):
             return
-        problem = cut_problem(end - position, self._next_offset, self._limit)
+        end_offset = min(self._limit, segment.end_offset)
+        problem = cut_problem(end - position, self._next_offset, end_offset)
         if problem is not None:
             error = CorruptBatch(problem, at=0, offset=self._next_offset)
             raise error.located(self.path, position)
