@@ -254,7 +254,10 @@ class TierCommand:
         return ExitCode.OK
 
     def restore(self, url: str | None, *, takes_over: bool) -> ExitCode:
-        """Make records anew, before any log is opened."""
+        """Make records anew, before any log is opened; then open these logs.
+
+        Opening removes local files that end before the tier does, so readers see all of it at once.
+        """
         if self.target is None:
             raise UsageProblem("--restore is for one topic: `tidelog tier TOPIC[:P] --restore`")
         topic, number = parse_target(self.target)
@@ -267,18 +270,19 @@ class TierCommand:
                 restore(state, name, url, takes_over=takes_over)
                 restored.append(name)
 
-        with self._prepared(prepare):
-            pass
+        with self._prepared(prepare) as state:
+            for name in restored:
+                state.log(name.topic, name.partition)
         self._print([output.text("restored")], [[str(name)] for name in restored])
         return ExitCode.OK
 
     @contextmanager
-    def _prepared(self, prepare: Prepare) -> Iterator[None]:
+    def _prepared(self, prepare: Prepare) -> Iterator[LogDir]:
         if not self.data:
             raise UsageProblem(NO_DATA)
         options = LogDirOptions(writable=True, prepare=prepare)
-        with LogDir.open(self.data, env=self.surroundings.env, options=options):
-            yield
+        with LogDir.open(self.data, env=self.surroundings.env, options=options) as state:
+            yield state
 
     # -- which partitions --------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """`tidelog tier` on a directory and a store that is a folder."""
 
+import shutil
 from pathlib import Path
 
 from tests.unit.cli.running import Cli
@@ -102,6 +103,25 @@ def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Pa
     cli.ok("create", "flights", *SMALL)
     cli.ok("tier", "--collect")
     assert not sorted((tmp_path / "store").rglob("*.log"))
+
+
+def test_a_restored_directory_has_at_once_what_the_store_has(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    cli.ok("tier", "flights", "--to", url)
+    backup = tmp_path / "backup"
+    shutil.copytree(cli.data, backup)
+    with tidelog.open(str(cli.data), writable=True, env=cli.env) as directory:
+        for number in range(30, 60):
+            cli.clock.advance(1000)
+            directory.append("flights", [NewRecord(value=b"%d%s" % (number, b"." * 50))])
+    (status,) = cli.ok("tier", "flights", "--roll", "-o", "json").objects
+    assert status["tier_end"] == 60
+    before = cli.ok("read", "flights", "-o", "json").objects
+    shutil.rmtree(cli.data)
+    shutil.copytree(backup, cli.data)
+    assert cli.run("tier", "flights").code == ExitCode.ERROR
+    cli.ok("tier", "flights", "--restore")
+    assert cli.ok("read", "flights", "-o", "json").objects == before
 
 
 def test_doctor_finds_nothing_wrong_with_what_is_left(tmp_path: Path) -> None:
