@@ -12,6 +12,7 @@ Over 400 lines because every call stands here with its contract; the work is don
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
@@ -59,7 +60,7 @@ class Directory(Appending):
     @classmethod
     def open(
         cls,
-        path: str,
+        path: str | PathLike[str],
         *,
         writable: bool = False,
         env: Env | None = None,
@@ -83,6 +84,7 @@ class Directory(Appending):
             StorageFailure: The object store can't be reached, or lets nobody in.
         """
         options = LogDirOptions(writable=writable, create=writable)
+        path = fspath(path)
         found = env_for(local_path(path), env, store_options)
         if control and not writable:
             raise InvalidRequest("control=True serves who would change it: open it writable")
@@ -488,7 +490,7 @@ def _maybe(read: Callable[[When], int], when: When | None) -> int | None:
 
 
 def open_directory(
-    path: str,
+    path: str | PathLike[str],
     *,
     writable: bool = False,
     env: Env | None = None,

@@ -27,7 +27,7 @@ TIME = datetime.fromtimestamp(NOW / 1000, UTC)
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[tidelog.Directory]:
     cli = Cli(tmp_path / "data")
-    with tidelog.open(tmp_path / "data", writable=True, env=cli.env) as log:  # type: ignore[arg-type]
+    with tidelog.open(tmp_path / "data", writable=True, env=cli.env) as log:
         log.create_topic("flights", config={"retention.ms": -1})  # type: ignore[dict-item]
         yield log
 
@@ -37,9 +37,9 @@ def values(log: tidelog.Directory) -> list[bytes | None]:
 
 
 def test_a_path_is_taken_by_every_call_that_takes_one_as_text(tmp_path: Path) -> None:
-    with tidelog.Directory.open(tmp_path / "a", writable=True) as log:  # type: ignore[arg-type]
+    with tidelog.Directory.open(tmp_path / "a", writable=True) as log:
         log.create_topic("flights")
-    with tidelog.open(tmp_path / "a") as log:  # type: ignore[arg-type]
+    with tidelog.open(tmp_path / "a") as log:
         assert log.path == str(tmp_path / "a")
     table = tidelog.table(tmp_path / "a", "flights")  # type: ignore[arg-type]
     assert table.to_table().num_rows == 0

@@ -96,7 +96,7 @@ def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
     tmp_path: Path, name: str, size: int
 ) -> None:
     """Rebuilding the indexes of the last segment meets them first."""
-    questions = {
+    questions: dict[str, Reader] = {
         **READERS,
         "count": lambda log: log.count("t", start="2001-01-01Z"),
         "offsets_at": lambda log: log.offsets_at("t", T0 + 7),
