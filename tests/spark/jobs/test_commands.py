@@ -124,7 +124,8 @@ def test_usage(spark: "SparkSession", tmp_path: Path) -> None:
     missing = tidelog("spark", "replay", tmp_path / "none", "t", "--to", "console")
     assert missing.code == 3
     assert "Traceback" not in missing.err
-    gone = tidelog("spark", "bootstrap", tmp_path / "gone.parquet", "t", "--to", tmp_path)
+    tidelog("create", "t", "--data", tmp_path / "log")
+    gone = tidelog("spark", "bootstrap", tmp_path / "gone.parquet", "t", "--to", tmp_path / "log")
     assert gone.code == 1
-    assert "PATH_NOT_FOUND" in gone.err
+    assert gone.err.endswith("gone.parquet: No such file or directory\n")
     assert len(gone.err.splitlines()) == 1
