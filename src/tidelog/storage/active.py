@@ -169,7 +169,8 @@ class ActiveSegment(TailSegment):
     def first_timestamp(self) -> int:
         """Largest timestamp of the first batch, by which the segment's age is measured, else -1."""
         if self._first_timestamp is None and self.size_bytes:
-            first = next(iterate_batches(self, 0, min(self.size_bytes, 1 << 12)), None)
+            # A larger batch is none of these bytes' and no sign of damage.
+            first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
             if first is None:
                 first = next(iterate_batches(self, 0, self.size_bytes))
             self._first_timestamp = first[1].max_timestamp
