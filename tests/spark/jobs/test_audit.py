@@ -264,7 +264,7 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     assert tidelog("audit", a, b, "--show", "topics").code == 1
     assert tidelog("audit", a, b, "--show", "buckets", "--show", "cuts").code == 1
     failed = tidelog("audit", a, str(tmp_path / "nowhere"))
-    assert (failed.code, failed.out) == (2, "")
+    assert (failed.code, failed.out) == (3, "")
     assert tidelog("audit", a, b, "--ignore", "nothing").code == 3
 
 

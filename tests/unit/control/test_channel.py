@@ -103,7 +103,7 @@ def test_status(ask: Asking, log_dir: LogDir) -> None:
     assert ask() == {
         "path": log_dir.path,
         "pid": os.getpid(),
-        "verbs": ["status", "flush", "attach", "swap", "erase"],
+        "verbs": ["status", "flush", "accept_clock", "attach", "swap", "erase"],
     }
 
 
@@ -231,7 +231,7 @@ def test_errors_keep_their_types(ask: Asking, log_dir: LogDir) -> None:
     segment = verbs.encode_segment(stage(log_dir)[0]) | {"topic": "tide"}
     with pytest.raises(UnknownTopic, match="tides"):
         ask("attach", {"segments": [segment], "commit_id": COMMIT_ID, "writer": None})
-    with pytest.raises(InvalidRequest, match="there are: status, flush, attach, swap"):
+    with pytest.raises(InvalidRequest, match="there are: status, flush, accept_clock, attach"):
         ask("sing")
 
 
