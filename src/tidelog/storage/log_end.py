@@ -30,7 +30,7 @@ from tidelog.record.header import MAGIC_2
 from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
 from tidelog.record.views import Batch
 from tidelog.storage.handles import walk_file
-from tidelog.storage.resync import next_sound_batch
+from tidelog.storage.resync import TooManyPlaces, find_sound_batch
 
 # Empty: offsets are missing before a batch that was copied from a leader.
 COPIED_GAPS_FILE: Final = "tidelog-copied-gaps"
@@ -169,9 +169,13 @@ def find_damage(
     if expected < recovery_point:
         proof.append(f"all records below offset {recovery_point} were on disk")
     if place < size:
-        behind = next_sound_batch(
-            file, place + 1, size, base_offset=base_offset, next_offset=expected
-        )
+        try:
+            behind = find_sound_batch(
+                file, place + 1, size, base_offset=base_offset, next_offset=expected
+            )
+        except TooManyPlaces:  # a sound one may be among those that were not looked at
+            proof.append("too many places behind look like batches")
+            end = max(end, expected)
         if behind is not None:
             proof.append(f"a sound batch stands behind, at position {behind}")
             end = _end_behind(file, path, base_offset, behind, size)

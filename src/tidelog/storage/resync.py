@@ -25,11 +25,28 @@ from tidelog.types import INT32_MAX, INT64_MAX
 
 CHUNK_BYTES: Final = 1 << 20
 # Bytes that may look like batches must not make a search take for ever: each costs a checksum.
-CANDIDATE_LIMIT: Final = 10_000
+CANDIDATE_LIMIT: Final = 20_000
+CHECKED_LIMIT_BYTES: Final = 1 << 32
 _HIGH_SIZE: Final = 4
+_LEGACY_HEADS: Final = (18, 26)  # size up to and without a key's length, by magic
+_KEY_LENGTH: Final = 4
+
+
+class TooManyPlaces(Exception):
+    """So many places look like batches that the search has not come to its end."""
 
 
 def next_sound_batch(
+    file: File, start: int, size: int, *, base_offset: int, next_offset: int
+) -> int | None:
+    """`find_sound_batch`, None where that has not come to its end, too."""
+    try:
+        return find_sound_batch(file, start, size, base_offset=base_offset, next_offset=next_offset)
+    except TooManyPlaces:
+        return None
+
+
+def find_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
     """Position of the first sound batch at or behind `start`, None where there is none.
@@ -40,12 +57,19 @@ def next_sound_batch(
         size: Where the readable bytes end, exclusive.
         base_offset: The segment's base offset.
         next_offset: The batch's offsets begin here or later.
+
+    Raises:
+        TooManyPlaces: The search ended before its end.
     """
-    for seen, position in enumerate(_candidates(file, start, size, base_offset)):
-        if seen >= CANDIDATE_LIMIT:
-            return None
+    seen = checked = 0
+    for position in _candidates(file, start, size, base_offset):
         batch = _frame_at(file, position, size)
-        if batch is None or batch.last_offset - base_offset > INT32_MAX or not batch.is_valid():
+        if batch is None:
+            continue
+        seen, checked = seen + 1, checked + batch.size_bytes
+        if seen > CANDIDATE_LIMIT or checked > CHECKED_LIMIT_BYTES + size:
+            raise TooManyPlaces
+        if batch.last_offset - base_offset > INT32_MAX or not batch.is_valid():
             continue
         try:
             if order_problem(batch, next_offset, INT64_MAX) is None:
@@ -86,8 +110,21 @@ def _frame_at(file: File, position: int, size: int) -> Batch | None:
     """The batch whose frame fits at a position, None where there is none."""
     head = file.pread(FRAME_PREFIX_SIZE, position)
     (length,) = LENGTH.unpack_from(head, LENGTH_AT)
+    if head[MAGIC_AT] < MAGIC_2 and not _is_legacy(file, position, head[MAGIC_AT], length):
+        return None
     data = file.pread(min(length + LOG_OVERHEAD, size - position), position)
     try:
         return None if frame_size(data, 0, len(data)) is None else view_batch(data)
     except CorruptData:
         return None
+
+
+def _is_legacy(file: File, position: int, magic: int, length: int) -> bool:
+    """Whether key and value of a legacy message fill its length; numbers often look like one."""
+    at, end = position + _LEGACY_HEADS[magic], position + LOG_OVERHEAD + length
+    for _ in ("key", "value"):
+        size = int.from_bytes(file.pread(_KEY_LENGTH, at), "big", signed=True)
+        at += _KEY_LENGTH + max(size, 0)
+        if size < -1 or at > end:
+            return False
+    return at == end

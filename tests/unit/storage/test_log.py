@@ -396,13 +396,3 @@ def test_coarse_append_times_are_rounded_down_and_never_fall() -> None:
     log.roll()
     put(log, 1)
     assert log.append_time_of(4) == start + 1200  # 1000 would run back
-
-
-def test_a_log_goes_on_behind_a_large_first_batch() -> None:
-    env, directory, log = new_log()
-    put(log, 1, value=b"v" * 20_000)
-    directory.close()
-    directory, log = reopen(env)
-    put(log, 2)
-    assert log.log_end_offset == 2
-    directory.close()

@@ -4,6 +4,7 @@ Over 400 lines because openings, readers and repairs are held against the same d
 """
 
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -487,3 +488,26 @@ class TestOddFiles:
                 put(log, 9)
             assert offsets(log.records()) == [0, 1, 2]
         assert outside.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count", "proof"),
+    [
+        (struct.pack(">5i", 0, 7, 60, 3, 5), 12_000, "a sound batch stands behind"),
+        (struct.pack(">4ib", 0, 7, 60, 3, 2), 25_000, "too many places behind look like batches"),
+    ],
+)
+def test_numbers_that_look_like_batches_hide_no_sound_ones(
+    numbers: bytes, count: int, proof: str
+) -> None:
+    env, directory, log = new_log()
+    put(log, 1, value=numbers * count)
+    for time in range(3):
+        put(log, time, value=b"sound")
+    directory.abandon()
+    before = flip(env, 8, 6)  # a length that leads behind the end
+    directory, log = reopen(env)
+    with pytest.raises(DamagedLog, match=proof):
+        put(log, 4)
+    directory.close()
+    assert read(env, LOG) == before

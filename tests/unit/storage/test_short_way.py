@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import Fault, FaultKind, seeded_env
-from tests.unit.storage.logs import HOUR_MS, new_dir, new_log, path_of, read
+from tests.unit.storage.logs import HOUR_MS, new_dir, new_log, path_of, put, read, reopen
 
 from tidelog.errors import OutOfOrderSequence, StorageFailure, TidelogError
 from tidelog.record.batch import build_batch
@@ -237,3 +237,13 @@ def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
         assert is_free(buffer)
     finally:
         gc.enable()
+
+
+def test_a_log_goes_on_behind_a_large_first_batch() -> None:
+    env, directory, log = new_log()
+    put(log, 1, value=b"v" * 20_000)
+    directory.close()
+    directory, log = reopen(env)
+    put(log, 2)
+    assert log.log_end_offset == 2
+    directory.close()
