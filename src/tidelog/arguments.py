@@ -13,7 +13,8 @@ from enum import Enum, IntEnum, StrEnum
 from functools import wraps
 from operator import index
 from os import PathLike, fspath
-from typing import Final, TypeAlias, TypeVar, cast, get_args
+from types import UnionType
+from typing import Final, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
 from tidelog.types import INT64_MAX, ClockName, Codec, IsolationLevel, NewRecord
@@ -152,7 +153,8 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> Re
 
 def _typed(annotation: object) -> Read | None:
     """Return the reader of what is annotated as plain types; paths are taken as text."""
-    kinds = frozenset(get_args(annotation) or (annotation,))
+    is_union = get_origin(annotation) in (Union, UnionType)
+    kinds = frozenset(get_args(annotation) if is_union else (annotation,))
     takes_text = str in kinds or any(
         isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds
     )

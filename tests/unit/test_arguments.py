@@ -1,7 +1,7 @@
 """What public calls take where the meaning is clear, and the typed errors for all else."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tests.unit.cli.running import NOW, Cli
 
 import tidelog
 from tidelog import errors
+from tidelog.arguments import reads_arguments
 from tidelog.errors import (
     ConfigError,
     InvalidRecord,
@@ -250,6 +251,17 @@ def test_plain_arguments_of_another_type_are_named(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         log.create_topic(**arguments)  # type: ignore[arg-type]
+
+
+def test_collections_are_no_plain_arguments() -> None:
+    @reads_arguments()
+    def call(delays_ms: Sequence[int] = (), names: Iterable[str] | None = None, n: int = 0) -> int:
+        return sum(delays_ms) + len(list(names or ())) + n
+
+    assert call((0, 1000), ["a", "b"], 5) == 1007
+    assert call([1], names=("a",)) == 2
+    with pytest.raises(InvalidRequest, match=r"n is '5' \(str\); give a whole number"):
+        call(n="5")  # type: ignore[arg-type]
 
 
 def test_scans_show_both_times_by_default(log: tidelog.Directory) -> None:
