@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import InvalidTime
 from tidelog.timespec import format_ms, parse_point, parse_range
+from tidelog.timespec.grammar import OPEN_START
 
 ZONES = (
     "UTC",
@@ -131,4 +132,5 @@ def test_any_text_is_read_or_refused_by_one_error(text: str, zone: str | None) -
         except InvalidTime:
             continue
         start, end = (found, found + 1) if isinstance(found, int) else found
-        assert 0 <= start < end <= 2**63
+        assert start < end <= 2**63
+        assert start >= (0 if isinstance(found, int) else OPEN_START)

@@ -48,7 +48,8 @@ READ_OPTIONS: Final = {
     "pushdown": "false: leave all filters to Spark, also where the session pushes them down",
     "isolation": "read_uncommitted or read_committed",
     "kafka.isolation.level": "the same under the connector's name",
-    "failOnDataLoss": "true: offsets asked for that are gone are an error",
+    "failOnDataLoss": "true: offsets asked for that are gone are an error, those of a segment that"
+    " is missing in the middle of the log included",
     "zoneCache": "folder on the driver for zone maps of segments that have none, such as Kafka's",
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for the next records of a broker, in ms",
     "fetchOffset.numRetries": "how often the driver asks brokers for offsets before it gives up",
