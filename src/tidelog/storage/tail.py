@@ -143,7 +143,10 @@ class TailSegment(SegmentFiles):
             Where that is proven, the segment reaches to the proven end, and reading raises there.
             Else its last batch has a doubtful offset, and is left out.
         """
-        file, course = self.context.pool.get(self.log_path), self.course
+        file = self.context.pool.get(self.log_path)
+        if recorded.is_end and self.course.end_offset > recorded.recovery_point:
+            self.course = self._course_from_start()
+        course = self.course
         jump = course.jump
         if recorded.is_end and course.end_offset < recorded.recovery_point:
             recorded = self._witnessed(recorded, file.size())
@@ -165,6 +168,19 @@ class TailSegment(SegmentFiles):
             self.doubt = found
             self.size_bytes, self.end_offset = found.size_bytes, found.sound_end
         return found
+
+    def _course_from_start(self) -> Course:
+        """The course again: one that began at an index entry sees no gap before its first batch."""
+        base, file = self.base_offset, self.context.pool.get(self.log_path)
+        course = Course(0, base)
+        batches = walk_file(file, self.log_path, 0, self.course.size_bytes)
+        try:
+            for start, batch in in_order(batches, base, segment_limit(base), self.log_path):
+                course.take(batch, start)
+        except CorruptData:
+            return self.course  # damage before the end is met by whoever reads it
+        course.problem = self.course.problem
+        return course
 
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
         """The recorded end; the log's own where what the same close has left beside it says so.
@@ -277,6 +293,8 @@ def _loaded(
 ) -> tuple[TailSegment, Damage | None]:
     segment = TailSegment.empty(context, base_offset)
     fill_tail(segment, check_crc=True)
+    if recorded.is_end and segment.end_offset > recorded.recovery_point:
+        recorded = context.recorded_end(True)  # mostly a writer has begun since it was read
     return segment, segment.settle_end(recorded)
 
 

@@ -178,6 +178,24 @@ def test_a_length_that_leads_behind_the_end_ends_no_reader_where_indexes_tell_th
     assert read(env, LOG).startswith(damaged)
 
 
+@pytest.mark.parametrize(("at", "bit"), [(7, 3), (6, 2), (4, 2), (4, 6)])
+def test_a_closed_log_does_not_jump_where_indexes_tell_the_end(at: int, bit: int) -> None:
+    env, directory, log = new_log({"index.interval.bytes": "0"})
+    for time in range(COUNT):
+        put(log, time)
+    directory.close()
+    damaged = flip(env, (COUNT - 1) * SIZE + at, bit)
+    found, error = before_damage(env)
+    assert found == list(range(COUNT - 1))
+    assert error is not None
+    assert (error.position, error.offset) == ((COUNT - 1) * SIZE, COUNT - 1)
+    _, log = reopen(env)
+    assert log.log_end_offset == COUNT
+    with pytest.raises(DamagedLog):
+        put(log, 9)
+    assert read(env, LOG) == damaged
+
+
 @pytest.mark.parametrize("size", [0, 1, SIZE, SIZE + 20, (COUNT - 1) * SIZE])
 def test_a_closed_log_that_was_cut_is_refused(size: int) -> None:
     env = stopped(clean=True)
