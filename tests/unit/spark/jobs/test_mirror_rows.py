@@ -184,7 +184,7 @@ class TestOrigins:
         assert ours.column("topic").to_pylist() == ["all", "all", "bills"]
         assert ours.column("partition").to_pylist() == [0, 2, 0]
         # "No time" is -1 ms, not the present.
-        assert ours.column("timestamp").cast(pa.int64()).to_pylist() == [1_500, -1_000, 2_000_000]
+        assert ours.column("timestamp").to_pylist() == [1, -1, 2_000]
 
     def test_by_key_as_kafka_does(self) -> None:
         noted, _ = self.origins(Partitioning.KEY).read(self.batch())
