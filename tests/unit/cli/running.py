@@ -34,7 +34,7 @@ class Result:
 
     @property
     def objects(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.out.splitlines()]
+        return [json.loads(line) for line in self.out.split("\n") if line]
 
     @property
     def lines(self) -> list[str]:

@@ -83,6 +83,8 @@ def test_a_bad_checksum_is_met_alike_however_sums_are_made(
         rows=len(found),
         end_at=bad * size,
         next_offset=2 * bad if bad else -1,
+        first_offset=0 if bad else -1,
+        records=2 * bad,
     )
 
 
@@ -102,6 +104,8 @@ def test_runs_of_batches_that_are_left_out_change_nothing() -> None:
             rows=2 * count,
             end_at=len(log),
             next_offset=2 * count,
+            first_offset=0,
+            records=2 * count,
         )
 
 
@@ -274,6 +278,8 @@ def test_statistics_count_what_was_met() -> None:
         without_time=3,
         end_at=len(early) + len(untimed) + len(late),
         next_offset=40,
+        first_offset=0,
+        records=25,
     )
 
 
