@@ -4,10 +4,10 @@ A log that nobody takes records from has every offset from its start to its end:
 markers of transactions and leader changes keep theirs, retention and DeleteRecords take from the
 start. Compaction and erasing take records from the middle. So a gap is a loss where the topic is
 not compacted, and nothing says that it ever was: neither `compaction-history`, which erasing writes
-as well, nor Kafka's `cleaner-offset-checkpoint`, nor a gap within the segment before it, nor its
-zone map, which knows where it ended when the map was built. Where a
-directory has neither our settings nor Kafka's checkpoint, such as a copy of a single partition,
-nobody knows, and a gap is none.
+as well, nor the mark of gaps that were copied from a leader, nor Kafka's
+`cleaner-offset-checkpoint`, nor a gap within the segment before it, nor its zone map, which knows
+where it ended when the map was built. Where a directory has neither our settings nor Kafka's
+checkpoint, such as a copy of a single partition, nobody knows, and a gap is none.
 
 Keeps no state.
 """
@@ -21,6 +21,7 @@ from tidelog.errors import CorruptFile, LostOffsets, OffsetsGone
 from tidelog.storage import files, text_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.compaction_history import HISTORY_FILE
+from tidelog.storage.log_end import has_copied_gaps
 from tidelog.storage.segment import Segment, SegmentContext
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import TopicPartition
@@ -65,7 +66,7 @@ def was_never_cleaned(
     """
     if CLEANUP_COMPACT in config.cleanup_policy or name.topic.startswith(_INTERNAL):
         return False
-    if fs.exists(f"{directory}/{HISTORY_FILE}"):
+    if fs.exists(f"{directory}/{HISTORY_FILE}") or has_copied_gaps(fs, directory):
         return False
     root = posixpath.dirname(directory)
     checkpoint = f"{root}/{files.CLEANER_CHECKPOINT_FILE}"
