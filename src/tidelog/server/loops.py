@@ -15,3 +15,11 @@ def run(main: Coroutine[object, object, _Result]) -> _Result:
         return asyncio.run(main)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
+
+
+def is_inside(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the caller runs in a callback or a task of this loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

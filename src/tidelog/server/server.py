@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
@@ -21,6 +22,7 @@ from tidelog.server.kernels import load_beside
 from tidelog.server.listener import Listener, listening_sockets
 from tidelog.server.listening import SEND_BUFFER, naming, prepare
 from tidelog.server.logs import TOLD_ONCE
+from tidelog.server.loops import is_inside
 from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.security.listeners import ListenerPlan, plan_listeners
 from tidelog.server.settings import Endpoint
@@ -174,7 +176,7 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self.node.timers.on_earlier = self._schedule
-        search_on_loop()
+        search_on_loop(partial(is_inside, loop))
         doors = [Door(self.node, plan) for plan in plans]
         found: dict[str, int] = {}
         for door in doors:

@@ -14,7 +14,7 @@ Owns no state but the running maxima. Source: KIP-33, KIP-79, KIP-734; docs/diff
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
@@ -43,20 +43,24 @@ class LongBatch(Exception):
 
 
 class _Here(threading.local):
-    is_loop = False
+    is_running: Callable[[], bool] | None = None
 
 
 _HERE: Final = _Here()
 
 
-def search_on_loop() -> None:
-    """Let searches in this thread, an event loop's, raise LongBatch from now on."""
-    _HERE.is_loop = True
+def search_on_loop(is_running: Callable[[], bool]) -> None:
+    """Let searches in this thread raise LongBatch while its event loop is running.
+
+    Args:
+        is_running: Whether the caller is inside that loop. A thread outlives its loop.
+    """
+    _HERE.is_running = is_running
 
 
 def is_on_loop() -> bool:
-    """Whether `search_on_loop` was called in this thread."""
-    return _HERE.is_loop
+    """Whether the caller is inside of an event loop that `search_on_loop` was told of."""
+    return _HERE.is_running is not None and _HERE.is_running()
 
 
 def opened(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
@@ -66,7 +70,7 @@ def opened(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
         CorruptData: As `checked_records`.
         LongBatch: It takes long, on an event loop.
     """
-    if _HERE.is_loop:
+    if is_on_loop():
         count = batch.record_count
         is_short = count is not None and count <= LOOP_RECORDS and batch.size_bytes <= LOOP_BYTES
         if not is_short or batch.codec is not Codec.NONE:

@@ -106,7 +106,6 @@ def test_a_second_writer_is_told_who_holds_the_lock(flights: Cli) -> None:
         (UnknownTopic("did you mean y?"), "? `tidelog topics` lists what there is"),
         (CorruptBatch("bad", at=3), "; `tidelog dump FILE` shows what is whole"),
         (StorageFailure("f", "sync", "EIO"), "; look at the disk: space, permissions,"),
-        (ClockJump(1, 2, "it jumped"), "; --accept-clock goes on as it is"),
         (ClockJump(1, 2, "(--accept-clock goes on as it is)"), "(--accept-clock goes on as it is)"),
         (TidelogError("two\nlines"), "two lines"),
     ],
