@@ -87,7 +87,7 @@ class TestDirectory:
         "command",
         [
             ("topics", "-o", "json"),
-            ("read", TOPIC, "-o", "json"),
+            ("read", TOPIC, "--key-as", "bytes", "--value-as", "bytes", "-o", "json"),
             ("offsets", TOPIC, "--at", str(T0 + 5), "-o", "json"),
             ("count", TOPIC, "--from", str(T0), "--to", str(T0 + SPAN_MS // 2), "-o", "json"),
             ("describe", TOPIC, "-o", "json"),

@@ -100,5 +100,5 @@ def test_what_the_broker_appended_itself_is_not_passed_off(served: Broker) -> No
     assert (row["clock"], row["behind_ms"]) == ("create-time", 500_000)
     more = ("-g", "mixed", "--to", str(T0 + 400_000), "--clock", "append")
     refused = tidelog(*arguments(served, "rewind", *more))
-    assert refused.code == 1
+    assert refused.code == 3
     assert "no known append time" in refused.err
