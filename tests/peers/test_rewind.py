@@ -122,7 +122,7 @@ def test_append_clock_of_stamped_topics_alone(kafka_broker: Broker) -> None:
     assert found.code == 0, found.err
     assert found.rows[0]["time_ms"] == second.timestamp
     refused = tidelog(*rewind(kafka_broker, "created-g", *to))
-    assert refused.code == 1
+    assert refused.code == 3
     assert "message.timestamp.type=CreateTime" in refused.err
 
 
