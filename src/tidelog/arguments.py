@@ -1,9 +1,9 @@
 """How every public call reads its arguments: one mechanism, by the names of parameters.
 
-What is clearly meant is taken: a choice as text or enum, a path as `Path`, a time as `datetime`,
-settings as numbers, records as dicts. All else raises a typed error that names the argument and
-what would be right. Functions and classes are marked with `reads_arguments`; a test walks all
-public signatures, so that no call is left out.
+Arguments are read where their meaning is clear: a choice as text or enum, a path as `Path`, a time
+as `datetime`, settings as numbers, records as dicts. All else raises a typed error that names the
+argument and what would be right. Functions and classes are marked with `reads_arguments`; a test
+walks all public signatures, so that no call is left out.
 """
 
 import inspect
@@ -24,7 +24,7 @@ Target = TypeVar("Target", bound=Callable[..., object])
 
 
 class Inexact(StrEnum):
-    """What becomes of a table as of a time that is not whole any more."""
+    """How a table as of a time is handled once records that it needs are gone."""
 
     REFUSE = "refuse"
     MARK = "mark"
@@ -290,7 +290,7 @@ def _as_record(given: object, name: str) -> object:
     raise InvalidRequest(f"{name}: {given!r:.60} is {type(given).__name__}; {_RECORDS}")
 
 
-# What arguments of these names may be, in every public call.
+# Reader of each of these argument names, the same in every public call.
 READERS: Final[Mapping[str, Read]] = {
     **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
     "columns": _as_columns,
