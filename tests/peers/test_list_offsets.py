@@ -81,8 +81,10 @@ def home_of_logs(
     broker = Broker(kafka_jars, kafka_oracle, folder, settings=later)
     try:
         make_logs(broker, count)
+        # Looked at before the cleaner runs: it takes files away.
+        wanted = cleanable(broker, "compacted", count)
         broker.start()
-        broker.await_cleaned(cleanable(broker, "compacted", count))
+        broker.await_cleaned(wanted)
         delete_some(broker, count)
         found = ask_all(kafka_jars, broker, count, folder)
     finally:
