@@ -1,0 +1,61 @@
+"""Differences between what is kept and what a replay gives, as a person reads them."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.corpus.book import Entry
+
+DIFF_LINES_MAX: Final = 40
+DIFFS_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An entry that is not as it is kept.
+
+    Attributes:
+        name: The entry.
+        kept: Its kept text, None for a new entry.
+        now: Its text now, None for an entry that is missing.
+    """
+
+    name: str
+    kept: str | None
+    now: str | None
+
+    @property
+    def kind(self) -> str:
+        """What has become of the entry."""
+        if self.kept is None:
+            return "new"
+        return "missing" if self.now is None else "differs"
+
+    def lines(self, limit: int | None = None) -> list[str]:
+        """The name, then a unified diff of at most `limit` lines."""
+        before = [] if self.kept is None else self.kept.split("\n")
+        after = [] if self.now is None else self.now.split("\n")
+        diff = list(difflib.unified_diff(before, after, "kept", "now", lineterm="", n=2))
+        if limit is not None and len(diff) > limit:
+            left = len(diff) - limit
+            diff[limit:] = [f"... {left} more lines: ./run corpus replay {self.name}"]
+        return [f"{self.name}: {self.kind}", *(f"    {line}" for line in diff)]
+
+
+def differences(kept: Mapping[str, Entry], now: Mapping[str, Entry]) -> list[Difference]:
+    """What differs, by name."""
+    texts = (
+        (name, kept[name].text if name in kept else None, now[name].text if name in now else None)
+        for name in sorted(kept.keys() | now.keys())
+    )
+    return [Difference(name, old, new) for name, old, new in texts if old != new]
+
+
+def report(found: list[Difference], *, whole: bool = False) -> Iterator[str]:
+    """The lines that tell of differences: the first ones in full, the others by name."""
+    for difference in found if whole else found[:DIFFS_MAX]:
+        yield from difference.lines(None if whole else DIFF_LINES_MAX)
+    if not whole and len(found) > DIFFS_MAX:
+        yield f"and {len(found) - DIFFS_MAX} more:"
+        yield from (f"{difference.name}: {difference.kind}" for difference in found[DIFFS_MAX:])

@@ -1,0 +1,79 @@
+"""Plays a part in a process of its own, whose surroundings are the same on every machine.
+
+The process has a home of a fixed length below `/tmp`, few environment variables, and a world that
+stands still (`still`). What still changes from run to run is masked (`masks`).
+"""
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.corpus import still
+from tests.corpus.book import Entry, unique
+from tests.corpus.masks import masked
+
+ROOT: Final = Path(__file__).parents[2]
+
+# In the order in which they are played. `jobs` are the commands that need Spark.
+PARTS: Final = ("surface", "commands", "jobs", "wire", "files", "directories")
+
+# What a part's process keeps of the environment: where programs, caches and libraries are.
+_VARIABLES: Final = ("PATH", "HOME", "JAVA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH")
+_PREFIXES: Final = ("NUMBA_", "PYSPARK_", "PYTHONHASHSEED", "TZ", "XDG_CACHE_HOME")
+
+
+class PartFailed(Exception):
+    """A part ended with an error instead of its entries."""
+
+
+def parts() -> list[str]:
+    """The parts that are there."""
+    return [part for part in PARTS if Path(__file__).with_name(f"{part}.py").exists()]
+
+
+def perform(part: str) -> dict[str, Entry]:
+    """The entries of a part as they are now, by name.
+
+    Raises:
+        PartFailed: It did not come to its end; what it wrote to stderr is in the message.
+    """
+    kept = {name: value for name, value in os.environ.items() if _is_kept(name)}
+    kept |= {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    home = Path(tempfile.mkdtemp(prefix="corpus-", dir="/tmp"))
+    result = home.with_name(f"{home.name}.json")
+    command = [sys.executable, "-m", "tests.corpus.stage", part, str(home), str(result)]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=kept, capture_output=True, encoding="utf-8", check=False
+        )
+        if done.returncode:
+            raise PartFailed(f"{part} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return unique(Entry(name, text) for name, text in json.loads(result.read_text()))
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+        result.unlink(missing_ok=True)
+
+
+def _is_kept(name: str) -> bool:
+    return name in _VARIABLES or name.startswith(_PREFIXES)
+
+
+def _play(part: str, home: Path) -> Iterator[tuple[str, str]]:
+    still.hold()
+    module = importlib.import_module(f"tests.corpus.{part}")
+    for entry in module.play(home):
+        if entry.part != part:
+            raise ValueError(f"{entry.name} is no entry of {part}")
+        yield entry.name, masked(entry.text, home)
+
+
+if __name__ == "__main__":
+    PART, HOME, RESULT = sys.argv[1:]
+    Path(RESULT).write_text(json.dumps(list(_play(PART, Path(HOME)))))

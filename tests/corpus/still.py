@@ -1,0 +1,67 @@
+"""The still world that a part plays in: time and randomness move only where a part moves them.
+
+This replaces clocks and random numbers of Python itself, before tidelog is imported, so that it
+holds for everything that has no `Env` argument: the command line, defaults, `ManualClock` aside.
+Wall time and the monotonic clock that tidelog reads stand still together; `time.monotonic`, which
+event loops and libraries use for their waiting, runs on.
+"""
+
+import os
+import random
+import time
+from random import Random
+from typing import Final
+
+# 2024-05-15T12:00:00Z, a Wednesday.
+START_MS: Final = 1_715_774_400_000
+
+_real_gettime_ns = time.clock_gettime_ns
+_RUNNING: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class _World:
+    """Now, and where random bytes come from."""
+
+    now_ns = START_MS * 1_000_000
+    passed_ns = 1_000_000_000_000
+    source = Random(0)
+
+
+def now_ms() -> int:
+    """Wall time."""
+    return _World.now_ns // 1_000_000
+
+
+def set_time(to_ms: int) -> None:
+    """Set wall time. Monotonic time passes by as much, and never runs back."""
+    advance(to_ms - now_ms())
+
+
+def advance(by_ms: int) -> None:
+    """Let time pass."""
+    _World.now_ns += by_ms * 1_000_000
+    _World.passed_ns += max(by_ms, 0) * 1_000_000
+
+
+def draw_for(name: str) -> None:
+    """Draw random numbers anew, the same ones for each use of one name."""
+    _World.source.seed(name)
+
+
+def _random_bytes(size: int) -> bytes:
+    return _World.source.randbytes(size)
+
+
+def _gettime_ns(clock: int) -> int:
+    if clock == time.CLOCK_REALTIME:
+        return _World.now_ns
+    return _World.passed_ns if clock == _RUNNING else _real_gettime_ns(clock)
+
+
+def hold() -> None:
+    """Stop the clocks and fix the random numbers of this process."""
+    time.time_ns = lambda: _World.now_ns  # noqa: TID251 - replaced, not called
+    time.time = lambda: _World.now_ns / 1_000_000_000  # noqa: TID251 - replaced, not called
+    time.clock_gettime_ns = _gettime_ns
+    os.urandom = _random_bytes
+    random._urandom = _random_bytes  # type: ignore[attr-defined]
