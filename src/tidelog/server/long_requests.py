@@ -10,7 +10,7 @@ Each part takes a few milliseconds: its size follows the time that the last one 
 requests are read at a time, because the objects of one take up to eight times its bytes.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import fields
 from functools import cache
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.compiler import Codec, struct_codec
 from tidelog.protocol.connection import LongRequest, WrittenItems
+from tidelog.protocol.messages import ADD_PARTITIONS_TO_TXN, FETCH
 from tidelog.protocol.messages import BY_KEY as APIS
-from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages.transactions import AddPartitionsToTxnResponse
 from tidelog.protocol.schema import Form, fields_of
 from tidelog.protocol.wire import Writer
 from tidelog.server.handlers import BY_KEY
@@ -69,20 +70,51 @@ async def answer_long(
         response = _Response(context, path.answered)
         parts = _Parts(message, path.asked, request)
         del message
-        for part in parts:
-            watch = Stopwatch(clock, clock.monotonic_ns())
-            said = handle(context, part.message)
-            watch.pause()
-            found = await Timed(said, watch) if isinstance(said, Awaitable) else said
-            if watch.used_ns > _PART_NS:
-                parts.shrink()
-            else:
-                parts.grow()
-            if found is not None:
-                whole = found.response if isinstance(found, Long) else found
-                await response.add(whole, part.joins, slices)
-            await slices.rest()
+        if request.api is ADD_PARTITIONS_TO_TXN:
+            await _add_partitions(context, parts, response, handle, slices)
+        else:
+            async for said, joins in _answers(context, parts, handle, slices):
+                await response.add(said, joins, slices)
         return await response.end(slices)
+
+
+async def _answers(
+    context: RequestContext, parts: "_Parts", handle: Answering, slices: Slices
+) -> "AsyncIterator[tuple[DataclassInstance, int]]":
+    """The response to each part, and how many levels of its first element the part before began."""
+    clock = context.node.env.clock
+    for part in parts:
+        watch = Stopwatch(clock, clock.monotonic_ns())
+        said = handle(context, part.message)
+        watch.pause()
+        found = await Timed(said, watch) if isinstance(said, Awaitable) else said
+        if watch.used_ns > _PART_NS:
+            parts.shrink()
+        else:
+            parts.grow()
+        if found is not None:
+            yield found.response if isinstance(found, Long) else found, part.joins
+        await slices.rest()
+
+
+async def _add_partitions(
+    context: RequestContext,
+    parts: "_Parts",
+    response: "_Response",
+    handle: Answering,
+    slices: Slices,
+) -> None:
+    """Check the partitions of all parts, then add all of them or none."""
+    from tidelog.server.handlers.long_transactions import WholeAdd  # few clients have so many
+
+    whole, said = WholeAdd(context), []
+    async for answer, joins in _answers(whole.context, parts, handle, slices):
+        assert isinstance(answer, AddPartitionsToTxnResponse)
+        whole.take(answer, joins=joins > 0)
+        said.append((answer, joins))
+    await whole.finish(slices)
+    for answer, joins in said:
+        await response.add(answer, joins, slices)
 
 
 async def _answer_fetch(context: RequestContext, request: LongRequest) -> Written | None:

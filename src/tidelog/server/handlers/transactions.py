@@ -4,6 +4,7 @@ Source: Kafka's protocol guide, APIs 24 to 26; KIP-98, KIP-890.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.protocol.messages.transactions import (
@@ -46,6 +47,18 @@ def fenced(version: int, code: int) -> int:
 # -- partitions --------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Checking(RequestContext):
+    """The context of a part of a long request: its partitions are checked and not added.
+
+    Attributes:
+        checked: What the part asks for by transaction, without partitions where it only verifies;
+            None where it was refused.
+    """
+
+    checked: list[AddAsked | None] = field(default_factory=list)
+
+
 async def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
@@ -78,20 +91,23 @@ async def _add(
     ]
     refused = refusals(context, partitions)
     if refused:
+        if isinstance(context, Checking):
+            context.checked.append(None)
         return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
     producer = ProducerRef(asked.producer_id, asked.producer_epoch)
     transactions = context.node.transactions
+    adding = AddAsked(
+        transactional_id=asked.transactional_id,
+        producer=producer,
+        partitions=frozenset(() if asked.verify_only else partitions),
+    )
+    if isinstance(context, Checking):
+        context.checked.append(adding)
+        if not asked.verify_only:
+            return dict.fromkeys(partitions, ErrorCode.NONE)
     if asked.verify_only:
         return transactions.verify(asked.transactional_id, producer, partitions)
-    code = await arrival(
-        transactions.add(
-            AddAsked(
-                transactional_id=asked.transactional_id,
-                producer=producer,
-                partitions=frozenset(partitions),
-            )
-        )
-    )
+    code = await arrival(transactions.add(adding))
     return dict.fromkeys(partitions, fenced(context.version, code))
 
 
