@@ -4,7 +4,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
+from tests.server.conftest import SETTINGS
 from tests.server.raw import RawClient
 from tests.waiting import PATIENCE_S
 
@@ -14,6 +16,7 @@ from tidelog.protocol.messages import METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.server.in_process import Broker
 from tidelog.server.topics import INTERNAL_TOPICS
+from tidelog.types import NewRecord
 
 
 def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> None:
@@ -178,3 +181,35 @@ def test_where_metrics_are_served_is_told() -> None:
             pass
     with tidelog.broker() as running:
         assert running.metrics_address is None
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_topic_that_another_program_left_without_an_id_is_read(
+    tmp_path: Path, protocol: str
+) -> None:
+    """As of Kafka before 2.8, or a backup of the logs alone: the broker gives it an id."""
+    with tidelog.open(tmp_path / "source", writable=True) as source:
+        source.create_topic("t")
+        source.append("t", [NewRecord(value=b"%d" % number) for number in range(10)])
+    data = tmp_path / "data"
+    (data / "t-0").mkdir(parents=True)
+    for log in (tmp_path / "source" / "t-0").glob("*.log"):
+        (data / "t-0" / log.name).write_bytes(log.read_bytes())
+    with tidelog.broker(str(data), settings=SETTINGS) as broker:
+        given = broker.call(lambda node: node.topics.all()["t"].topic_id)
+        with tidelog.connect(broker.bootstrap_servers) as cluster:
+            assert [record.offset for _, record in cluster.records("t")] == list(range(10))
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": "readers",
+                "group.protocol": protocol,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        consumer.subscribe(["t"])
+        came = [message.value() for message in consumer.consume(10, timeout=PATIENCE_S)]
+        consumer.close()
+        assert came == [b"%d" % number for number in range(10)]
+    with tidelog.broker(str(data), settings=SETTINGS) as broker:
+        assert broker.call(lambda node: node.topics.all()["t"].topic_id) == given is not None

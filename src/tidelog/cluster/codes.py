@@ -13,10 +13,14 @@ TIMED_OUT: Final = -185
 NO_LEADERS: Final = -156
 AUTO_OFFSET_RESET: Final = -140
 
+UNKNOWN_SERVER_ERROR: Final = -1
 OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
 NOT_LEADER_OR_FOLLOWER: Final = 6
+REQUEST_TIMED_OUT: Final = 7
+BROKER_NOT_AVAILABLE: Final = 8
 REPLICA_NOT_AVAILABLE: Final = 9
 MESSAGE_TOO_LARGE: Final = 10
 COORDINATOR_LOAD_IN_PROGRESS: Final = 14
@@ -25,6 +29,12 @@ NOT_COORDINATOR: Final = 16
 ILLEGAL_GENERATION: Final = 22
 UNKNOWN_MEMBER_ID: Final = 25
 REBALANCE_IN_PROGRESS: Final = 27
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+GROUP_AUTHORIZATION_FAILED: Final = 30
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
+UNSUPPORTED_VERSION: Final = 35
+INVALID_REQUEST: Final = 42
+UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
 NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
 FENCED_LEADER_EPOCH: Final = 74
@@ -34,6 +44,15 @@ OFFSET_NOT_AVAILABLE: Final = 78
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
 STALE_MEMBER_EPOCH: Final = 113
+
+_NAMES: Final = {code: name for name, code in globals().items() if isinstance(code, int)}
+
+
+def named(code: int) -> str:
+    """Return an error code with the protocol's name for it, `KAFKA_STORAGE_ERROR (error 56)`."""
+    name = _NAMES.get(code)
+    return f"error {code}" if name is None else f"{name} (error {code})"
+
 
 # Who leads a partition has changed, or is about to: ask who it is now.
 LEADER_CHANGES: Final = frozenset(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tidelog.closing import Closing
+from tidelog.cluster import codes
 from tidelog.cluster.follow_check import LOOK_AGAIN, check_copies
 from tidelog.cluster.follow_control import serve
 from tidelog.cluster.follow_copy import Copy
@@ -357,7 +358,7 @@ class Follower(Closing):
                 self._needs_look = True
             elif code:
                 self._stop(
-                    copy, ClusterFailure(self.place, "fetch", f"error {code}", error_code=code)
+                    copy, ClusterFailure(self.place, "fetch", codes.named(code), error_code=code)
                 )
             else:
                 copy.take(data, self._leader)

@@ -12,6 +12,7 @@ was put back from a backup. The partition stands still with the reason, until th
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from tidelog.cluster import codes
 from tidelog.cluster.follow_copy import Copy
 from tidelog.cluster.follow_epochs import EpochEnd, ends_problem, is_other_batch
 from tidelog.cluster.follow_leader import FetchLimits, Leader, Position
@@ -160,7 +161,7 @@ def _prove(
             at = max(parted[name], copy.leader_start)
             if data.error_code:
                 code = data.error_code
-                failure = ClusterFailure(leader.place, "fetch", f"error {code}", error_code=code)
+                failure = ClusterFailure(leader.place, "fetch", codes.named(code), error_code=code)
                 _refused(copy, failure, "fetch")
             elif tops[name] <= at:
                 copy.agree(_other_before(copy, data, tops[name]))

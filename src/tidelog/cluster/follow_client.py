@@ -7,6 +7,7 @@ question makes a new one. One owner.
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tidelog.cluster import codes
 from tidelog.cluster.follow_transport import Connect, Transport
 from tidelog.errors import ClusterFailure, CorruptMessage, UnsupportedVersion
 from tidelog.protocol.connection import (
@@ -16,6 +17,7 @@ from tidelog.protocol.connection import (
 )
 from tidelog.protocol.messages import API_VERSIONS, AnyApi, Api
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.wire import INT16_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,23 +73,28 @@ class LeaderClient:
         self.send(api, message, least=least)
         return self.receive(api)
 
-    def version_of(self, api: AnyApi, *, least: int = 0) -> int:
-        """The highest version of an API that both sides know; errors as `ask`."""
+    def version_of(self, api: AnyApi, *, least: int = 0, most: int = INT16_MAX) -> int:
+        """The highest version of an API that both sides know, at most `most`; errors as `ask`."""
         if self._transport is None:
             self._open()
         lowest, highest = self._versions.get(api.key, (0, -1))
-        version = min(api.last, highest)
+        version = min(api.last, highest, most)
         if version < max(api.first, lowest, least):
             known = f"{lowest} to {highest}" if highest >= 0 else "none"
-            raise UnsupportedVersion(
-                f"{self.place}: {api.name} {max(api.first, least)} to {api.last} is needed, it"
-                f" speaks {known}"
-            )
+            needed = f"{api.name} {max(api.first, least)} to {min(api.last, most)}"
+            raise UnsupportedVersion(f"{self.place}: {needed} is needed, it speaks {known}")
         return version
 
-    def send(self, api: Api[Request, Response], message: Request, *, least: int = 0) -> None:
-        """Ask without waiting; `receive` takes the answer. Errors as `ask`."""
-        version = self.version_of(api, least=least)
+    def send(
+        self,
+        api: Api[Request, Response],
+        message: Request,
+        *,
+        least: int = 0,
+        most: int = INT16_MAX,
+    ) -> None:
+        """Send a request in a version from `least` to `most`, without waiting; errors as `ask`."""
+        version = self.version_of(api, least=least, most=most)
         self._send(api, version, message)
 
     def receive(self, api: Api[Request, Response]) -> Response:
@@ -144,7 +151,7 @@ class LeaderClient:
 
     def _ensure_right(self, answer: ApiVersionsResponse) -> None:
         if answer.error_code:
-            raise self._broken(API_VERSIONS, f"error {answer.error_code}", answer.error_code)
+            raise self._broken(API_VERSIONS, codes.named(answer.error_code), answer.error_code)
 
     def _broken(self, api: AnyApi, reason: str, code: int | None = None) -> ClusterFailure:
         self.close()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from tidelog.cluster import codes
 from tidelog.cluster.follow_leader import Leader
 from tidelog.errors import ClusterFailure
 from tidelog.protocol.messages import FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
@@ -153,7 +154,7 @@ def _ensure_right(leader: Leader, group: str, code: int) -> None:
 
 
 def _refusal(leader: Leader, operation: str, code: int) -> ClusterFailure:
-    return ClusterFailure(leader.place, operation, f"error {code}", error_code=code)
+    return ClusterFailure(leader.place, operation, codes.named(code), error_code=code)
 
 
 __all__ = ["NOT_READY", "NO_UUID", "coordinator_of", "group_offsets"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from tidelog.cluster import codes
 from tidelog.cluster.follow_client import LeaderClient
 from tidelog.cluster.follow_epochs import EpochEnd
 from tidelog.cluster.follow_transport import Connect
@@ -202,7 +203,7 @@ class Leader:
         return found
 
     def _refusal(self, operation: str, code: int) -> ClusterFailure:
-        return ClusterFailure(self.place, operation, f"error {code}", error_code=code)
+        return ClusterFailure(self.place, operation, codes.named(code), error_code=code)
 
     # -- offsets -----------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tidelog.protocol.wire import NO_UUID
+from tidelog.protocol.wire import INT16_MAX, NO_UUID
 from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
 from tidelog.record.views import is_cut, view_batch
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, Buffer, IsolationLevel, TopicPartition
@@ -54,6 +54,8 @@ _PAUSE_S: Final = 0.1
 # A broker that has just started may not know its topics yet; one that never did will not.
 _UNKNOWN_MAX: Final = 20
 _EARLIEST_LOCAL_LEAST: Final = 8
+# The last version of Fetch that finds a topic by its name: topics may have no id (KIP-516).
+_BY_NAME_LAST: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,7 @@ class PartitionFetch:
         self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
         self._leader: LeaderClient | None = None
         self._leader_epoch = NO_LEADER_EPOCH
+        self._has_replicas = False
         self._deadline_ms = 0
         self._unknown_count = 0
         self._reason: ClusterFailure | None = None
@@ -271,7 +274,9 @@ class PartitionFetch:
                 topics=[topic],
                 with_append_times=self._wants_append_times,
             )
-            leader.send(FETCH, question)
+            leader.send(
+                FETCH, question, most=_BY_NAME_LAST if topic.topic_id == NO_UUID else INT16_MAX
+            )
         except ClusterFailure as error:
             self._forget_leader(error)
             return False
@@ -369,6 +374,7 @@ class PartitionFetch:
             raise self._refusal("ask who leads", codes.LEADER_NOT_AVAILABLE)
         self._unknown_count = 0
         self._leader_epoch = part.leader_epoch
+        self._has_replicas = len(part.replica_nodes) > 1
         self._leader = self._client(*nodes[part.leader_id])
         return self._leader
 
@@ -404,11 +410,26 @@ class PartitionFetch:
         """Ask anew who leads, after a while; raises a reason that will not pass."""
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
+        if reason.error_code == codes.KAFKA_STORAGE_ERROR and not self._has_replicas:
+            raise self._damaged()
         self._reason = reason
         if self._leader is not None:
             self._leader.close()
             self._leader = None
         self._seams.pause(_PAUSE_S)
+
+    def _damaged(self) -> ClusterFailure:
+        """The error where the one broker that has the partition refuses it."""
+        assert self._leader is not None
+        code = codes.KAFKA_STORAGE_ERROR
+        return ClusterFailure(
+            self._bootstrap,
+            f"read records of {self._name}",
+            f"its only broker, {self._leader.place}, refuses with {codes.named(code)}: files of the"
+            " partition are damaged, or their disk has failed; that broker's log names the file"
+            " (`tidelog doctor` on its directory, if it is a tidelog broker)",
+            error_code=code,
+        )
 
     # -- deadlines ---------------------------------------------------------------------------
 
@@ -425,7 +446,7 @@ class PartitionFetch:
         raise ClusterFailure(self._bootstrap, f"read records of {self._name}", reason)
 
     def _refusal(self, operation: str, code: int | None, reason: str = "") -> ClusterFailure:
-        told = reason or f"error {code}"
+        told = reason or ("" if code is None else codes.named(code))
         return ClusterFailure(self._bootstrap, f"{operation} ({self._name})", told, error_code=code)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ Batches are fetched as a follower does, without encryption and without a passwor
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+from tidelog.cluster import codes
 from tidelog.cluster.follow_leader import FetchLimits, Leader, Position
 from tidelog.cluster.follow_transport import Connect, connect_socket
 from tidelog.errors import ClusterFailure, UnknownTopic
@@ -101,7 +102,7 @@ class BrokerLog:
                 raise ClusterFailure(
                     self._bootstrap,
                     f"read batches of {position.name}",
-                    f"error {data.error_code}",
+                    codes.named(data.error_code),
                     error_code=data.error_code,
                 )
             return data

@@ -22,6 +22,8 @@ Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
 batch (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C. Big-endian.
 
+Over 400 lines because the rows, what is believed of them and the searches among them are one file.
+
 Source: docs/format.md#append-times.
 """
 
@@ -34,10 +36,10 @@ from typing import Final, Self
 from uuid import UUID
 
 from tidelog.record.coding import crc32c
-from tidelog.storage.append_time_rows import AppendTimeRow, AppendTimeRows, gaps, unpack_columns
+from tidelog.storage.append_time_rows import AppendTimeRows, gaps, owner_of, unpack_columns
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
-__all__ = ["AppendTimeRow", "AppendTimeRows", "AppendTimes", "encode_header"]
+__all__ = ["AppendTimeRows", "AppendTimes", "encode_header"]
 
 MAGIC: Final = b"TLAT"
 VERSION: Final = 1
@@ -76,6 +78,7 @@ class AppendTimes:
         "_crc",
         "_floors",
         "_offsets",
+        "_owner",
         "_times",
         "_unknown_slots",
         "base_offset",
@@ -85,11 +88,18 @@ class AppendTimes:
     )
 
     def __init__(
-        self, base_offset: int, topic_id: UUID, *, granularity_ms: int = 1, floor_ms: int = -1
+        self,
+        base_offset: int,
+        topic_id: UUID,
+        *,
+        granularity_ms: int = 1,
+        floor_ms: int = -1,
+        owner: UUID | None = None,
     ) -> None:
         assert granularity_ms >= 1
         self.base_offset = base_offset
         self.topic_id = topic_id
+        self._owner = topic_id if owner is None else owner  # as the header has it
         self.granularity_ms = granularity_ms
         self.floor_ms = floor_ms
         self._offsets = array("q")
@@ -269,7 +279,7 @@ class AppendTimes:
 
     def encode_header(self) -> bytes:
         """The file without rows."""
-        return encode_header(self.base_offset, self.topic_id)
+        return encode_header(self.base_offset, self._owner)
 
     def encode(self) -> bytes:
         """The whole file: header and rows."""
@@ -291,7 +301,7 @@ class AppendTimes:
         Args:
             data: The file's bytes.
             base_offset: The segment's base offset; a file of another segment is not believed.
-            topic_id: The topic's id; a file of another topic is not believed.
+            topic_id: The topic's id; a file of another topic is not believed (see `owner_of`).
             open_end: The caller knows that no row is missing at the end: a writer is alive, and
                 the log's end was read before the file. Else a file without an end row counts as
                 damaged, which after a hard stop it may well be.
@@ -303,7 +313,7 @@ class AppendTimes:
             The times, and None for a whole file or what is damaged. A damaged file must be
             replaced by `encode()` before rows are added.
         """
-        times = cls(base_offset, topic_id)
+        times = cls(base_offset, topic_id, owner=owner_of(data, topic_id))
         damage = times._header_damage(data)
         if damage is not None:
             return times, damage

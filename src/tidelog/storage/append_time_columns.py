@@ -19,6 +19,7 @@ from tidelog.storage.append_time import (
     AppendTimes,
     encode_header,
 )
+from tidelog.storage.append_time_rows import owner_of
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
@@ -34,7 +35,8 @@ assert ROW_TYPE.itemsize == ROW_SIZE
 
 def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, Longs] | None":
     """Offsets and times of a file that breaks no rule of `AppendTimes`; else None."""
-    header, body = encode_header(base_offset, topic_id), np.frombuffer(data, np.uint8)[HEADER_SIZE:]
+    header = encode_header(base_offset, owner_of(data, topic_id))
+    body = np.frombuffer(data, np.uint8)[HEADER_SIZE:]
     if data[:HEADER_SIZE] != header or not body.size or body.size % ROW_SIZE:
         return None
     body.flags.writeable = False

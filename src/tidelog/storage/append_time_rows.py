@@ -5,9 +5,14 @@ from array import array
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, overload
+from uuid import UUID
+
+from tidelog.types import Buffer
 
 # From so many rows on, columns are cut out of them byte by byte of a row: a tenth of the work.
 _MANY_ROWS: Final = 64
+_TOPIC_ID_AT: Final = slice(8, 24)
+_NO_TOPIC_ID: Final = UUID(int=0)
 
 
 class AppendTimeRow(NamedTuple):
@@ -69,3 +74,13 @@ def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[i
         start = span_end
     if start < end:
         yield start, end
+
+
+def owner_of(data: Buffer, topic_id: UUID) -> UUID:
+    """Return the topic id that a file of this topic has in its header.
+
+    A file written before the topic got its id has zeros there. They count as this topic's id; any
+    other id is refused by the caller.
+    """
+    is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
+    return _NO_TOPIC_ID if is_without else topic_id

@@ -187,7 +187,7 @@ class DirectoryState(Closing):
         defaults = self._options.topic_defaults
         if defaults is None:
             defaults = read_kept_defaults(self.env.files, self.path, self.report)
-        self._registry = TopicRegistry(self.env.files, self.path, defaults)
+        self._registry = TopicRegistry(self.env.files, self.path, defaults, self.env.random)
         keeps_notes = self._options.deferrals is not None
         self._dirs = PartitionDirs(self.env.files, self.path, keeps_notes=keeps_notes)
         for line in self._registry.notes:

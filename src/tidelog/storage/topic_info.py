@@ -4,14 +4,15 @@ The partition directories are the truth on what exists: what the file does not k
 that Kafka wrote) is found by them, with default settings, and called foreign; a topic id in
 `partition.metadata` wins over the file's, since it is what Kafka goes by.
 
-Reading is all that is done here; whoever changes topics is in `topics`.
+All functions read only, except `give_ids`; `topics` changes topics.
 """
 
 import posixpath
+import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidelog.config import TopicConfig
@@ -22,8 +23,9 @@ from tidelog.storage.files import (
     encode_topic_id,
     parse_partition_dir,
     partition_dir_name,
+    random_topic_id,
 )
-from tidelog.storage.text_files import read_partition_metadata
+from tidelog.storage.text_files import read_partition_metadata, write_partition_metadata
 from tidelog.storage.topics_file import TOPICS_FILE, TopicEntry, TopicsText, read_topics
 from tidelog.types import TopicPartition
 
@@ -113,6 +115,34 @@ def find_all(files: FileSystem, directory: str, defaults: Mapping[str, str] | No
         config = _config_of(name, entries.get(name), defaults)
         topics[name] = _merge(name, entries.get(name), present[name], ids, config, notes)
     return Found(topics, notes, text.deleted, leftovers)
+
+
+def give_ids(
+    files: FileSystem,
+    directory: str,
+    topics: MutableMapping[str, TopicInfo],
+    source: random.Random,
+) -> None:
+    """Give topics without an id one, in their partition directories, as a Kafka broker does.
+
+    Kafka before 2.8, and a copy of the logs alone, leave no id. Clients need one: consumers of the
+    new group protocol, share groups and standbys find topics by id only. A topic with a
+    `partition.metadata` that can't be read, or whose directories can't be written, stays as it is.
+    """
+    for name, info in topics.items():
+        places = (TopicPartition(name, number) for number in info.present)
+        paths = [posixpath.join(directory, partition_dir_name(place)) for place in places]
+        if info.topic_id is not None or not paths:
+            continue
+        if any(files.exists(f"{path}/{PARTITION_METADATA_FILE}") for path in paths):
+            continue
+        topic_id = random_topic_id(source)
+        try:
+            for path in paths:
+                write_partition_metadata(files, path, topic_id)
+        except OSError:
+            continue  # the next opening takes the id from the directories that have one
+        topics[name] = replace(info, topic_id=topic_id)
 
 
 def _take_leftovers(

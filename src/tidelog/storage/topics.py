@@ -30,7 +30,7 @@ from tidelog.storage.files import (
     random_topic_id,
     write_atomically,
 )
-from tidelog.storage.topic_info import TopicInfo, find_all, named_few
+from tidelog.storage.topic_info import TopicInfo, find_all, give_ids, named_few
 from tidelog.storage.topics_file import (
     PARTITION_COUNT_LIMIT,
     TOPICS_FILE,
@@ -72,23 +72,27 @@ class TopicRegistry:
     """
 
     def __init__(
-        self, files: FileSystem, directory: str, defaults: Mapping[str, str] | None = None
+        self,
+        files: FileSystem,
+        directory: str,
+        defaults: Mapping[str, str] | None = None,
+        source: random.Random | None = None,
     ) -> None:
-        """Read what is there; arguments and errors as `find_topics`."""
+        """Read what is there, as `find_topics`; with a `source`, draw ids where none is there."""
         self._files = files
         self._directory = directory
         self._defaults = dict(defaults or {})
         read = find_all(files, directory, self._defaults)
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
         # Deleted topics whose directories may have their names yet; the file's as it was written.
-        self._deleted = read.deleted
-        self._is_stale = bool(read.deleted)
+        self._deleted, self._is_stale = read.deleted, bool(read.deleted)
         # Whether the file may say of topics that they are deleted which are not.
         self.is_doubtful = False
-        found = self._topics.get(CLUSTER_METADATA_TOPIC)
-        if found is not None and found.foreign:
+        if (found := self._topics.get(CLUSTER_METADATA_TOPIC)) is not None and found.foreign:
             # A log of Kafka's own controller: nobody else recovers, shortens or serves it.
             del self._topics[CLUSTER_METADATA_TOPIC]
+        if source is not None:
+            give_ids(files, directory, self._topics, source)
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:

@@ -23,7 +23,8 @@ from tidelog.errors import CorruptData, CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.record.views import Batch
 from tidelog.storage import files, text_files
-from tidelog.storage.append_time import AppendTimeRow, AppendTimes
+from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.append_time_rows import AppendTimeRow
 from tidelog.storage.proof import position_floor
 from tidelog.storage.segment import Segment, iterate_batches
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
 
+from tidelog.cluster import codes
 from tidelog.cluster.follow_transport import split_server
 from tidelog.cluster.partition_fetch import (
     Fetched,
@@ -15,10 +16,12 @@ from tidelog.cluster.partition_fetch import (
 )
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
 from tidelog.protocol.connection import ReceivedRequest
-from tidelog.protocol.messages import FETCH, LIST_OFFSETS
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
 from tidelog.protocol.messages import fetch as fe
+from tidelog.protocol.messages import metadata as md
 from tidelog.protocol.messages import offsets as of
 from tidelog.protocol.messages.common import EARLIEST_LOCAL_TIMESTAMP
+from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
 from tidelog.record.views import walk
 from tidelog.scan.fetched import aborted_spans, reach
@@ -238,3 +241,52 @@ def test_aborted_transactions_end_at_their_markers(leader: FakeLeader) -> None:
     assert spans == [(7, 30, 31), (7, 34, 35), (8, 0, INT64_MAX)]
     assert list(aborted_spans(bytes(part.data)[:-1], [(7, 34)])) == [(7, 34, INT64_MAX)]
     assert reach(b"") is None
+
+
+def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30) -> None:
+    """Let the first fetches fail by a code, on a partition with so many replicas."""
+    left = [times]
+
+    def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if request.api.key == METADATA.key:
+            for topic in cast("md.MetadataResponse", answer).topics:
+                topic.partitions[0].replica_nodes = list(range(replicas))
+        elif request.api.key == FETCH.key and left[0]:
+            left[0] -= 1
+            data = cast("fe.FetchResponse", answer).responses[0].partitions[0]
+            data.error_code, data.records = code, b""
+        return answer
+
+    leader.mangle = mangle
+
+
+def test_a_storage_error_of_the_only_replica_is_not_asked_again(leader: FakeLeader) -> None:
+    refuse(leader, codes.KAFKA_STORAGE_ERROR, replicas=1)
+    before = leader.env.clock.monotonic_ms()
+    with pytest.raises(ClusterFailure) as failed:
+        list(open_fetch(leader).parts(0, 30))
+    assert leader.asked.count("Fetch") == 1
+    assert leader.env.clock.monotonic_ms() == before, "no wait for what does not pass"
+    assert failed.value.error_code == codes.KAFKA_STORAGE_ERROR
+    for word in ("t-0", f"{HOST}:{PORT}", "KAFKA_STORAGE_ERROR (error 56)", "tidelog doctor"):
+        assert word in str(failed.value)
+
+
+def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader) -> None:
+    refuse(leader, codes.KAFKA_STORAGE_ERROR, replicas=3, times=2)
+    parts = list(open_fetch(leader).parts(0, 30))
+    assert values(parts, 0, 30) == [b"%d" % n for n in range(30)]
+
+
+def test_a_topic_without_an_id_is_asked_for_by_name(leader: FakeLeader) -> None:
+    """As Kafka's clients do: no version that names topics by ids can name it (KIP-516)."""
+
+    def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
+        if request.api.key == METADATA.key:
+            for topic in cast("md.MetadataResponse", answer).topics:
+                topic.topic_id = NO_UUID
+        return answer
+
+    leader.mangle = mangle
+    parts = list(open_fetch(leader).parts(0, 30))
+    assert values(parts, 0, 30) == [b"%d" % n for n in range(30)]

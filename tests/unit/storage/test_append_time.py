@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from tidelog.record.coding import crc32c
-from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes
+from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimes
+from tidelog.storage.append_time_rows import AppendTimeRow
 from tidelog.types import INT32_MAX, INT64_MAX
 
 TOPIC = UUID(int=(1 << 64) | 2)
@@ -53,6 +54,19 @@ def test_a_whole_file_comes_back() -> None:
     assert times.rows()[0] == AppendTimeRow(105, 1000, 0xA)
     assert times.rows()[-2:] == [AppendTimeRow(130, 1003, 0xC), AppendTimeRow(140, -1, 0)]
     assert next(reversed(times.rows())) == AppendTimeRow(140, -1, 0)
+
+
+def test_times_from_before_the_topic_had_an_id_are_believed() -> None:
+    """A file is not written anew where its topic gets an id: its header keeps the zeros."""
+    old = AppendTimes(BASE, UUID(int=0))
+    old.note(105, 1000, 0xA)
+    old.close(110)
+    times, damage = decode(old.encode())
+    assert damage is None
+    assert list(times.rows()) == list(old.rows())
+    assert times.encode() == old.encode()
+    of_another = AppendTimes.decode(filled().encode(), BASE, UUID(int=9))
+    assert of_another[1] is not None
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.storage.files import decode_topic_id, encode_topic_id, write_atomically
-from tidelog.storage.text_files import write_partition_metadata
+from tidelog.storage.text_files import read_partition_metadata, write_partition_metadata
 from tidelog.storage.topic_info import find_topics
 from tidelog.storage.topics import TopicRegistry
 from tidelog.storage.topics_file import (
@@ -179,6 +179,31 @@ def test_foreign_topic_without_metadata_has_no_id(disk: DamageFileSystem) -> Non
     add_partition(disk, "old-name-0")
     info = find_topics(disk, ROOT)[0]["old-name"]
     assert info.topic_id is None
+
+
+def test_a_topic_without_an_id_gets_one_where_the_directory_is_written(
+    disk: DamageFileSystem,
+) -> None:
+    for partition in ("old-0", "old-2", "other-0", "damaged-0"):
+        add_partition(disk, partition)
+    add_partition(disk, "half-0", ID_A)
+    add_partition(disk, "half-1")
+    write_atomically(disk, f"{ROOT}/damaged-0/partition.metadata", b"nonsense")
+    given = TopicRegistry(disk, ROOT, source=Random(1)).topics
+    found = find_topics(disk, ROOT)[0]
+    assert {name: info.topic_id for name, info in found.items()} == {
+        name: info.topic_id for name, info in given.items()
+    }
+    ids = [given[name].topic_id for name in ("old", "other", "half")]
+    assert None not in ids
+    assert len(set(ids)) == 3
+    assert ids[2] == ID_A
+    assert given["damaged"].topic_id is None, "what it was can be read off the file by a person"
+    assert given["old"].foreign, "its settings are as unknown as before"
+    ids_of_old = {
+        read_partition_metadata(disk, f"{ROOT}/old-{number}") for number in given["old"].present
+    }
+    assert ids_of_old == {given["old"].topic_id}
 
 
 def test_damaged_metadata_is_reported_and_does_not_hide_the_topic(disk: DamageFileSystem) -> None:

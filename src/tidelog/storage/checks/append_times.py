@@ -7,7 +7,8 @@ on, and opening for writing makes the file say just that.
 from collections.abc import Iterator
 from uuid import UUID
 
-from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes
+from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimes
+from tidelog.storage.append_time_rows import AppendTimeRow
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.log_facts import LogFacts
 
