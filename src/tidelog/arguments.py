@@ -14,7 +14,7 @@ from functools import wraps
 from operator import index
 from os import PathLike, fspath
 from types import UnionType
-from typing import Final, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import Final, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
 from tidelog.types import INT64_MAX, ClockName, Codec, IsolationLevel, NewRecord
@@ -106,6 +106,18 @@ def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
 Read: TypeAlias = Callable[[object, str], object]
 
 
+class _Reader(NamedTuple):
+    """How one parameter is read.
+
+    Attributes:
+        plain: Types of arguments that stay as they are, so that most calls cost next to nothing.
+        read: Reads an argument of another type.
+    """
+
+    plain: frozenset[object]
+    read: Read
+
+
 def _reading(
     function: Callable[..., object], more: Mapping[str, type[Enum]]
 ) -> Callable[..., object]:
@@ -115,28 +127,33 @@ def _reading(
     readers = {name: found for name in parameters if (found := _reader(parameters[name], kinds))}
     if not readers:
         return function
-    names = tuple(parameters)
+    positional = tuple(
+        (at, name, *readers[name]) for at, name in enumerate(parameters) if name in readers
+    )
 
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:
-        for name, given in kwargs.items():
-            if name in readers:
-                kwargs[name] = readers[name](given, name)
-        if len(args) > 1 or (args and names[0] in readers):
-            args = (
-                tuple(
-                    readers[name](given, name) if name in readers else given
-                    for name, given in zip(names, args, strict=False)
-                )
-                + args[len(names) :]
-            )
+        if kwargs:
+            for name, given in kwargs.items():
+                reader = readers.get(name)
+                if reader is not None and type(given) not in reader.plain:
+                    kwargs[name] = reader.read(given, name)
+        count = len(args)
+        for at, name, plain, read in positional:
+            if at >= count:
+                break
+            given = args[at]
+            if type(given) not in plain:
+                found = read(given, name)
+                if found is not given:
+                    args = (*args[:at], found, *args[at + 1 :])
         return function(*args, **kwargs)
 
     call.choices = kinds  # type: ignore[attr-defined]
     return call
 
 
-def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> Read | None:
+def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _Reader | None:
     name = parameter.name
     if name in ("self", "cls") or parameter.kind in (
         parameter.VAR_POSITIONAL,
@@ -144,14 +161,15 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> Re
     ):
         return None
     if name in kinds:
-        kind, nullable = kinds[name], parameter.default is None
-        return lambda given, name: None if given is None and nullable else choice(kind, given, name)
+        kind = kinds[name]
+        plain = frozenset({kind, type(None)} if parameter.default is None else {kind})
+        return _Reader(plain, lambda given, name: choice(kind, given, name))
     if name in READERS:
-        return READERS[name]
+        return _Reader(frozenset(), READERS[name])
     return _typed(parameter.annotation)
 
 
-def _typed(annotation: object) -> Read | None:
+def _typed(annotation: object) -> _Reader | None:
     """Return the reader of what is annotated as plain types; paths are taken as text."""
     is_union = get_origin(annotation) in (Union, UnionType)
     kinds = frozenset(get_args(annotation) if is_union else (annotation,))
@@ -159,12 +177,10 @@ def _typed(annotation: object) -> Read | None:
         isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds
     )
     if not kinds <= _PLAIN:
-        return _as_path if takes_text else None
+        return _Reader(frozenset({str}), _as_path) if takes_text else None
     words = " or ".join(word for kind, word in _WORDS.items() if kind in kinds)
 
     def read(given: object, name: str) -> object:
-        if type(given) in kinds:
-            return given
         if str in kinds and isinstance(given, str | PathLike):
             return _as_path(given, name)
         if int in kinds and not isinstance(given, bool):
@@ -174,7 +190,7 @@ def _typed(annotation: object) -> Read | None:
                 pass
         raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {words}")
 
-    return read
+    return _Reader(kinds, read)
 
 
 _WORDS: Final = {
@@ -263,12 +279,12 @@ def _as_setting(key: object, value: object) -> object:
 
 def _as_records(given: object, name: str) -> object:
     """Return records from what clearly is one, or some of them."""
+    if type(given) is list and _RECORD_TYPE.issuperset(map(type, given)):
+        return given
     if isinstance(given, bytes | str | Mapping | NewRecord):
         return [_as_record(given, name)]
     if not isinstance(given, Iterable):
         raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); {_RECORDS}")
-    if isinstance(given, list) and all(type(one) is NewRecord for one in given):
-        return given
     return (_as_record(one, name) for one in given)
 
 
@@ -276,6 +292,7 @@ _RECORDS: Final = (
     "give NewRecords, dicts with key, value, timestamp and headers, or bytes as values"
 )
 _FIELDS: Final = frozenset({"key", "value", "timestamp", "headers"})
+_RECORD_TYPE: Final = frozenset({NewRecord})
 
 
 def _as_record(given: object, name: str) -> object:

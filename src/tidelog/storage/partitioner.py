@@ -42,11 +42,13 @@ class Partitioner:
         self.partition_count = partition_count
         self._random = source
         self._known: dict[bytes, int] = {}
-        self._sticky = source.randrange(partition_count)
+        self._sticky: int | None = None
 
     def choose(self, key: bytes | None) -> int:
         """The key's partition; one and the same for records without a key until `switch`."""
         if key is None:
+            if self._sticky is None:
+                self._sticky = self._random.randrange(self.partition_count)
             return self._sticky
         found = self._known.get(key)
         if found is None:
@@ -56,5 +58,5 @@ class Partitioner:
         return found
 
     def switch(self) -> None:
-        """Draw another partition for records without a key, as after a full batch."""
-        self._sticky = self._random.randrange(self.partition_count)
+        """Draw another partition for the next record without a key, as after a full batch."""
+        self._sticky = None
