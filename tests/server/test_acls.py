@@ -54,6 +54,7 @@ from tidelog.storage.security_file import SECURITY_FILE, SecurityState
 from tidelog.types import NewRecord
 
 TOPIC_DENIED: Final = 29
+GROUP_DENIED: Final = 30
 STORAGE_ERROR: Final = 56
 USERS: Final = ("boss", "alice", "bob")
 PASSWORD: Final = "sesame"
@@ -277,6 +278,19 @@ def test_a_right_that_is_gone_ends_a_fetch_session_too(broker: Broker) -> None:
         then = alice.ask(FETCH, 12, more)
         assert [part.error_code for part in then.responses[0].partitions] == [TOPIC_DENIED]
         assert not then.responses[0].partitions[0].records
+
+
+def test_of_several_groups_each_is_found_by_its_own_rights(broker: Broker) -> None:
+    assert add(broker, "alice", allow("DESCRIBE", ResourceType.GROUP, "mine")) == [0]
+    asked = FindCoordinatorRequest(coordinator_keys=["theirs", "mine", "others"])
+    with login(broker, "alice") as alice:
+        told = alice.ask(FIND_COORDINATOR, 4, asked).coordinators
+    found = {each.key: (each.error_code, each.port > 0) for each in told}
+    assert found == {
+        "mine": (0, True),
+        "theirs": (GROUP_DENIED, False),
+        "others": (GROUP_DENIED, False),
+    }
 
 
 def test_an_expression_finds_topics_that_the_member_may_see(broker: Broker) -> None:

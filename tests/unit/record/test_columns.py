@@ -265,6 +265,16 @@ def test_small_chunks_are_put_together() -> None:
     assert wanted == [600]
 
 
+@pytest.mark.parametrize("rows", [10, 25, 100, 450, 1_000])
+def test_no_chunk_grows_beyond_the_rows_that_were_asked_for(rows: int) -> None:
+    log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(30))
+    # Two, then half, then all of the records of a batch match: crumbs and whole chunks by turns.
+    for wanted in ((7, 9), (0, 50), (0, 100), (30, 79)):
+        parts = [part.num_rows for part in decode(log, record_time=wanted, rows=rows)]
+        assert max(parts) <= rows
+        assert sum(parts) == 30 * (wanted[1] - wanted[0])
+
+
 def test_statistics_count_what_was_met() -> None:
     untimed = build_batch([NewRecord(value=b"v", timestamp=NO_TIMESTAMP)] * 3, base_offset=10)
     early, late = batch_of(2), batch_of(20, base_offset=20)

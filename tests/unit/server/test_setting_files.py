@@ -33,6 +33,11 @@ def test_properties() -> None:
     }
 
 
+def test_what_is_shown_of_a_file_holds_no_value_of_it() -> None:
+    content = b"ssl.keystore.password=open sesame\n"
+    assert "sesame" not in repr(read_settings("server.properties", content))
+
+
 def test_lines_are_known() -> None:
     found = read_settings("server.properties", PROPERTIES.encode())
     assert found.lines == {

@@ -100,6 +100,18 @@ def test_values_of_another_kind_are_refused(wrong: object) -> None:
             decode_row(row)
 
 
+def test_a_row_consists_of_a_log_and_of_files_of_a_segment() -> None:
+    row = encode_row(ROWS[0])
+    objects = row["objects"]
+    assert isinstance(objects, dict)
+    foreign = {**objects, ".exe": objects[".log"]}
+    without = {suffix: one for suffix, one in objects.items() if suffix != ".log"}
+    assert without
+    for wrong in (foreign, without, {}):
+        with pytest.raises(CorruptFile, match="has no log, or what is no file of a segment"):
+            decode_row({**row, "objects": wrong})
+
+
 def test_a_later_version_is_named() -> None:
     inner = json.dumps({**manifest_object(SAMPLE), "version": 2}).encode()
     with pytest.raises(UnsupportedVersion, match="version 2, 1 is known"):
