@@ -87,12 +87,13 @@ class Client:
         Args:
             group: Its group; without one it can be assigned partitions, and commits nothing.
             more: Settings, with underscores for dots. Partition ends are told, nothing is
-                committed unasked, and an offset outside the log is an error.
+                committed unasked, and an offset outside the log is an error. Records whose offsets
+                don't rise raise CorruptBatch.
 
         Raises:
             Closed: The connection was closed for good.
         """
-        from confluent_kafka import Consumer
+        from tidelog.cluster.ordered_consumer import OrderedConsumer
 
         self.ensure_open()
         settings: dict[str, Setting] = {
@@ -103,7 +104,9 @@ class Client:
         }
         settings |= {key.replace("_", "."): value for key, value in more.items()}
         with self._typed_config():
-            return Consumer(self._settings() | settings, error_cb=self._listen)
+            return OrderedConsumer(
+                self.bootstrap, self._settings() | settings, error_cb=self._listen
+            )
 
     def producer(self, settings: Mapping[str, object]) -> "ck.Producer":
         """A new producer, which its owner closes.

@@ -83,3 +83,17 @@ def test_rows_are_chained_as_they_are_counted() -> None:
         out = np.empty(5, np.int64)
         total(data.copy(), 12, table, out)
         assert out.tolist() == [crc32c(data[at : at + 12].tobytes()) for at in range(0, 60, 12)]
+
+
+def test_times_from_before_the_topic_had_an_id_are_believed() -> None:
+    """A file is not written anew where its topic gets an id: its header keeps the zeros."""
+    old = AppendTimes(BASE, UUID(int=0))
+    old.note(BASE + 5, 1000, 0xA)
+    old.close(BASE + 10)
+    times, damage = AppendTimes.decode(old.encode(), BASE, TOPIC)
+    assert damage is None
+    assert list(times.rows()) == list(old.rows())
+    assert times.encode() == old.encode()
+    assert columns.sound_rows(old.encode(), BASE, TOPIC) is not None
+    of_another = AppendTimes(BASE, UUID(int=9)).encode()
+    assert AppendTimes.decode(of_another, BASE, TOPIC)[1] is not None
