@@ -389,5 +389,6 @@ def test_append_times_are_those_of_the_last_run_begun(
     expected = [max((s for s in starts if s <= offset), default=None) for offset in offsets]
     for run in (fill_append_times, plain(fill_append_times)):
         out = np.empty(len(offsets), np.int64)
-        run(np.array(offsets, np.int64), run_starts, run_times, out)
+        missing = run(np.array(offsets, np.int64), run_starts, run_times, out)
         assert out.tolist() == [-1 if start is None else start * 10 for start in expected]
+        assert missing == expected.count(None)

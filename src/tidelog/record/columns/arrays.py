@@ -212,8 +212,8 @@ def _append_times(chunk: Chunk) -> "Column":
     if chunk.append_times is None:
         return _nulls(TIME, chunk.rows)
     times = new_array(np.int64, chunk.rows)
-    fill_append_times(chunk.filled.offsets[: chunk.rows], *chunk.append_times, times)
-    return _fixed(TIME, times, _count_missing(times))
+    offsets = chunk.filled.offsets[: chunk.rows]
+    return _fixed(TIME, times, fill_append_times(offsets, *chunk.append_times, times))
 
 
 def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":

@@ -18,27 +18,36 @@ from tidelog.record.kernels.layout import (
 )
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.varints import POISON
+from tidelog.types import INT64_MAX, INT64_MIN
 
 
 @kernel
-def fill_append_times(offsets: Longs, run_starts: Longs, run_times: Longs, out: Longs) -> None:
-    """For each offset the time of the run that it lies in, -1 before the first run.
+def fill_append_times(offsets: Longs, run_starts: Longs, run_times: Longs, out: Longs) -> int:
+    """Fill in the time of the run that each offset lies in, -1 before the first run.
 
     Shape:
         offsets: int64[rows]; quickest where they ascend.
         run_starts: int64[runs], first offset of each run, ascending.
         run_times: int64[runs], append time in ms, -1 for unknown.
         out: int64[rows].
+
+    Returns:
+        How many rows got -1.
     """
-    run = 0
-    for row in range(offsets.size):
-        if run > 0 and offsets[row] < run_starts[run - 1]:
-            run = 0
-        if run == 0:
-            run = _count_starts(run_starts, offsets[row])
-        while run < run_starts.size and run_starts[run] <= offsets[row]:
-            run += 1
-        out[row] = run_times[run - 1] if run > 0 else NO_TIMESTAMP
+    rows, row, missing = offsets.size, 0, 0
+    while row < rows:
+        run = _count_starts(run_starts, offsets[row])
+        start = run_starts[run - 1] if run > 0 else INT64_MIN
+        end = run_starts[run] if run < run_starts.size else INT64_MAX
+        time = run_times[run - 1] if run > 0 else NO_TIMESTAMP
+        first = row
+        out[row] = time
+        row += 1
+        while row < rows and start <= offsets[row] < end:
+            out[row] = time
+            row += 1
+        missing += row - first if time == NO_TIMESTAMP else 0
+    return missing
 
 
 @inlined
