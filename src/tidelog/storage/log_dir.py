@@ -24,7 +24,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopic,
 )
-from tidelog.storage import commits, files, text_files
+from tidelog.storage import commits, files, text_files, writers
 from tidelog.storage.append_clock import TrustedClock
 from tidelog.storage.deferral import AT_ONCE
 from tidelog.storage.dir_state import LogDirOptions, reach
@@ -151,13 +151,24 @@ class LogDir(TopicDeletion):
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: What a deleted topic of such a name left can't be moved out of the way.
+            StorageFailure: What a deleted topic of such a name left can't be moved out of the way,
+                or what its writers had committed can't be forgotten.
         """
         self._ensure_writable()
-        self._clear_names([each.name for each in new])
+        names = [each.name for each in new]
+        self._clear_names(names)
         with self._topic_change:
+            self._forget_writers(names)
             made = self._registry.create_all(new, source=self.env.random, make=self._dirs.make)
         return self._typed(made, [f"create topic {each.name}" for each in new])
+
+    def _forget_writers(self, names: Iterable[str]) -> None:
+        """Forget what was committed to earlier topics of these names."""
+        try:
+            gone = [name for name in names if name not in self._registry.topics]
+            writers.forget_topics(self.env.files, self.path, gone)
+        except OSError as error:
+            raise as_storage_failure(error, self.path, "create topics") from error
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
         """Raise a topic's number of partitions to `partitions`.

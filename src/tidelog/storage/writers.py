@@ -183,6 +183,24 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
         files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(known | newer))
 
 
+def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
+    """Drop the marks of topics, durably: a new topic of the same name has none of their records.
+
+    A file that can't be read stays as it is: no writer goes by it.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    stale = tuple(topic_writer("", topic) for topic in topics)
+    try:
+        known = read_marks(fs, directory)
+    except (CorruptFile, UnsupportedVersion):
+        return
+    kept = {name: mark for name, mark in known.items() if not name.startswith(stale)}
+    if len(kept) < len(known):
+        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(kept))
+
+
 __all__ = [
     "NAME_CHARACTERS_MAX",
     "NOTE_CHARACTERS_MAX",
@@ -195,6 +213,7 @@ __all__ = [
     "ensure_version",
     "find_done_topics",
     "find_topic_mark",
+    "forget_topics",
     "note",
     "read_marks",
     "topic_writer",

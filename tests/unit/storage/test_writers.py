@@ -13,9 +13,15 @@ from tests.unit.storage.staged import (
 )
 
 from tidelog.env import Env
-from tidelog.errors import CorruptFile, InvalidRequest, StorageFailure, UnsupportedVersion
+from tidelog.errors import (
+    CorruptFile,
+    InvalidRequest,
+    StorageFailure,
+    TopicExists,
+    UnsupportedVersion,
+)
 from tidelog.storage import writers
-from tidelog.storage.attach import AttachResult, WriterVersion, attach
+from tidelog.storage.attach import AttachResult, WriterVersion, attach, find_done
 from tidelog.storage.log_dir import LogDir
 
 QUERY = "query/a"
@@ -85,6 +91,25 @@ def test_writers_do_not_know_each_other() -> None:
         other = attach(log_dir, stage(env, 0, "o"), version=WriterVersion("query/b", 0))
     assert not other.was_done
     assert writers.read_marks(env.files, ROOT).keys() == {QUERY, "query/b"}
+
+
+def test_a_topic_that_is_created_anew_has_nothing_of_what_was_written_to_its_namesake() -> None:
+    env = seeded_env(1)
+    make_directory(env)
+    version = WriterVersion("app/a", 4, topics=(TOPIC,))
+    other = WriterVersion("app/a", 4, topics=("other",))
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        attach(log_dir, stage(env, 0, "a", 9), version=version)
+        attach(log_dir, [], version=other)
+        with pytest.raises(TopicExists):
+            log_dir.create_topic(TOPIC)
+        assert find_done(log_dir, version) is not None
+        log_dir.delete_topic(TOPIC)
+        log_dir.create_topic(TOPIC)
+        assert find_done(log_dir, version) is None
+        assert find_done(log_dir, other) is not None
+        assert not attach(log_dir, stage(env, 0, "b", 3), version=version).was_done
+        assert find_done(log_dir, version) is not None
 
 
 @pytest.mark.parametrize("keep", list(Keep))
