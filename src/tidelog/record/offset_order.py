@@ -13,17 +13,39 @@ Pure. Source: docs/format.md#order.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.header import MAGIC_2
-from tidelog.record.views import Batch, view_batch, walk
+from tidelog.record.views import view_batch, walk
 from tidelog.types import INT64_MAX, Buffer
 
 # Indexes have offsets relative to the base offset of the segment, in 31 bits.
 SEGMENT_OFFSETS: Final = 1 << 31
 # Smallest offset that a batch may have, and the offset that none reaches, where nothing is known.
 ANY_OFFSETS: Final = (0, INT64_MAX)
+
+
+class HasOffsets(Protocol):
+    """A batch, or what is known of one, as far as its offsets go."""
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        ...
+
+    @property
+    def last_offset(self) -> int:
+        """Last offset, inclusive."""
+        ...
+
+    @property
+    def magic(self) -> int:
+        """Format of the batch."""
+        ...
+
+
+_Batch = TypeVar("_Batch", bound=HasOffsets)
 
 
 class Reach(NamedTuple):
@@ -64,12 +86,12 @@ def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
     return min(end_offset, base_offset + SEGMENT_OFFSETS)
 
 
-def first_known_offset(batch: Batch) -> int:
+def first_known_offset(batch: HasOffsets) -> int:
     """Return the base offset; of a legacy wrapper its last one, since it is not opened for this."""
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
 
 
-def order_problem(batch: Batch, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
+def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
     """Say what is wrong with a batch's offsets, None where they lie in [next_offset, end_offset).
 
     Only decompression tells where a legacy wrapper begins, so its end must do.
@@ -112,8 +134,8 @@ def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | Non
 
 
 def in_order(
-    batches: Iterable[tuple[int, Batch]], next_offset: int, end_offset: int, path: str
-) -> Iterator[tuple[int, Batch]]:
+    batches: Iterable[tuple[int, _Batch]], next_offset: int, end_offset: int, path: str
+) -> Iterator[tuple[int, _Batch]]:
     """Hand out batches with their positions as long as their offsets are in order.
 
     Args:
@@ -125,7 +147,7 @@ def in_order(
     Raises:
         CorruptBatch: Offsets that can't be there; the batches before were handed out.
     """
-    held: tuple[int, Batch] | None = None
+    held: tuple[int, _Batch] | None = None
     before = next_offset  # what was next where the held batch stands
     failure: CorruptData | None = None
     try:
@@ -149,7 +171,7 @@ def in_order(
         raise failure
 
 
-def _has_jumped(held: Batch, found: Batch, before: int, end_offset: int) -> bool:
+def _has_jumped(held: HasOffsets, found: HasOffsets, before: int, end_offset: int) -> bool:
     """Whether the batch behind a held one would be in order without it, and so it is the wrong one.
 
     Where both may be, the one that is next without a gap is right.
@@ -158,7 +180,7 @@ def _has_jumped(held: Batch, found: Batch, before: int, end_offset: int) -> bool
     return not is_next and order_problem(found, before, end_offset) is None
 
 
-def _jump(held: tuple[int, Batch], found: Batch, before: int, path: str) -> CorruptData:
+def _jump(held: tuple[int, HasOffsets], found: HasOffsets, before: int, path: str) -> CorruptData:
     first, last = first_known_offset(held[1]), held[1].last_offset
     problem = jump_problem(first, last, before, first_known_offset(found))
     return CorruptBatch(problem, at=0, offset=before).located(path, held[0])

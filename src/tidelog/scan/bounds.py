@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tidelog.errors import InvalidRequest, LostOffsets
+from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
 from tidelog.scan.split import EARLIEST, LATEST, Wanted
 from tidelog.storage.log_reader import LogReader, unknown_times_note
 from tidelog.types import (
@@ -109,13 +109,16 @@ def resolve(
     if wanted.start_ms is not None or wanted.end_ms is not None:
         if question.times is TimeMode.POSITIONS:
             needs_match = question.needs_match
-            first = _position(reader, wanted.start_ms, question.clock, needs_match=needs_match)
-            last = _position(reader, wanted.end_ms, question.clock)
+            gone: list[LostOffsets] = []
+            first = _position(reader, wanted.start_ms, question.clock, gone, needs_match)
+            last = _position(reader, wanted.end_ms, question.clock, [])
+            # Between the two whoever reads them is told.
+            lost += [one for one in gone if one.end > start]
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
         else:
             if question.needs_match:
-                _position(reader, wanted.start_ms, question.clock, needs_match=True)
+                _position(reader, wanted.start_ms, question.clock, [], needs_match=True)
             early_ms = slack_ms if question.clock is ClockName.APPEND else 0
             time_range = (
                 INT64_MIN if wanted.start_ms is None else wanted.start_ms - early_ms,
@@ -197,14 +200,27 @@ def _lost(reader: PartitionView, start: int, end: int, reason: str) -> LostOffse
 
 
 def _position(
-    reader: PartitionView, timestamp_ms: int | None, clock: ClockName, *, needs_match: bool = False
+    reader: PartitionView,
+    timestamp_ms: int | None,
+    clock: ClockName,
+    lost: list[LostOffsets],
+    needs_match: bool = False,
 ) -> int | None:
-    """The first offset that is that late, the log's end where none is; None without a time."""
+    """The first offset that is that late, the log's end where none is; None without a time.
+
+    Offsets before it that are lost, and may be that late, are added to `lost`.
+    """
     if timestamp_ms is None:
         return None
     if timestamp_ms < 0:
         raise InvalidRequest(f"{reader.topic_partition}: time {timestamp_ms} is negative")
-    found = reader.offset_for_time(timestamp_ms, clock=clock)
+    try:
+        found = reader.offset_for_time(timestamp_ms, clock=clock)
+    except OffsetsGone as error:
+        if not isinstance(reader, LogReader):
+            raise
+        lost += error.lost
+        found = reader.offset_for_time(timestamp_ms, clock=clock, steps_over_losses=True)
     if found is None and needs_match:
         raise InvalidRequest(
             f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; a start that need"

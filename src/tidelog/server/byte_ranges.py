@@ -3,11 +3,18 @@
 A fetch is answered from one segment, as Kafka does. No record is touched: the index leads to a
 batch near each end, and frames are walked from there.
 
+Offsets are held to the order of the log (`record.offset_order`) where headers are read anyway: at
+the first batch with those around it, where the bytes end, and at the end of a finished segment,
+once. Nothing looks at the batches between: a header there that names wrong offsets goes out as it
+is. A gap behind a finished segment that is a loss (`storage.gaps`) is an error, not stepped over.
+
+Over 400 lines because the short way and the long one go by the same frames, limits and checks.
 Source: Kafka 4.x LogSegment.read, FileRecords; KIP-74 (the first batch goes whole).
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
@@ -15,10 +22,12 @@ from weakref import ref
 
 from tidelog.errors import CorruptBatch, DamagedLog
 from tidelog.record.batch import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
+from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.server.segment_bytes import AtHand, ColdRead, SegmentBytes
+from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.proof import batch_at, misfit
 from tidelog.storage.segment import Segment
-from tidelog.types import Buffer
+from tidelog.types import INT64_MAX, Buffer
 
 # Between two entries of an index lie 4 KiB and one batch by default.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
@@ -135,7 +144,8 @@ def find_range(
 
     Raises:
         ColdRead: It can't be said without waiting for a disk, and the source may not.
-        CorruptBatch: A frame that can't be; located.
+        CorruptBatch: A frame that can't be, offsets that can't be there, or a gap before the next
+            segment that is a loss; located. Sound batches before it are found.
         DamagedLog: The offset lies behind the sound part of the log.
         OSError: The system failed a read.
     """
@@ -159,6 +169,8 @@ def find_range(
             if ends is not None and found.size_bytes:
                 ends.note(found)
             return found
+        if offset < segment.end_offset:
+            source.ensure_reaches(segment, offset)
     return None
 
 
@@ -195,16 +207,17 @@ def _read_on(
 
     The short way for most reads: two headers tell all. None where they don't.
     """
-    start, log_size = ends.place_of(segment, offset), segment.size_bytes
+    start = ends.place_of(segment, offset)
     if start is None or segment.is_tiered or segment.end_offset > limits.end_offset:
         return None
+    log_size, log_end = _sound_part(segment, source)
     read = source.header_reader(segment)
     base, size, next_offset = _plain_frame(read(HEADER_SIZE, start))
     wanted = max(limits.max_bytes, size if limits.whole_first else 0)
     if base != offset or next_offset <= base or start + size > log_size or wanted < size:
         return None
     if start + wanted >= log_size:
-        behind = min(segment.end_offset, limits.end_offset)  # it may grow beside a thread
+        behind = min(log_end, limits.end_offset)  # it may grow beside a thread
         return ByteRange(segment, start, log_size, behind, base)
     end, found = start + size, None
     index = source.offset_index(segment)
@@ -243,30 +256,65 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
+def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
+    """How many bytes of a segment count, and the offset behind them.
+
+    Those of a finished one end before damage in its last batches.
+    """
+    if isinstance(segment, ClosedSegment) and not segment.is_tiered:
+        last = segment.seen_last_batches or source.last_batches(segment)
+        return last.position, last.next_offset
+    size_bytes = segment.size_bytes  # first: a segment grows beside a thread
+    return size_bytes, segment.end_offset
+
+
 def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Frame | None:
-    """The first batch whose last offset is `offset` or more."""
+    """The first batch whose last offset is `offset` or more, in order with those around it."""
     if segment.end_offset <= offset:
         return None
-    start, window = 0, None
-    if offset > segment.base_offset:
-        start, window = _floor(segment, offset, source)
-    for frame in frames(segment, start, segment.size_bytes, source, window):
+    next_offset = segment.base_offset
+    end = segment.end_offset if segment.has_known_end else INT64_MAX
+    limit, found = segment_limit(next_offset, end), None
+    for frame in _frames_to(segment, offset, source):
+        if not next_offset <= frame.base_offset <= frame.last_offset < limit:
+            return _in_order_reaching(segment, offset, limit, source)
+        if found is not None:
+            break
+        if frame.last_offset >= offset:
+            found = frame
+        next_offset = frame.last_offset + 1
+    return found
+
+
+def _in_order_reaching(
+    segment: Segment, offset: int, limit: int, source: SegmentBytes
+) -> Frame | None:
+    """The same where batches are out of order; raises where the wrong one may be what is asked."""
+    found = ((frame.position, frame) for frame in _frames_to(segment, offset, source))
+    for _, frame in in_order(found, segment.base_offset, limit, segment.log_path):
         if frame.last_offset >= offset:
             return frame
     return None
+
+
+def _frames_to(segment: Segment, offset: int, source: SegmentBytes) -> Iterator[Frame]:
+    """The batches from the last one on that the index has below an offset."""
+    start, window = 0, None
+    if offset > segment.base_offset:
+        start, window = _floor(segment, offset, source)
+    return frames(segment, start, segment.size_bytes, source, window)
 
 
 def _range_from(
     segment: Segment, first: Frame, offset: int, limits: Limits, source: SegmentBytes
 ) -> ByteRange:
     """The bytes from a batch on, as many as the limits allow."""
-    visible_end = _visible_end(segment, limits.end_offset, source)
+    visible_end, behind = _visible_end(segment, limits.end_offset, source)
     if first.position >= visible_end:
         return ByteRange(segment, first.position, first.position, offset, first.base_offset)
     wanted = max(limits.max_bytes, first.size_bytes if limits.whole_first else 0)
     wanted_end = first.position + wanted
     if wanted_end >= visible_end:
-        behind = min(segment.end_offset, limits.end_offset)
         return ByteRange(segment, first.position, visible_end, behind, first.base_offset)
     if wanted < first.size_bytes:
         return ByteRange(segment, first.position, first.position, offset, first.base_offset)
@@ -274,16 +322,17 @@ def _range_from(
     return ByteRange(segment, first.position, end, next_offset, first.base_offset)
 
 
-def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> int:
-    """Position behind the last batch that ends below `end_offset`."""
+def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> tuple[int, int]:
+    """Position behind the last batch that ends below `end_offset`, and the offset behind it."""
     damaged = segment.damaged
     if damaged is not None and damaged.offset == end_offset and damaged.position is not None:
-        return damaged.position
-    size_bytes = segment.size_bytes  # first: a segment grows beside a thread
-    if end_offset >= segment.end_offset:
-        return size_bytes
-    found = _first_reaching(segment, end_offset, source)
-    return size_bytes if found is None else found.position
+        return damaged.position, end_offset
+    size_bytes, behind = _sound_part(segment, source)
+    if end_offset < segment.end_offset:
+        for frame in _frames_to(segment, end_offset, source):
+            if frame.last_offset >= end_offset:
+                return min(frame.position, size_bytes), min(end_offset, behind)
+    return size_bytes, min(end_offset, behind)
 
 
 def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) -> tuple[int, int]:
@@ -293,14 +342,22 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
     if window is not None:
         base, length = _FRAME_START.unpack_from(window)
         size = length + LOG_OVERHEAD
+        behind, next_offset = max(behind, start), max(next_offset, base)
         # Mostly a batch is longer than what lies between two entries: this one holds `end`.
         if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
-            return max(behind, start), max(next_offset, base)
-    for frame in frames(segment, start, segment.size_bytes, source, window):
-        if frame.end > end:
-            # What the index leads to may be too long itself: the one before it ends where it is.
-            return max(behind, frame.position), max(next_offset, frame.base_offset)
-        behind, next_offset = frame.end, frame.last_offset + 1
+            return behind, next_offset
+    held, before = first, first.base_offset
+    with suppress(CorruptBatch):  # what lies before it is sound; the next read says what it is
+        for frame in frames(segment, start, segment.size_bytes, source, window):
+            if frame.position == first.position:
+                continue
+            if frame.base_offset < next_offset:
+                has_jumped = held.base_offset != before <= frame.base_offset
+                return (held.position, before) if has_jumped else (behind, next_offset)
+            if frame.end > end:
+                break
+            held, before = frame, next_offset
+            behind, next_offset = frame.end, frame.last_offset + 1
     return behind, next_offset
 
 

@@ -10,7 +10,8 @@ from weakref import ref
 from tidelog.env import File, local_file
 from tidelog.server.file_pieces import PIECE_MIN_BYTES, FilePiece
 from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.closed import ClosedSegment, LastBatches
+from tidelog.storage.gaps import ensure_reaches, is_settled
 from tidelog.storage.handles import FilePool, Held
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.segment import Segment, open_log
@@ -124,6 +125,24 @@ class SegmentBytes:
         """The segment's index; raises ColdRead where it was not loaded yet."""
         self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_indexes)
         return segment.offset_index
+
+    def last_batches(self, segment: ClosedSegment) -> LastBatches:
+        """What its last batches say; raises ColdRead where they were not looked at yet."""
+        self._ensure(known=segment.seen_last_batches is not None)
+        return segment.last_batches
+
+    def ensure_reaches(self, segment: Segment, offset: int) -> None:
+        """Raise where a finished segment should have a batch that reaches an offset.
+
+        Raises:
+            ColdRead: It can't be said without waiting.
+            CorruptBatch: As `gaps.ensure_reaches`.
+            OSError: The system failed a read.
+        """
+        if isinstance(segment, ClosedSegment):
+            is_seen = segment.seen_last_batches is not None and is_settled(segment)
+            self._ensure(known=is_seen and segment.last_batches.next_offset <= offset)
+            ensure_reaches(segment, offset)
 
     def txn_index(self, segment: Segment) -> TxnIndex:
         """Its aborted transactions; raises ColdRead where they were not loaded yet."""

@@ -14,6 +14,7 @@ from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.server.work import Work
 from tidelog.storage import lookup
 from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.gaps import Losses
 from tidelog.storage.log import Log
 from tidelog.storage.segment import Segment
 from tidelog.types import NO_TIMESTAMP, ClockName, OffsetAndTimestamp
@@ -31,7 +32,7 @@ def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Search:
     Errors as `LogReader.offset_for_time`, from the search where one has to be waited for.
     """
     if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
-        if all(_has_times(segment) for segment in log.segments):
+        if all(_has_times(segment) for segment in log.segments) and log.knows_losses():
             with suppress(lookup.LongBatch):
                 return log.offset_for_time(timestamp_ms, clock=ClockName.APPEND)
         return partial(work.run, _by_append_time, log, timestamp_ms)
@@ -48,7 +49,7 @@ def find_max_timestamp(log: Log, work: Work) -> FoundTime | Search:
     """The first record with the largest time on the clock that the topic's lookups go by."""
     if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
         return partial(work.run, _last_append_time, log)
-    if all(_has_indexes(segment) for segment in log.segments):
+    if all(_has_indexes(segment) for segment in log.segments) and log.knows_losses():
         with suppress(lookup.LongBatch):
             return log.max_timestamp()
     return partial(work.run, _max_timestamp, log, log.segments, log.log_start_offset)
@@ -93,12 +94,13 @@ def _by_record_time(
 
 
 def _max_timestamp(log: Log, segments: Sequence[Segment], start: int) -> FoundTime:
-    return lookup.find_max_timestamp(segments, start, search=log.new_search())
+    return lookup.find_max_timestamp(segments, start, Losses(), search=log.new_search())
 
 
 def _by_append_time(log: Log, timestamp_ms: int) -> FoundTime:
     first_ms = timestamp_ms - log.append_slack_ms
-    return lookup.find_by_append_time(log.segments, first_ms, log.log_start_offset)
+    start = log.log_start_offset
+    return lookup.find_by_append_time(log.segments, first_ms, start, Losses())
 
 
 def _last_append_time(log: Log) -> FoundTime:

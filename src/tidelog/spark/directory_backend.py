@@ -331,9 +331,9 @@ class DirectoryBackend:
             )
 
     def _facts(self, reader: "LogReader", flushed: Mapping[TopicPartition, int] | None) -> LogFacts:
-        first = reader.offset_for_time(0, clock=self._options.clock)
+        first = reader.offset_for_time(0, clock=self._options.clock, steps_over_losses=True)
         by_record = self._options.clock is ClockName.RECORD
-        last = reader.max_timestamp() if by_record else None
+        last = reader.max_timestamp(steps_over_losses=True) if by_record else None
         return LogFacts(
             start=reader.log_start_offset,
             end=reader.log_end_offset,

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.env import is_remote
 from tidelog.errors import CorruptData, CorruptIndex
+from tidelog.record.header import MAGIC_2
 from tidelog.record.views import Batch, walk
 from tidelog.storage import files, zone_files
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.index_proof import index_problem, txn_problem
 from tidelog.storage.offset_index import OffsetIndex
+from tidelog.storage.proof import position_before
 from tidelog.storage.retention import SegmentTimes
 from tidelog.storage.segment import SegmentContext, SegmentFiles, iterate_batches, open_log
 from tidelog.storage.time_index import TimeIndex
@@ -23,6 +26,20 @@ if TYPE_CHECKING:
     from tidelog.env import FileStat
 
 
+class LastBatches(NamedTuple):
+    """What the last batches of a finished segment say, from the last index entry on.
+
+    Attributes:
+        next_offset: Offset behind the last batch that is in order.
+        position: Position behind it.
+        error: Damage behind it that hides offsets of the segment; None where there is none.
+    """
+
+    next_offset: int
+    position: int
+    error: CorruptData | None
+
+
 class ClosedSegment(SegmentFiles):
     """A finished segment; everything is mapped or read at first use.
 
@@ -31,6 +48,9 @@ class ClosedSegment(SegmentFiles):
     Attributes:
         hides_records: Whether its indexes were rebuilt and damage ended that: what lies behind
             the damage is not indexed.
+        seen_last_batches: `last_batches` where they were looked at.
+        is_whole: Whether it was looked at and lacks no offset at its end that is a loss
+            (`storage.gaps`).
     """
 
     is_active: Final = False
@@ -51,6 +71,8 @@ class ClosedSegment(SegmentFiles):
         self._facts: FileStat | None = None
         self._is_mapped: bool | None = None
         self.hides_records = False
+        self.is_whole = False
+        self.seen_last_batches: LastBatches | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._append_times: AppendTimes | None = None
@@ -215,6 +237,45 @@ class ClosedSegment(SegmentFiles):
             self.context.report(f"{error}; indexed up to there")
             self.hides_records, self._largest_timestamp = True, None
         return builder.finish()
+
+    @property
+    def last_batches(self) -> LastBatches:
+        """How far the batches behind the last index entry are in order; read once."""
+        found = self.seen_last_batches
+        if found is None:
+            found = self.seen_last_batches = self._look_at_last_batches()
+        return found
+
+    def set_whole(self, size_bytes: int) -> None:
+        """Take from its writer that its batches reach its end, and where the last one ends."""
+        self.seen_last_batches, self.is_whole = LastBatches(self.end_offset, size_bytes, None), True
+
+    def _look_at_last_batches(self) -> LastBatches:
+        next_offset, position, error = self.base_offset, 0, None
+        if self.size_bytes:
+            position = position_before(self, self.end_offset)
+        try:
+            for at, batch in iterate_batches(self, position, self.size_bytes):
+                next_offset, position = batch.last_offset + 1, at + batch.size_bytes
+        except CorruptData as damage:
+            error = damage
+        return LastBatches(next_offset, position, error)
+
+    @cached_property
+    def is_dense(self) -> bool:
+        """Whether each offset up to the last batch has a record, by all headers; read once."""
+        next_offset = self.base_offset
+        try:
+            for _, batch in iterate_batches(self, 0, self.size_bytes):
+                count = batch.last_offset - batch.base_offset + 1
+                if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
+                    return False
+                if batch.record_count != count:
+                    return False
+                next_offset = batch.last_offset + 1
+        except CorruptData:
+            return False  # readers raise there
+        return True
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end) and their positions, whatever offsets they have."""

@@ -3,6 +3,7 @@
 A reader shows the partition as it was when it was opened or last refreshed: whole, valid batches
 up to the last one on disk. The writer's `Log` is a `LogReader` that also appends.
 
+Over 400 lines because it is one list of what can be asked of a partition.
 Life cycle: open -> (read | refresh)* -> close. Several threads may read; `refresh` and `close`
 belong to one of them.
 """
@@ -17,7 +18,7 @@ from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
 from tidelog.storage import lookup
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.gaps import ensure_no_gap
+from tidelog.storage.gaps import NO_LOSSES, ensure_no_gap
 from tidelog.storage.loaded_log import LoadedLog
 from tidelog.storage.loading import load_producer_states
 from tidelog.storage.producers import ProducerStates
@@ -138,31 +139,39 @@ class LogReader(LoadedLog):
 
     @typed_read
     def offset_for_time(
-        self, timestamp_ms: int, *, clock: ClockName = ClockName.RECORD
+        self,
+        timestamp_ms: int,
+        *,
+        clock: ClockName = ClockName.RECORD,
+        steps_over_losses: bool = False,
     ) -> OffsetAndTimestamp | None:
         """The earliest record whose time is `timestamp_ms` or later, None where there is none.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
             clock: Which of the record's two times is meant.
+            steps_over_losses: Search in what is left where offsets are lost.
 
         Raises:
             ValueError: A negative time. Source: KIP-79.
             CorruptData: A damaged batch lies on the way.
+            OffsetsGone: Offsets before the answer are lost, as in `records`.
         """
         if timestamp_ms < 0:
             raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
+        segments, maxima, start = self._segments, self._maxima, self._log_start_offset
+        losses = NO_LOSSES if steps_over_losses else maxima.losses
         if clock is ClockName.APPEND:
             self.trusted_end()
             first_ms = timestamp_ms - self.append_slack_ms
-            return lookup.find_by_append_time(self._segments, first_ms, self._log_start_offset)
-        return lookup.find_by_record_time(
-            self._segments,
-            self._maxima,
-            timestamp_ms,
-            self._log_start_offset,
-            search=self._search,
-        )
+            return lookup.find_by_append_time(segments, first_ms, start, losses)
+        number = maxima.first_reaching(segments, timestamp_ms)
+        return lookup.find_from(segments, number, timestamp_ms, start, losses, search=self._search)
+
+    def knows_losses(self) -> bool:
+        """Whether a search has to read nothing to know of losses, and there are none."""
+        segments = self._segments
+        return self._maxima.losses.are_known(segments, len(segments))
 
     @property
     def append_slack_ms(self) -> int:
@@ -196,28 +205,35 @@ class LogReader(LoadedLog):
             if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
                 return lookup.NOT_LOADED
         number = maxima.first_reaching(segments, timestamp_ms)
+        if not maxima.losses.are_known(segments, number):
+            return lookup.NOT_LOADED
         start, first = self._log_start_offset, segments[number] if number < len(segments) else None
         if isinstance(first, ClosedSegment):
             if not first.has_indexes or first.is_tiered:
                 return lookup.NOT_LOADED
             if first.end_offset > start:
                 # Mostly it is there, and no other segment is asked.
+                maxima.losses.ensure_none(segments, number, start)
                 hit = self._search(first, timestamp_ms, start)
                 if hit is not None:
                     return hit
                 number += 1
-        return lookup.find_from(segments, number, timestamp_ms, start, search=self._search)
+        if not maxima.losses.are_known(segments, len(segments)):
+            return lookup.NOT_LOADED
+        losses, search = maxima.losses, self._search
+        return lookup.find_from(segments, number, timestamp_ms, start, losses, search=search)
 
     def new_search(self) -> lookup.BatchSearch:
         """A search for another thread: with kernels where this log has them, and its own memory."""
         return lookup.search_segment if self._kernels is None else type(self._kernels)()
 
     @typed_read
-    def max_timestamp(self) -> OffsetAndTimestamp | None:
+    def max_timestamp(self, *, steps_over_losses: bool = False) -> OffsetAndTimestamp | None:
         """The first record with the largest record timestamp, None where none has one."""
-        return lookup.find_max_timestamp(
-            self._segments, self._log_start_offset, search=self._search
-        )
+        segments = self._segments
+        losses = NO_LOSSES if steps_over_losses else self._maxima.losses
+        start, search = self._log_start_offset, self._search
+        return lookup.find_max_timestamp(segments, start, losses, search=search)
 
     @typed_read
     def offsets_for_time_array(self, targets: "Longs") -> "Longs":
@@ -235,8 +251,10 @@ class LogReader(LoadedLog):
         """
         from tidelog.storage.array_lookup import find_many
 
-        if len(targets) and int(targets.min()) < 0:
-            raise ValueError(f"{self.topic_partition}: time {int(targets.min())} is negative")
+        if len(targets):
+            self.offset_for_time(int(targets.max()))  # passes over all that the others do
+            if int(targets.min()) < 0:
+                raise ValueError(f"{self.topic_partition}: time {int(targets.min())} is negative")
         return find_many(
             self._segments,
             self._all_maxima(),

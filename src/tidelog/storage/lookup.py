@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from tidelog.record.record import Record
 from tidelog.record.views import Batch
 from tidelog.storage.appends import LOOP_BYTES, LOOP_RECORDS
+from tidelog.storage.gaps import Losses
 from tidelog.storage.proof import position_before, time_floor
 from tidelog.storage.reading import checked_records, ensure_there
 from tidelog.storage.segment import Segment, iterate_batches
@@ -117,11 +118,15 @@ class RunningMaxima:
     """For each segment the largest record timestamp up to and including it; computed lazily once.
 
     Only finished segments take part, all but the last: their largest timestamp does not change.
+
+    Attributes:
+        losses: What the segments lack that a search may pass over.
     """
 
-    __slots__ = ("_highest", "_maxima")
+    __slots__ = ("_highest", "_maxima", "losses")
 
     def __init__(self) -> None:
+        self.losses = Losses()
         self._maxima: list[int] = []
         self._highest = NOTHING_BELOW
 
@@ -164,9 +169,14 @@ def find_by_record_time(
     *,
     search: BatchSearch = search_segment,
 ) -> OffsetAndTimestamp | None:
-    """The earliest offset >= `floor_offset` whose record timestamp is >= `target`, else None."""
+    """The earliest offset >= `floor_offset` whose record timestamp is >= `target`, else None.
+
+    Raises:
+        CorruptData: A batch on the way is damaged.
+        OffsetsGone: Offsets before the answer are lost (`storage.gaps`).
+    """
     number = maxima.first_reaching(segments, target)
-    return find_from(segments, number, target, floor_offset, search=search)
+    return find_from(segments, number, target, floor_offset, maxima.losses, search=search)
 
 
 def find_from(
@@ -174,6 +184,7 @@ def find_from(
     first: int,
     target: int,
     floor_offset: int,
+    losses: Losses,
     *,
     search: BatchSearch = search_segment,
 ) -> OffsetAndTimestamp | None:
@@ -182,30 +193,38 @@ def find_from(
         segment = segments[number]
         if segment.end_offset <= floor_offset or segment.largest_timestamp < target:
             continue
+        losses.ensure_none(segments, number, floor_offset)
         found = search(segment, target, floor_offset)
         if found is not None:
             return found
         ensure_there(segment, segment.end_offset)
+    losses.ensure_none(segments, len(segments), floor_offset)
     return None
 
 
 def find_by_append_time(
-    segments: Sequence[Segment], target: int, floor_offset: int
+    segments: Sequence[Segment], target: int, floor_offset: int, losses: Losses
 ) -> OffsetAndTimestamp | None:
     """The earliest offset >= `floor_offset` whose append time is known and >= `target`, else None.
 
     Returns:
         The offset of a record that exists, and its append time.
+
+    Raises:
+        CorruptData: A batch on the way is damaged.
+        OffsetsGone: Offsets before the answer are lost (`storage.gaps`).
     """
-    for segment in segments:
+    for number, segment in enumerate(segments):
         start = max(floor_offset, segment.base_offset)
         if segment.end_offset <= start or not segment.may_reach_append_ms(target):
             continue
+        losses.ensure_none(segments, number, floor_offset)
         for first, end, append_ms in _candidates(segment, target, start):
             found = _first_record(segment, first, end, target, append_ms)
             if found is not None:
                 return found
         ensure_there(segment, segment.end_offset)
+    losses.ensure_none(segments, len(segments), floor_offset)
     return None
 
 
@@ -277,12 +296,21 @@ def stamped_ms(batch: Batch) -> int | None:
 
 
 def find_max_timestamp(
-    segments: Sequence[Segment], floor_offset: int, *, search: BatchSearch = search_segment
+    segments: Sequence[Segment],
+    floor_offset: int,
+    losses: Losses,
+    *,
+    search: BatchSearch = search_segment,
 ) -> OffsetAndTimestamp | None:
     """The first record with the largest timestamp at or above `floor_offset`, else None.
 
     Kafka's answer may name a deleted record below the log start (KIP-734); this one can't.
+
+    Raises:
+        CorruptData: A batch on the way is damaged.
+        OffsetsGone: Offsets are lost (`storage.gaps`), and one of them may be the answer.
     """
+    losses.ensure_none(segments, len(segments), floor_offset)
     best, best_segment = NO_TIMESTAMP, None
     for segment in segments:
         if segment.end_offset <= floor_offset:

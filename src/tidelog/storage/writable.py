@@ -177,6 +177,8 @@ class WritableLog(OpeningLog):
         )
         closed = ClosedSegment(self.context, active.base_offset, new_base)
         closed.set_append_times(active.append_times)
+        if new_base == active.end_offset:
+            closed.set_whole(active.size_bytes)
         self._segments = [*self._segments[:-1], closed, created]
         if new_base > active.end_offset:
             self._deferral.settle()  # recovery takes a gap that nothing explains for a loss

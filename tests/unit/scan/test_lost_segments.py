@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tidelog
@@ -11,7 +12,7 @@ from tidelog.env import os_env
 from tidelog.errors import LostOffsets, OffsetsGone
 from tidelog.storage.checks.directory import DirectoryCheck
 from tidelog.storage.checks.findings import Finding
-from tidelog.types import NewRecord
+from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "t"
 DELETE = {"internal.segment.bytes": "2000"}
@@ -164,3 +165,62 @@ def test_an_empty_segment_of_a_compacted_topic_is_none(
     bases = make(tmp_path, COMPACT)
     empty(tmp_path, bases[2])
     assert read(str(tmp_path)) == 60 - (bases[3] - bases[2])
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("take", [lose, empty])
+def test_a_search_by_time_does_not_step_over_lost_offsets(
+    tmp_path: Path, take: Callable[[Path, int], None], number: int
+) -> None:
+    """On both clocks; answers before them stay."""
+    bases = make(tmp_path, DELETE)
+    if take is lose and number == 0:
+        number = 1  # a log may begin behind what was deleted of it
+    take(tmp_path, bases[number])
+    first, end = bases[number], bases[number + 1]
+    name = TopicPartition(TOPIC, 0)
+    with tidelog.open(str(tmp_path)) as log:
+        for before in range(first):
+            found = log.offsets_at(TOPIC, before)[name]
+            assert found is not None
+            assert found.offset == before
+        if first:
+            found = log.offsets_at(TOPIC, 0, clock="append")[name]
+            assert found is not None
+            assert found.offset == 0
+        for behind in (first, end, 59, 60):
+            with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
+                log.offsets_at(TOPIC, behind)
+        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
+            log.offsets_at(TOPIC, 2**50, clock="append")
+        reader = log.partition(TOPIC, 0)
+        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
+            reader.max_timestamp()
+        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
+            reader.offsets_for_time_array(np.array([0, 59], np.int64))
+
+
+def test_a_search_by_time_steps_over_gaps_of_a_compacted_topic(tmp_path: Path) -> None:
+    bases = make(tmp_path, COMPACT)
+    lose(tmp_path, bases[2])
+    with tidelog.open(str(tmp_path)) as log:
+        found = log.offsets_at(TOPIC, bases[2])[TopicPartition(TOPIC, 0)]
+    assert found is not None
+    assert found.offset == bases[3]
+
+
+def test_a_plan_from_a_time_behind_lost_offsets_says_so(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    wanted = scan.Wanted(start_ms=bases[2])
+    with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
+        scan.plan(str(tmp_path), TOPIC, wanted=wanted, times=scan.TimeMode.POSITIONS)
+    planned = scan.plan(
+        str(tmp_path),
+        TOPIC,
+        wanted=wanted,
+        times=scan.TimeMode.POSITIONS,
+        fail_on_data_loss=False,
+    )
+    assert [(lost.start, lost.end) for lost in planned.lost] == [(bases[2], bases[3])]
+    assert scan.to_table(planned, ["offset"])["offset"].to_pylist() == list(range(bases[3], 60))

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.storage.logs import new_log
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.batch import HEADER_SIZE, LOG_OVERHEAD
+from tidelog.record.batch import HEADER_SIZE
 from tidelog.server.byte_ranges import Limits, ReadEnds, find_range, frames
 from tidelog.server.segment_bytes import AtHand, SegmentBytes
 from tidelog.storage.handles import FilePool
@@ -116,20 +116,18 @@ def test_as_many_whole_batches_as_fit_whatever_the_index_names(interval: int) ->
 
 @pytest.mark.parametrize("length", [-1, 0, 20, 48, 100_000, 2**31 - 1])
 def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
-    """At the batch that the index names for the end: told as damage, or passed over as the rest."""
+    """What lies before it is read; the next read says what it is."""
     source = SegmentBytes(log.context.pool, may_block=True)
     segment = log.segments[0]
     third = list(frames(segment, 0, segment.size_bytes, source))[2]
     file = log.context.pool.get(segment.log_path)
     file.pwrite(length.to_bytes(4, "big", signed=True), third.position + 8)
     limits = Limits(end_offset=COUNT, max_bytes=third.position + 30, whole_first=True)
-    if length < HEADER_SIZE - LOG_OVERHEAD:
-        with pytest.raises(CorruptBatch):
-            find_range(log.segments, 0, limits, source)
-    else:
-        found = find_range(log.segments, 0, limits, source)
-        assert found is not None
-        assert found.end <= third.position
+    found = find_range(log.segments, 0, limits, source)
+    assert found is not None
+    assert found.end == third.position
+    with pytest.raises(CorruptBatch, match=f"position {third.position}"):
+        find_range(log.segments, 2, limits, source)
 
 
 @pytest.mark.parametrize("slot", range(1, 12))

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeAlias, cast
 
-from tidelog.errors import StorageFailure, TidelogError
+from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
 from tidelog.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -55,6 +55,7 @@ SPECIAL_SINCE: Final = {
 }
 
 UNKNOWN_SERVER_ERROR: Final = -1
+CORRUPT_MESSAGE: Final = 2
 UNSUPPORTED_VERSION: Final = 35
 INVALID_REQUEST: Final = 42
 UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
@@ -162,6 +163,8 @@ def _failed(log: Log, asked: ListOffsetsPartition, error: TidelogError | OSError
     tell_failure(log, error)
     if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
         return _refused(asked, STORAGE_ERROR)
+    if isinstance(error, OffsetsGone):
+        return _refused(asked, CORRUPT_MESSAGE)  # its own code would reset consumers
     return _refused(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
 
 

@@ -1,0 +1,180 @@
+"""Fetch passes over nothing: a lost or damaged part of a finished segment is told, not skipped."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from tests.faults import SeededEnv
+from tests.unit.storage.logs import new_log, reader_of
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.views import walk
+from tidelog.server.byte_ranges import Limits, ReadEnds, find_range, frames
+from tidelog.server.segment_bytes import ColdRead, SegmentBytes
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_reader import LogReader
+from tidelog.storage.segment import Segment
+from tidelog.types import NewRecord
+
+COUNT = 40
+SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "4096"}
+
+
+def closed_log(settings: dict[str, str] | None = None) -> tuple[SeededEnv, list[Segment]]:
+    """Batches of one record each in several segments, on a disk without zone maps."""
+    env, directory, log = new_log({**SETTINGS, **(settings or {})})
+    for number in range(COUNT):
+        log.append([NewRecord(key=b"k", value=bytes(49), timestamp=number)])
+    directory.close()
+    for entry in env.files.list_dir("/data/t-0"):
+        if entry.name.endswith(".zones"):
+            env.files.remove(f"/data/t-0/{entry.name}")
+    return env, list(reader_of(env).segments)
+
+
+def consume(log: LogReader, max_bytes: int) -> tuple[list[int], CorruptBatch | None]:
+    """What a consumer gets from the start on, and the error that it meets."""
+    source, ends = SegmentBytes(log.context.pool, may_block=True), ReadEnds()
+    limits = Limits(end_offset=log.log_end_offset, max_bytes=max_bytes, whole_first=True)
+    offsets: list[int] = []
+    at = 0
+    while at < log.log_end_offset:
+        try:
+            found = find_range(log.segments, at, limits, source, ends)
+        except CorruptBatch as error:
+            return offsets, error
+        if found is None or not found.size_bytes:
+            break
+        batches = list(walk(source.read(found.segment, found.start, found.end)))
+        offsets += [batch.base_offset for batch in batches]
+        at = batches[-1].last_offset + 1
+    return offsets, None
+
+
+def rewrite(env: SeededEnv, segment: Segment, change: Callable[[bytearray], None]) -> None:
+    """Give a segment's log other bytes."""
+    with closing(env.files.open(segment.log_path, write=True)) as file:
+        data = bytearray(file.pread(file.size(), 0))
+        change(data)
+        file.truncate(len(data))
+        file.pwrite(data, 0)
+
+
+def gone(env: SeededEnv, segment: Segment) -> None:
+    """The segment is deleted."""
+    env.files.remove(segment.log_path)
+
+
+def emptied(env: SeededEnv, segment: Segment) -> None:
+    """No byte of it is left."""
+    rewrite(env, segment, bytearray.clear)
+
+
+def cut(env: SeededEnv, segment: Segment) -> None:
+    """Its last three batches are gone, to the byte."""
+    rewrite(env, segment, lambda data: data.__delitem__(slice(-3 * 118, None)))
+
+
+def torn(env: SeededEnv, segment: Segment) -> None:
+    """It ends in the middle of a batch."""
+    rewrite(env, segment, lambda data: data.__delitem__(slice(-30, None)))
+
+
+BITS = [0, 1, 2, 3, 4, 5, 31, 32, 40, 62, 63]
+LOSSES = [gone, emptied, cut, torn]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 400, 100_000])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("lose", LOSSES)
+def test_what_is_lost_of_a_segment_is_an_error(
+    lose: Callable[[SeededEnv, Segment], None], number: int, max_bytes: int
+) -> None:
+    env, segments = closed_log()
+    if lose is gone and number == 0:
+        number = 2  # a log may begin behind what was deleted of it
+    assert len(segments) > number + 1
+    lose(env, segments[number])
+    log = reader_of(env)
+    offsets, error = consume(log, max_bytes)
+    assert error is not None
+    assert error.path is not None
+    assert error.position is not None
+    assert offsets == list(range(len(offsets)))
+    assert error.offset == len(offsets) < segments[number].end_offset
+    behind = segments[number].end_offset
+    source = SegmentBytes(log.context.pool, may_block=True)
+    limits = Limits(end_offset=COUNT, max_bytes=1, whole_first=True)
+    found = find_range(log.segments, behind, limits, source)
+    assert found is not None
+    assert found.first_offset == behind
+
+
+@pytest.mark.parametrize("lose", [gone, emptied, cut])
+def test_a_gap_of_a_compacted_topic_is_stepped_over(
+    lose: Callable[[SeededEnv, Segment], None],
+) -> None:
+    env, segments = closed_log({"cleanup.policy": "compact"})
+    lose(env, segments[1])
+    offsets, error = consume(reader_of(env), 100_000)
+    assert error is None
+    assert offsets[0] == 0
+    assert offsets[-1] == COUNT - 1
+    assert len(offsets) < COUNT
+
+
+@pytest.mark.parametrize("bit", BITS)
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_flipped_offset_at_the_edge_of_a_segment_is_an_error(which: int, bit: int) -> None:
+    """Nothing behind it comes without that error, and no offset is other than it was."""
+    env, segments = closed_log()
+    source = SegmentBytes(reader_of(env).context.pool, may_block=True)
+    frame = list(frames(segments[1], 0, segments[1].size_bytes, source))[which]
+
+    def flip(data: bytearray) -> None:
+        data[frame.position + 7 - bit // 8] ^= 1 << bit % 8
+
+    rewrite(env, segments[1], flip)
+    for max_bytes in (1, 400, 100_000):
+        offsets, error = consume(reader_of(env), max_bytes)
+        assert error is not None
+        assert (error.path, error.position) == (segments[1].log_path, frame.position)
+        assert offsets == list(range(frame.base_offset))
+
+
+@pytest.mark.parametrize("bit", BITS)
+def test_a_flipped_offset_is_an_error_to_who_reads_batch_by_batch(bit: int) -> None:
+    env, segments = closed_log()
+    source = SegmentBytes(reader_of(env).context.pool, may_block=True)
+    for frame in list(frames(segments[1], 0, segments[1].size_bytes, source)):
+
+        def flip(data: bytearray, at: int = frame.position) -> None:
+            data[at + 7 - bit // 8] ^= 1 << bit % 8
+
+        rewrite(env, segments[1], flip)
+        offsets, error = consume(reader_of(env), 1)
+        assert error is not None
+        assert offsets == list(range(len(offsets)))
+        assert len(offsets) <= frame.base_offset
+        rewrite(env, segments[1], flip)
+
+
+def test_the_look_at_a_segments_end_is_made_in_a_thread_once() -> None:
+    env, _ = closed_log()
+    log = reader_of(env)
+    limits = Limits(end_offset=COUNT, max_bytes=100_000, whole_first=True)
+    with pytest.raises(ColdRead):
+        find_range(log.segments, 0, limits, SegmentBytes(log.context.pool, may_block=False))
+    segment = log.segments[0]
+    assert isinstance(segment, ClosedSegment)
+    assert find_range(log.segments, 0, limits, SegmentBytes(log.context.pool, may_block=True))
+    assert segment.seen_last_batches is not None
+
+
+def test_a_segment_that_the_writer_has_rolled_needs_no_look() -> None:
+    _, _, log = new_log(SETTINGS)
+    for number in range(COUNT):
+        log.append([NewRecord(key=b"k", value=bytes(49), timestamp=number)])
+    for segment in log.segments[:-1]:
+        assert isinstance(segment, ClosedSegment)
+        assert segment.seen_last_batches == segment._look_at_last_batches()
