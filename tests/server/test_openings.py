@@ -1,6 +1,7 @@
 """Partitions that nobody has used yet: no request opens one on the loop, nor does retention."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -158,3 +159,33 @@ def test_broker_stops_while_retention_opens(
         threading.Timer(0.05, may_open.set).start()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     assert not [line for line in caplog.messages if "t-" in line]
+
+
+def test_many_openings_make_nobody_wait_for_a_search_for_garbage(tmp_path: Path) -> None:
+    """A log has a hundred objects: those of many would be searched with all of the process."""
+    path, count = str(tmp_path), 1000
+    with tidelog.broker(path, settings=NEVER) as broker:
+        broker.call(lambda node: node.topics.create("t", count))
+    searches = list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            searches.append(info["generation"])
+
+    partitions = [
+        FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1)
+        for number in range(count)
+    ]
+    asked = FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)], max_wait_ms=0)
+    with (
+        tidelog.broker(path, settings=NEVER) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        gc.collect()
+        gc.callbacks.append(note)
+        try:
+            answer = client.ask(FETCH, 12, asked)
+        finally:
+            gc.callbacks.remove(note)
+    assert {each.error_code for topic in answer.responses for each in topic.partitions} == {0}
+    assert searches == []

@@ -28,6 +28,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.server.shared_objects import give_back, libraries, preload
+from tidelog.server.slices import take_as_old
 from tidelog.types import Codec, NewRecord
 
 if TYPE_CHECKING:
@@ -88,9 +89,7 @@ def _quietly() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(interval_s)
-        # What is young counts as old from here on; else it would be looked through at once.
-        gc.freeze()
-        gc.unfreeze()
+        take_as_old()  # else it would be looked through at once
         if was_enabled:
             gc.enable()
 

@@ -13,11 +13,13 @@ from tidelog.errors import StorageFailure, TidelogError, UnknownTopic
 from tidelog.server.byte_ranges import ReadEnds
 from tidelog.server.holds import Holds
 from tidelog.server.open_transactions import OpenTransactions
+from tidelog.server.slices import take_as_old
 from tidelog.server.watched import Watched
 from tidelog.server.work import Work
 from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.epochs import read_next_epoch
 from tidelog.storage.files import partition_dir_name
+from tidelog.storage.legacy_sets import PreparedSet
 from tidelog.storage.log import AppendResult, Log
 from tidelog.storage.log_dir import LogDir
 from tidelog.types import Buffer, IsolationLevel, TopicPartition
@@ -29,6 +31,8 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 STORAGE_ERROR: Final = 56
 # Partitions that are opened in threads at a time, for whomever.
 OPENINGS: Final = 3
+# After so many openings their objects count as old: they stay as long as the broker.
+OLD_EVERY: Final = 8
 
 
 class Partition(Watched):
@@ -110,6 +114,12 @@ class Partition(Watched):
             is_bounded=is_bounded,
             is_checked=is_checked,
         )
+        self.advance()
+        return result
+
+    def append_set(self, prepared: PreparedSet) -> AppendResult:
+        """Append what `Log.check_set` has checked, and show it; errors as `Log.append_set`."""
+        result = self.log.append_set(prepared)
         self.advance()
         return result
 
@@ -327,9 +337,11 @@ class Partitions:
         left = iter(dict.fromkeys(names))
 
         async def go_on() -> None:
-            for name in left:
+            for number, name in enumerate(left, start=1):
                 async with self._opening_room:
                     await self._open_one(name, work, to_write=to_write)
+                if number % OLD_EVERY == 0:
+                    take_as_old()
 
         await asyncio.gather(*(go_on() for _ in range(OPENINGS)))
 

@@ -17,6 +17,7 @@ from tidelog.errors import (
     CorruptRecord,
     InvalidRecord,
     InvalidTimestamp,
+    StreamTooLong,
     UnsupportedCompression,
 )
 from tidelog.record.compression import compress
@@ -29,7 +30,15 @@ from tidelog.record.legacy_builder import (
 )
 from tidelog.record.views import Batch, walk
 from tidelog.storage.append_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
-from tidelog.storage.appends import AppendContext, ValidatedAppend, summarize, writable
+from tidelog.storage.appends import (
+    LOOP_BYTES,
+    LOOP_COMPRESSED_BYTES,
+    AppendContext,
+    LongCheck,
+    ValidatedAppend,
+    summarize,
+    writable,
+)
 from tidelog.storage.set_check import (
     BrokenMessage,
     SetFacts,
@@ -42,7 +51,7 @@ from tidelog.storage.set_check import (
 )
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, TimestampType
 
-# What a compressed message set of an old client may grow to: it is checked on the event loop.
+# What a compressed message set of an old client may grow to.
 LEGACY_DECOMPRESSION_LIMIT: Final = 16 << 20
 
 
@@ -53,6 +62,51 @@ class _Set(NamedTuple):
     messages: Sequence[LegacyBatch]
     body: bytes | memoryview  # the messages that are records, back to back
     codec: Codec
+
+
+class _Checked(NamedTuple):
+    """A set that may be appended.
+
+    Attributes:
+        data: What came.
+        batches: Views of it.
+        found: Its messages.
+        facts: What is known of them.
+        target: The codec that it is written with.
+        wrapper: The set written anew with that codec; None where it is kept, or becomes single
+            messages.
+        is_kept: Whether it is written as it came.
+    """
+
+    data: Buffer
+    batches: Sequence[Batch]
+    found: _Set
+    facts: SetFacts
+    target: Codec
+    wrapper: bytearray | None
+    is_kept: bool
+
+
+class PreparedSet:
+    """A message set that was checked in some thread, and is appended in another."""
+
+    def __init__(self, rules: "MessageSets", checked: _Checked, offset: int) -> None:
+        self._rules = rules
+        self._checked = checked
+        self._offset = offset
+
+    def finish(self, context: AppendContext) -> ValidatedAppend | None:
+        """Give the messages their offsets and times; call it once.
+
+        Returns:
+            What is to be written. None where the set has to be prepared again: the messages inside
+            a wrapper of magic 0 have the offset that was next when it was prepared.
+        """
+        checked = self._checked
+        is_bound = checked.wrapper is not None and checked.found.outer.magic == 0
+        if is_bound and self._offset != context.next_offset:
+            return None
+        return self._rules.finish(checked, context)
 
 
 class MessageSets:
@@ -83,30 +137,68 @@ class MessageSets:
             RecordListTooLarge: Together they are over segment.bytes.
             UnsupportedCompression: A codec that the format has not.
         """
-        found = self._open(data, batches)
+        valid = self.prepare(data, batches, context).finish(context)
+        assert valid is not None  # the offset is the one that it was prepared for
+        return valid
+
+    def prepare(
+        self, data: Buffer, batches: Sequence[Batch], context: AppendContext
+    ) -> "PreparedSet":
+        """Check the messages and write them anew where they can't stay, but set nothing in `data`.
+
+        Arguments and errors are those of `validate`; any thread may call it.
+
+        Raises:
+            LongCheck: The check takes long, and the context is bounded.
+        """
+        found = self._open(data, batches, context)
         target = found.codec if self._target is None else self._target
         if target is Codec.ZSTD:
             raise UnsupportedCompression(
                 f"{self._rules.where}: compression.type is zstd, which format"
                 f" {found.outer.magic} has not"
             )
-        facts = self._check(found, context)
+        is_large = len(found.body) > LOOP_COMPRESSED_BYTES
         is_plain = found.codec is Codec.NONE
+        if context.is_bounded and is_large and not is_plain and self._passes is None:
+            raise LongCheck
+        facts = self._check(found, context)
         is_kept = found.codec is target and (
             is_plain or (found.outer.magic == 1 and facts.counts_from_0)
         )
-        out: bytearray | memoryview
-        if not is_kept:
-            out = self._rebuild(found, facts, target, context)
-        else:
+        wrapper = None
+        if not is_kept and target is not Codec.NONE:
+            if context.is_bounded and is_large:
+                raise LongCheck
+            wrapper = self._wrapper(found, facts, target, context)
+        elif is_kept:
             self._rules.check_total(batches[-1].at + batches[-1].size_bytes)
-            out = writable(data, batches[-1], context)
-            self._patch(out, found, facts, context)
-        result = summarize(out, _views(out, facts, context), is_rebuilt=not is_kept)
+        else:
+            self._rules.check_single_count(facts.record_count)
+        set_ = _Checked(data, batches, found, facts, target, wrapper, is_kept=is_kept)
+        return PreparedSet(self, set_, context.next_offset)
+
+    def finish(self, checked: "_Checked", context: AppendContext) -> ValidatedAppend:
+        """Give the messages offsets and times."""
+        found, facts = checked.found, checked.facts
+        out: bytearray | memoryview
+        if checked.is_kept:
+            out = writable(checked.data, checked.batches[-1], context)
+        elif checked.wrapper is not None:
+            out = checked.wrapper
+        else:
+            out = self._singles(found, context)
+        if checked.target is not Codec.NONE:
+            assign_message_offset(out, 0, context.next_offset + facts.record_count - 1)
+            if found.outer.magic == 1:
+                self._stamp(out, 0, facts.max_timestamp, context, checked.target)
+        elif checked.is_kept:
+            self._patch(out, found, context)
+        result = summarize(out, _views(out, facts, context), is_rebuilt=not checked.is_kept)
         result.record_count = facts.record_count
         return result
 
-    def _open(self, data: Buffer, batches: Sequence[Batch]) -> _Set:
+    def _open(self, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> _Set:
         """The set, if it is one: of one format, and a wrapper alone."""
         for batch in batches:
             if batch.magic != batches[0].magic:
@@ -119,7 +211,12 @@ class MessageSets:
         if codec is Codec.NONE:
             last = messages[-1]
             return _Set(outer, messages, memoryview(data)[: last.at + last.size_bytes], codec)
-        return _Set(outer, messages, outer.body(LEGACY_DECOMPRESSION_LIMIT), codec)
+        if not context.is_bounded:
+            return _Set(outer, messages, outer.body(LEGACY_DECOMPRESSION_LIMIT), codec)
+        try:
+            return _Set(outer, messages, outer.body(LOOP_BYTES), codec)
+        except StreamTooLong:
+            raise LongCheck from None
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -194,14 +291,8 @@ class MessageSets:
 
     # -- changes -------------------------------------------------------------------------------
 
-    def _patch(
-        self, out: bytearray | memoryview, found: _Set, facts: SetFacts, context: AppendContext
-    ) -> None:
-        """Give the messages, or the wrapper, offset and time in place."""
-        if found.codec is not Codec.NONE:
-            assign_message_offset(out, 0, context.next_offset + facts.record_count - 1)
-            self._stamp(out, 0, facts.max_timestamp, context, found.codec)
-            return
+    def _patch(self, out: bytearray | memoryview, found: _Set, context: AppendContext) -> None:
+        """Give single messages offset and time in place."""
         for offset, message in enumerate(found.messages, context.next_offset):
             timestamp = message.max_timestamp
             assign_message_offset(out, message.at, offset)
@@ -225,39 +316,44 @@ class MessageSets:
     def _type_bit(self) -> int:
         return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
 
-    def _rebuild(
-        self, found: _Set, facts: SetFacts, target: Codec, context: AppendContext
-    ) -> bytearray:
-        """The set written anew with that codec, in its own format."""
-        magic = found.outer.magic
-        is_relative = magic == 1 and target is not Codec.NONE
+    def _singles(self, found: _Set, context: AppendContext) -> bytearray:
+        """The messages of a wrapper as single ones, in their own format."""
         messages = bytearray(found.body)
+        self._assign(messages, found.outer.magic, context.next_offset, context)
+        self._check_sizes(messages)
+        return messages
+
+    def _wrapper(
+        self, found: _Set, facts: SetFacts, codec: Codec, context: AppendContext
+    ) -> bytearray:
+        """The set written anew with that codec, in its own format; its own offset is still 0."""
+        magic = found.outer.magic
+        messages = bytearray(found.body)
+        self._assign(messages, magic, 0 if magic == 1 else context.next_offset, context)
+        level = self._rules.config.compression_level(codec)
+        made = build_legacy_message(
+            None,
+            compress(codec, messages, level=level, magic=magic),
+            magic=magic,
+            offset=0,
+            timestamp=NO_TIMESTAMP if magic == 0 else facts.max_timestamp,
+            attributes=codec,
+        )
+        self._check_sizes(made)
+        return made
+
+    def _assign(
+        self, messages: bytearray, magic: int, first_offset: int, context: AppendContext
+    ) -> None:
         assign_all = assign if self._passes is None else self._passes.assign
         stamp = Stamp(context.append_time_ms if self._rules.stamps else None, self._type_bit)
-        assign_all(messages, magic, 0 if is_relative else context.next_offset, stamp)
-        if target is Codec.NONE:
-            self._rules.check_single_count(facts.record_count)
-        else:
-            messages = self._wrap(messages, magic, facts, target, context)
+        assign_all(messages, magic, first_offset, stamp)
+
+    def _check_sizes(self, messages: bytearray) -> None:
         self._rules.check_total(len(messages))
         for batch in walk(messages):
             if batch.size_bytes > self._rules.config.max_message_bytes:
                 raise self._rules.too_large(batch.size_bytes)
-        return messages
-
-    def _wrap(
-        self, messages: bytearray, magic: int, facts: SetFacts, codec: Codec, context: AppendContext
-    ) -> bytearray:
-        level = self._rules.config.compression_level(codec)
-        time = context.append_time_ms if self._rules.stamps else facts.max_timestamp
-        return build_legacy_message(
-            None,
-            compress(codec, messages, level=level, magic=magic),
-            magic=magic,
-            offset=context.next_offset + facts.record_count - 1,
-            timestamp=NO_TIMESTAMP if magic == 0 else time,
-            attributes=codec if magic == 0 else self._type_bit | codec,
-        )
 
 
 def _has_key(message: LegacyBatch) -> bool:

@@ -14,8 +14,15 @@ from typing import Final
 from tidelog.errors import ClockJump, FencedLeaderEpoch, InvalidRequest
 from tidelog.record.builder import build_end_marker
 from tidelog.storage.active import UNKNOWN_MS
-from tidelog.storage.appends import AppendContext, AppendOrigin, AppendResult, ValidatedAppend
+from tidelog.storage.appends import (
+    AppendContext,
+    AppendOrigin,
+    AppendResult,
+    LongCheck,
+    ValidatedAppend,
+)
 from tidelog.storage.grouping import build_batches
+from tidelog.storage.legacy_sets import PreparedSet
 from tidelog.storage.opening import LogOptions
 from tidelog.storage.producers import Duplicate, ProducerStates
 from tidelog.storage.stepping import SteppingLog
@@ -155,6 +162,50 @@ class Log(SteppingLog):
             next_offset=0, leader_epoch=0, now_ms=now_ms, append_time_ms=now_ms, owned=True
         )
         return self._validator.validate(data, context).data
+
+    def check_set(self, data: Buffer) -> PreparedSet:
+        """Check a message set of magic 0 or 1, in any thread; nothing is appended.
+
+        Raises:
+            TidelogError: As `append_batches`, of sets that it refuses.
+        """
+        now_ms = self.context.env.clock.now_ms()
+        context = AppendContext(
+            next_offset=self.log_end_offset,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            append_time_ms=now_ms,
+            owned=True,
+            takes_legacy=True,
+        )
+        return self._validator.prepare_set(data, context)
+
+    def append_set(self, prepared: PreparedSet) -> AppendResult:
+        """Append what `check_set` has checked.
+
+        Raises:
+            LongCheck: It has to be checked again, since others have appended meanwhile.
+            InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As
+                `append_batches`.
+        """
+        self._ensure_writable()
+        append_ms, now_ms = self._append_times_ms()
+        stamp_ms = now_ms if append_ms == UNKNOWN_MS else append_ms
+        if self._stamps_alone:
+            stamp_ms = self._append_clock.next_ms()
+        context = AppendContext(
+            next_offset=self.log_end_offset,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            append_time_ms=stamp_ms,
+            owned=True,
+            takes_legacy=True,
+        )
+        valid = prepared.finish(context)
+        if valid is None:
+            raise LongCheck
+        self._write(valid, append_ms, AppendOrigin.CLIENT, now_ms)
+        return self._result(valid, append_ms, stamp_ms)
 
     def append_as_follower(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
         """Append a leader's batches as they are: their offsets, epochs and timestamps stay.

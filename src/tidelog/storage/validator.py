@@ -66,7 +66,7 @@ from tidelog.storage.body_check import (
     walk_body,
     wrapped_sum,
 )
-from tidelog.storage.legacy_sets import MessageSets
+from tidelog.storage.legacy_sets import MessageSets, PreparedSet
 from tidelog.storage.set_check import SetPasses
 from tidelog.types import (
     INT64_MAX,
@@ -176,6 +176,19 @@ class Validator:
         self._rules.check_total(len(result))
         views = self._assign(result, checked, context)
         return summarize(result, views, is_rebuilt=is_rebuilt)
+
+    def prepare_set(self, data: Buffer, context: AppendContext) -> PreparedSet:
+        """Check a message set of magic 0 or 1 as `validate` does; any thread may call it.
+
+        Raises:
+            TidelogError: As `validate`, of sets that it refuses.
+        """
+        batches = self._views(data, context)
+        if not batches or not isinstance(batches[0], LegacyBatch):
+            raise self._invalid("the append contains no message set")
+        for batch in batches:
+            self._check_whole(batch, context)
+        return self._sets.prepare(data, batches, context)
 
     def _views(self, data: Buffer, context: AppendContext) -> list[Batch]:
         """The batches of `data`; single messages of old clients are bounded in their number."""

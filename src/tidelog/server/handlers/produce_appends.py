@@ -5,6 +5,7 @@ Checks come in Kafka's order: the records as they were framed, then what the log
 Source: Kafka's protocol guide, API 0; KIP-467 (errors by record).
 """
 
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.storage.appends import AppendResult, LongCheck
+from tidelog.storage.legacy_sets import PreparedSet
 from tidelog.types import Buffer, Codec
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
 UNSUPPORTED_COMPRESSION: Final = 76
 INVALID_RECORD: Final = 87
 
+# So often a message set is checked while others may append.
+FREE_CHECKS: Final = 2
 VALID_ACKS: Final = frozenset({-1, 0, 1})
 BATCHES_FIRST_VERSION: Final = 3
 ZSTD_FIRST_VERSION: Final = 7
@@ -79,7 +83,12 @@ class LongAppend(NamedTuple):
 
 
 def append(  # noqa: PLR0911 - one for each way in which records are not taken
-    common: Request, topic: str, data: PartitionProduceData, *, is_checked: bool = False
+    common: Request,
+    topic: str,
+    data: PartitionProduceData,
+    *,
+    is_checked: bool = False,
+    prepared: PreparedSet | None = None,
 ) -> PartitionProduceResponse:
     """Append what is sent for one partition of that topic; the answer about it.
 
@@ -91,6 +100,10 @@ def append(  # noqa: PLR0911 - one for each way in which records are not taken
         topic: Its name.
         data: The partition's number and records.
         is_checked: Whether the records come from `Log.check_append`.
+        prepared: The records as `Log.check_set` has checked them; None where it has not.
+
+    Raises:
+        LongCheck: `prepared` has to be made again.
     """
     context, index = common.context, data.index
     try:
@@ -107,27 +120,41 @@ def append(  # noqa: PLR0911 - one for each way in which records are not taken
         is_legacy = context.version < BATCHES_FIRST_VERSION
         if is_legacy and not data.records:
             return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
-        if common.verdicts is None:
-            is_plain = not (is_legacy or is_checked)
-            result = partition.append_plain(data.records) if is_plain else None
-            if result is None:
-                result = partition.append(
-                    data.records,
-                    owned=True,
-                    takes_legacy=is_legacy,
-                    is_bounded=is_plain,
-                    is_checked=is_checked,
-                )
-        else:
-            result = append_verified(
-                partition, data.records, common.verdicts, is_checked=is_checked
-            )
+        result = _write(common, partition, data.records, is_checked=is_checked, prepared=prepared)
         context.node.metrics.produced(topic, data.records, result)
     except TidelogError as error:
         return failed(partition, index, error)
     except LongCheck:
+        if prepared is not None:
+            raise
         return _postponed(common, topic, data)
     return appended(common, partition, index, result)
+
+
+def _write(
+    common: Request,
+    partition: Partition,
+    records: Buffer,
+    *,
+    is_checked: bool,
+    prepared: PreparedSet | None,
+) -> AppendResult:
+    """Append records in the way that fits them; arguments and errors as `append`."""
+    if prepared is not None:
+        return partition.append_set(prepared)
+    if common.verdicts is not None:
+        return append_verified(partition, records, common.verdicts, is_checked=is_checked)
+    is_legacy = common.context.version < BATCHES_FIRST_VERSION
+    result = None if is_legacy or is_checked else partition.append_plain(records)
+    if result is not None:
+        return result
+    return partition.append(
+        records,
+        owned=True,
+        takes_legacy=is_legacy,
+        is_bounded=not is_checked,
+        is_checked=is_checked,
+    )
 
 
 def _postponed(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
@@ -156,6 +183,8 @@ async def _append_checked(
     except TidelogError as error:
         return refused(data.index, error.code or UNKNOWN_SERVER_ERROR)
     try:
+        if common.context.version < BATCHES_FIRST_VERSION:
+            return await _append_set(common, topic, data)
         records = await node.long_checks.run(partition.log.check_append, data.records)
     except TidelogError as error:
         return failed(partition, data.index, error)
@@ -163,6 +192,35 @@ async def _append_checked(
         await node.partitions.holds.wait([topic])
     checked = PartitionProduceData(index=data.index, records=records)
     return append(common, topic, checked, is_checked=True)
+
+
+async def _append_set(
+    common: Request, topic: str, data: PartitionProduceData
+) -> PartitionProduceResponse:
+    """Append a message set that a thread has checked.
+
+    Where others append meanwhile, it may have to be checked again: then they have to wait.
+
+    Raises:
+        TidelogError: It is refused.
+    """
+    node = common.context.node
+    holds = node.partitions.holds
+
+    async def attempt(*, is_alone: bool) -> PartitionProduceResponse:
+        partition = node.partitions.get(topic, data.index)
+        prepared = await node.long_checks.run(partition.log.check_set, data.records)
+        while not is_alone and holds.stops_appends([topic]):
+            await holds.wait([topic])
+        return append(common, topic, data, prepared=prepared)
+
+    for _ in range(FREE_CHECKS):
+        with suppress(LongCheck):
+            return await attempt(is_alone=False)
+    while True:
+        async with holds.hold([topic], stops_appends=True):
+            with suppress(LongCheck):
+                return await attempt(is_alone=True)
 
 
 def appended(

@@ -1,0 +1,103 @@
+"""Message sets of old clients that decompress to much: others have the loop meanwhile."""
+
+import gc
+import random
+from collections.abc import Iterator
+from threading import Event, Thread
+
+import pytest
+from tests.server.conftest import SETTINGS
+from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
+from tests.server.raw import RawClient, produce_request
+from tests.waiting import until_so
+
+from tidelog.protocol.messages import PRODUCE
+from tidelog.record.builder import build_batch
+from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.types import Codec, NewRecord
+
+NOW = 1_700_000_000_000
+COUNT = 200_000
+ONE = b"one"
+LARGE = {"max.message.bytes": "20000000"}
+# The version of Produce that sends this format.
+VERSIONS = {0: 1, 1: 2}
+PLAIN, ANEW = "plain", "anew"
+
+
+@pytest.fixture(scope="module")
+def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
+    settings = {**SETTINGS, "tidelog.legacy.clients": "true", "log.retention.ms": "-1"}
+    path = str(tmp_path_factory.mktemp("metered"))
+    with pytest.MonkeyPatch.context() as patch, metered_broker(path, patch, settings) as running:
+        running.broker.call(lambda node: node.topics.create(PLAIN, 1, LARGE))
+        anew = {"compression.type": "lz4", **LARGE}
+        running.broker.call(lambda node: node.topics.create(ANEW, 1, anew))
+        until_so(lambda: running.broker.call(lambda node: node.partitions.has_kernels))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def sets() -> dict[int, bytes]:
+    """A set of each format: 13 MB of messages, compressed."""
+    draw = random.Random(7)
+    values = (draw.randbytes(20).hex().encode() for _ in range(COUNT))
+    records = [NewRecord(value=value, timestamp=NOW + at) for at, value in enumerate(values)]
+    built = [build_legacy_set(records, magic=magic, codec=Codec.GZIP) for magic in VERSIONS]
+    return dict(zip(VERSIONS, map(bytes, built), strict=True))
+
+
+def end_of(client: RawClient, topic: str) -> int:
+    return client.list_offsets(topic, -1)[0].offset
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("topic", [PLAIN, ANEW])
+def test_a_set_that_decompresses_to_much_leaves_the_loop_to_others(
+    metered: MeteredBroker, sets: dict[int, bytes], topic: str, magic: int
+) -> None:
+    held = []
+    request = produce_request(topic, sets[magic])
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        for _ in range(3):
+            end = end_of(client, topic)
+            gc.collect()
+            gc.freeze()
+            metered.held_s()
+            answer = client.ask(PRODUCE, VERSIONS[magic], request)
+            held.append(metered.held_s())
+            (said,) = answer.responses[0].partition_responses
+            assert (said.error_code, said.base_offset) == (0, end)
+            assert end_of(client, topic) == end + COUNT
+    assert min(held) < HELD_MAX_S
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_set_is_appended_where_the_log_ends_however_much_others_append(
+    metered: MeteredBroker, sets: dict[int, bytes], magic: int
+) -> None:
+    """Offsets stand inside a wrapper of format 0: it is made for the place where it goes."""
+    topic, is_done, sent = f"shared{magic}", Event(), list[int]()
+    metered.broker.call(lambda node: node.topics.create(topic, 1, LARGE))
+    one = build_batch([NewRecord(value=ONE, timestamp=NOW)])
+
+    def append() -> None:
+        with RawClient(metered.broker.bootstrap_servers) as client:
+            while not is_done.is_set():
+                sent.append(client.produce(topic, bytes(one)).base_offset)
+
+    other = Thread(target=append)
+    other.start()
+    try:
+        with RawClient(metered.broker.bootstrap_servers) as client:
+            until_so(lambda: bool(sent))
+            said = client.ask(PRODUCE, VERSIONS[magic], produce_request(topic, sets[magic]))
+    finally:
+        is_done.set()
+        other.join()
+    first = said.responses[0].partition_responses[0].base_offset
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        records = client.read_all(topic)
+    assert [each.offset for each in records] == list(range(len(sent) + COUNT))
+    old = [each.offset for each in records if each.value != ONE]
+    assert old == list(range(first, first + COUNT))
