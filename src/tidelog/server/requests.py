@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
 from tidelog.server.node import Address, ConnectionFacts, Node
@@ -70,6 +70,10 @@ _NAMES: Final = {key: api.name for key, api in BY_KEY.items()}
 Response: TypeAlias = "DataclassInstance"
 
 
+# Items of a response that are made into bytes where the response is made.
+MANY: Final = 1000
+
+
 class _Items(Protocol):
     """A list, whatever it holds."""
 
@@ -93,6 +97,14 @@ class Long:
         """Free the items one by one: all at once they would take long."""
         while len(self._items):
             self._items.pop()
+
+
+_Made = TypeVar("_Made", bound="DataclassInstance")
+
+
+def long_if_many(response: _Made, items: _Items) -> "_Made | Long":
+    """Return the response, as a `Long` one if its list has more than `MANY` items."""
+    return Long(response, items) if len(items) > MANY else response
 
 
 class Written:

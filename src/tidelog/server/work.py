@@ -11,6 +11,8 @@ _Result = TypeVar("_Result")
 THREADS: Final = 4
 # Calls that are handed to the threads at a time; whoever comes then waits for room, in order.
 CALL_LIMIT: Final = 64
+# A function that looks at so many things runs where it is called.
+FEW: Final = 1000
 
 
 class Work:
@@ -39,6 +41,15 @@ class Work:
         """Call a function in a thread, once there is room; what it raises is raised here."""
         async with self._room:
             return await asyncio.wrap_future(self.submit(partial(function, *arguments)))
+
+    async def run_long(
+        self, count: int, function: Callable[..., _Result], *arguments: object
+    ) -> _Result:
+        """Call a function that looks at `count` things: in a thread, or at once if they are few.
+
+        The things must not change meanwhile.
+        """
+        return function(*arguments) if count <= FEW else await self.run(function, *arguments)
 
     def submit(self, function: Callable[[], _Result]) -> "Future[_Result]":
         """Call a function in a thread; whoever asks the future gets what it returns or raises."""

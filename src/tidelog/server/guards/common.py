@@ -1,6 +1,7 @@
 """What guards share: the question, the way on to the handler, and additions to its answer."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import compress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
@@ -13,6 +14,8 @@ from tidelog.server.security.authorizer import (
     ResourceType,
     operations_bits,
 )
+from tidelog.server.slices import in_slices
+from tidelog.server.work import FEW
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -31,6 +34,7 @@ DENIED_TEXT: Final = {
 Guard: TypeAlias = "Callable[[Asker, DataclassInstance], Answer]"
 Item = TypeVar("Item")
 Said = TypeVar("Said", bound="DataclassInstance")
+Kept = TypeVar("Kept")
 
 
 class Asker:
@@ -120,6 +124,37 @@ def then(said: Answer, change: Callable[[Said], None]) -> Answer:
         return _later(said, change)
     change(cast("Said", said))
     return said
+
+
+def then_keep(asker: Asker, said: Answer, name: str, passes: Callable[[Kept], bool]) -> Answer:
+    """The same answer, with the items of its list `name` that pass; very many are judged in slices.
+
+    Args:
+        asker: Who asks.
+        said: The answer, now or later.
+        name: Of the list; it is changed in place.
+        passes: Called once with each item, in order.
+    """
+    if said is None or isinstance(said, Awaitable):
+        return _kept(asker, said, name, passes)
+    items = cast("list[Kept]", getattr(said, name))
+    if len(items) > FEW:
+        return _kept(asker, said, name, passes)
+    items[:] = filter(passes, items)
+    return said
+
+
+async def _kept(
+    asker: Asker, said: Answer, name: str, passes: Callable[[Kept], bool]
+) -> "DataclassInstance | Long | None":
+    found = await said if isinstance(said, Awaitable) else said
+    if found is not None:
+        message = found.response if isinstance(found, Long) else found
+        items = cast("list[Kept]", getattr(message, name))
+        clock = asker.context.node.env.clock
+        # In place: a `Long` lets go of the items of this very list.
+        items[:] = compress(items, await in_slices(clock, map(passes, items)))
+    return found
 
 
 async def _later(

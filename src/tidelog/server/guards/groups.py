@@ -27,8 +27,8 @@ from tidelog.protocol.messages.groups import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    ListedGroup,
     ListGroupsRequest,
-    ListGroupsResponse,
     OffsetFetchGroup,
     OffsetFetchGroupPartitionResponse,
     OffsetFetchGroupResponse,
@@ -56,6 +56,7 @@ from tidelog.server.guards.common import (
     TRANSACTION_DENIED,
     Asker,
     then,
+    then_keep,
 )
 from tidelog.server.handlers import offset_fetch as fetching
 from tidelog.server.handlers.coordinator import (
@@ -128,10 +129,10 @@ def list_groups(asker: Asker, request: ListGroupsRequest) -> Answer:
     if asker.may_cluster(Operation.DESCRIBE):
         return asker.go_on(request)
 
-    def change(said: ListGroupsResponse) -> None:
-        said.groups = [g for g in said.groups if asker.may_group(Operation.DESCRIBE, g.group_id)]
+    def passes(group: ListedGroup) -> bool:
+        return asker.may_group(Operation.DESCRIBE, group.group_id)
 
-    return then(asker.go_on(request), change)
+    return then_keep(asker, asker.go_on(request), "groups", passes)
 
 
 def delete_groups(asker: Asker, request: DeleteGroupsRequest) -> Answer:

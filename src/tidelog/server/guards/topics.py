@@ -60,6 +60,7 @@ from tidelog.server.guards.common import (
     TRANSACTION_DENIED,
     Asker,
     then,
+    then_keep,
 )
 from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from tidelog.server.handlers.produce_plain import TOPIC_IDS_FIRST_VERSION
@@ -225,21 +226,21 @@ def metadata(asker: Asker, request: MetadataRequest) -> Answer:
     # In version 0 nothing asked for is everything: none of that is meant here.
     is_emptied = asker.context.version == 0 and not is_all and not request.topics
 
+    def passes(topic: MetadataTopic) -> bool:
+        if is_emptied or (is_all and not asker.may_describe(topic.name)):
+            return False
+        if request.include_topic_authorized_operations and topic.name is not None:
+            # Also of one that is not there.
+            kind, name = ResourceType.TOPIC, topic.name
+            topic.topic_authorized_operations = asker.bits(kind, name, TOPIC_OPERATIONS)
+        return True
+
     def change(said: MetadataResponse) -> None:
-        if is_all:
-            said.topics = [t for t in said.topics if asker.may_describe(t.name)]
-        elif is_emptied:
-            said.topics = []
-        if request.include_topic_authorized_operations:
-            for topic in said.topics:
-                if topic.name is not None:  # also of one that is not there
-                    kind, name = ResourceType.TOPIC, topic.name
-                    topic.topic_authorized_operations = asker.bits(kind, name, TOPIC_OPERATIONS)
         if request.include_cluster_authorized_operations:
             said.cluster_authorized_operations = asker.cluster_bits(CLUSTER_OPERATIONS)
         said.topics.extend({(t.name, t.topic_id): t for t in refused}.values())
 
-    return then(asker.go_on(request), change)
+    return then(then_keep(asker, asker.go_on(request), "topics", passes), change)
 
 
 def _may_see(

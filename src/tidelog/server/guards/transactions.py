@@ -20,8 +20,8 @@ from tidelog.protocol.messages.transactions import (
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    ListedTransactionState,
     ListTransactionsRequest,
-    ListTransactionsResponse,
 )
 from tidelog.protocol.messages.txn_offsets import (
     TxnOffsetCommitRequest,
@@ -37,6 +37,7 @@ from tidelog.server.guards.common import (
     TRANSACTION_DENIED,
     Asker,
     then,
+    then_keep,
 )
 from tidelog.server.handlers.transactions import refusals, results_of
 from tidelog.server.requests import Answer
@@ -177,11 +178,7 @@ def describe_transactions(asker: Asker, request: DescribeTransactionsRequest) ->
 def list_transactions(asker: Asker, request: ListTransactionsRequest) -> Answer:
     """DESCRIBE on each transactional id: the others are not named."""
 
-    def change(said: ListTransactionsResponse) -> None:
-        said.transaction_states = [
-            state
-            for state in said.transaction_states
-            if asker.may_transact(Operation.DESCRIBE, state.transactional_id)
-        ]
+    def passes(state: ListedTransactionState) -> bool:
+        return asker.may_transact(Operation.DESCRIBE, state.transactional_id)
 
-    return then(asker.go_on(request), change)
+    return then_keep(asker, asker.go_on(request), "transaction_states", passes)

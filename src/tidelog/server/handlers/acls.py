@@ -7,6 +7,8 @@ AclControlManager.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
+from itertools import chain
 from typing import Final, TypeAlias
 
 from tidelog.errors import CorruptMessage, TidelogError
@@ -26,12 +28,12 @@ from tidelog.protocol.messages.acls import (
     DescribeAclsResponse,
 )
 from tidelog.server.errors import UNKNOWN_SERVER_ERROR, Refusal, refusal_of
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import MANY, Long, RequestContext
 from tidelog.server.security.authorizer import (
     CLUSTER_NAME,
+    IN_ORDER,
     Acl,
     AclFilter,
-    Authorizer,
     Operation,
     PatternType,
     Permission,
@@ -49,15 +51,24 @@ _Filter: TypeAlias = DescribeAclsRequest | DeleteAclsFilter
 # -- looking -------------------------------------------------------------------------------------
 
 
-def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+async def describe_acls(
+    context: RequestContext, request: DescribeAclsRequest
+) -> DescribeAclsResponse | Long:
     """The rules that pass a filter, by what they are about."""
     authorizer = context.node.authorizer
     if authorizer is None:
         text = "No Authorizer is configured on the broker"
         return DescribeAclsResponse(error_code=SECURITY_DISABLED, error_message=text)
-    wanted = _filter_of(request)
+    acls, wanted = authorizer.acls, _filter_of(request)
+    resources = await context.node.work.run_long(len(acls), _resources, acls, wanted)
+    response = DescribeAclsResponse(error_message=None, resources=resources)
+    return Long(response, resources) if len(acls) > MANY else response
+
+
+def _resources(acls: Iterable[Acl], wanted: AclFilter | None) -> list[DescribeAclsResource]:
+    """The rules that pass a filter, by what they are about; for any thread."""
     found: defaultdict[tuple[int, str, int], list[AclDescription]] = defaultdict(list)
-    for acl in _passing(authorizer, wanted):
+    for acl in _passing(acls, wanted):
         found[acl.resource_type, acl.name, acl.pattern].append(
             AclDescription(
                 principal=acl.principal,
@@ -66,15 +77,12 @@ def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> Desc
                 permission_type=acl.permission,
             )
         )
-    return DescribeAclsResponse(
-        error_message=None,
-        resources=[
-            DescribeAclsResource(
-                resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls
-            )
-            for (kind, name, pattern), acls in found.items()
-        ],
-    )
+    return [
+        DescribeAclsResource(
+            resource_type=kind, resource_name=name, pattern_type=pattern, acls=described
+        )
+        for (kind, name, pattern), described in found.items()
+    ]
 
 
 def _filter_of(asked: _Filter) -> AclFilter | None:
@@ -109,8 +117,8 @@ def _ensure_known(*numbers: int) -> None:
         raise CorruptMessage(f"a rule with an UNKNOWN element: {numbers}")
 
 
-def _passing(authorizer: Authorizer, wanted: AclFilter | None) -> list[Acl]:
-    return [] if wanted is None else sorted(filter(wanted.passes, authorizer.acls))
+def _passing(acls: Iterable[Acl], wanted: AclFilter | None) -> list[Acl]:
+    return [] if wanted is None else sorted(filter(wanted.passes, acls), key=IN_ORDER)
 
 
 # -- changing ------------------------------------------------------------------------------------
@@ -196,40 +204,48 @@ def _is_other_cluster(acl: Acl) -> bool:
     return acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME
 
 
-async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+async def delete_acls(
+    context: RequestContext, request: DeleteAclsRequest
+) -> DeleteAclsResponse | Long:
     """Remove the rules that pass filters; answered when that is durable."""
     authorizer = context.node.authorizer
     if authorizer is None:
         refused = DeleteAclsFilterResult(error_code=SECURITY_DISABLED, error_message=_NONE)
         return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
     results: list[DeleteAclsFilterResult] = []
-    going: set[Acl] = set()
+    going: list[list[Acl]] = []
     for asked in request.filters:
         wanted = _filter_of(asked)
         if wanted is None:
             text = "Filter contains UNKNOWN elements"
             results.append(DeleteAclsFilterResult(error_code=INVALID_REQUEST, error_message=text))
             continue
-        found = _passing(authorizer, wanted)
-        going.update(found)
+        acls = authorizer.acls
+        found, removed = await context.node.work.run_long(len(acls), _removed, acls, wanted)
+        going.append(found)
         results.append(
-            DeleteAclsFilterResult(
-                error_code=0,
-                error_message=None,
-                matching_acls=[_removed(acl) for acl in found],
-            )
+            DeleteAclsFilterResult(error_code=0, error_message=None, matching_acls=removed)
         )
     try:
-        await context.node.rules.remove_acls(going)
+        await context.node.rules.remove_acls([*chain.from_iterable(going)])
     except TidelogError as error:
         failure = refusal_of(error)
         for result in results:
             result.error_code, result.error_message = failure.error_code, failure.message
             result.matching_acls = []
-    return DeleteAclsResponse(filter_results=results)
+    response = DeleteAclsResponse(filter_results=results)
+    return Long(response, results) if sum(map(len, going)) > MANY else response
 
 
-def _removed(acl: Acl) -> DeleteAclsMatchingAcl:
+def _removed(
+    acls: Iterable[Acl], wanted: AclFilter
+) -> tuple[list[Acl], list[DeleteAclsMatchingAcl]]:
+    """The rules that pass a filter, and how the response names them; for any thread."""
+    found = _passing(acls, wanted)
+    return found, [_matching(acl) for acl in found]
+
+
+def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
     return DeleteAclsMatchingAcl(
         error_code=0,
         error_message=None,

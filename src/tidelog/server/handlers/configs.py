@@ -59,7 +59,7 @@ from tidelog.server.errors import Refusal, refusal_of
 from tidelog.server.handlers.broker_configs import Changing, alter_broker, ensure_possible
 from tidelog.server.handlers.group_configs import alter_group, group_settings
 from tidelog.server.node import Node
-from tidelog.server.requests import Answer, Long, RequestContext
+from tidelog.server.requests import Answer, Long, RequestContext, long_if_many
 from tidelog.server.slices import Slices
 from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name, parsed
 from tidelog.storage.cluster_file import ALL_BROKERS
@@ -205,9 +205,9 @@ def _ensure_this_broker(node: Node, name: str, word: str, also: str = "") -> Non
         raise Refusal(INVALID_REQUEST, text)
 
 
-def list_config_resources(
+async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
+) -> ListConfigResourcesResponse | Long:
     """What has settings: topics, the broker, and groups that have some of their own."""
     kinds = set(request.resource_types) if context.version >= 1 else {CLIENT_METRICS}
     if kinds - _LISTABLE:
@@ -221,7 +221,7 @@ def list_config_resources(
     if not kinds or GROUP in kinds:
         kept = context.node.cluster.state.groups
         found += [ConfigResource(resource_name=name, resource_type=GROUP) for name in kept]
-    return ListConfigResourcesResponse(error_code=0, config_resources=found)
+    return long_if_many(ListConfigResourcesResponse(error_code=0, config_resources=found), found)
 
 
 # -- changing ------------------------------------------------------------------------------------

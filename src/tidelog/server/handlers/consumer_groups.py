@@ -25,6 +25,7 @@ from tidelog.server.handlers.waiting import respond
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 from tidelog.server.seen_topics import sees_topics
+from tidelog.server.slices import in_slices
 
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
@@ -87,7 +88,7 @@ def _beat_response(beat: Beat) -> ConsumerGroupHeartbeatResponse:
 # -- what administrators ask -----------------------------------------------------------------
 
 
-def consumer_group_describe(
+async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Groups with their members, what these have and what they are to have."""
@@ -96,7 +97,9 @@ def consumer_group_describe(
         for name, info in context.node.topics.all().items()
         if info.topic_id is not None
     }
-    described = [_describe(context.node, name, names) for name in dict.fromkeys(request.group_ids)]
+    described = [
+        await _describe(context.node, name, names) for name in dict.fromkeys(request.group_ids)
+    ]
     if request.include_authorized_operations:
         for group in described:
             if not group.error_code:
@@ -104,7 +107,7 @@ def consumer_group_describe(
     return ConsumerGroupDescribeResponse(groups=described)
 
 
-def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedConsumerGroup:
+async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedConsumerGroup:
     if not group_id:
         return DescribedConsumerGroup(error_code=Code.INVALID_GROUP_ID, group_id=group_id)
     code = node.groups.shards.code_for(group_id)
@@ -118,6 +121,7 @@ def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> Described
             error_message=f"Group {group_id} {what}.",
             group_id=group_id,
         )
+    members = tuple(group.members.values())
     return DescribedConsumerGroup(
         error_code=Code.NONE,
         group_id=group_id,
@@ -125,7 +129,9 @@ def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> Described
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor() or node.groups.default_assignor,
-        members=[_member(group, member, names) for member in group.members.values()],
+        members=await in_slices(
+            node.env.clock, (_member(group, member, names) for member in members)
+        ),
     )
 
 

@@ -35,7 +35,8 @@ from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAske
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import AnyGroup
 from tidelog.server.handlers.waiting import arrival, respond
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Long, RequestContext, long_if_many
+from tidelog.server.slices import in_slices
 
 # JoinGroup
 MEMBER_ID_FIRST_VERSION: Final = 4
@@ -180,26 +181,33 @@ def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGro
 # -- what administrators ask -----------------------------------------------------------------
 
 
-def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+async def list_groups(
+    context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse | Long:
     """All groups, or those in some states and of some types; case does not count."""
     coordinator = context.node.groups
     if coordinator.shards.is_loading:
         return ListGroupsResponse(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
-    return ListGroupsResponse(
-        error_code=Code.NONE,
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=_type_of(group),
-            )
-            for group in coordinator.groups()
-            if (not states or group.state.value.lower() in states)
-            and (not types or _type_of(group) in types)
-        ],
+
+    def passes(group: AnyGroup) -> bool:
+        return (not states or group.state.value.lower() in states) and (
+            not types or _type_of(group) in types
+        )
+
+    clock, groups = context.node.env.clock, tuple(coordinator.groups())
+    listed = await in_slices(clock, (_listed(each) if passes(each) else None for each in groups))
+    found = [each for each in listed if each is not None]
+    return long_if_many(ListGroupsResponse(error_code=Code.NONE, groups=found), found)
+
+
+def _listed(group: AnyGroup) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state.value,
+        group_type=_type_of(group),
     )
 
 
@@ -209,11 +217,11 @@ def _type_of(group: AnyGroup) -> str:
     return CLASSIC_TYPE if isinstance(group, ClassicGroup) else CONSUMER_TYPE
 
 
-def describe_groups(
+async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Groups with their members, each once; one that is not there is dead."""
-    described = [_describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
+    described = [await _describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:
         for group in described:
             if not group.error_code:
@@ -221,7 +229,7 @@ def describe_groups(
     return DescribeGroupsResponse(groups=described)
 
 
-def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
+async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     coordinator = context.node.groups
     code = coordinator.shards.code_for(group_id)
     if code is not Code.NONE:
@@ -230,13 +238,15 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     if not isinstance(group, ClassicGroup):
         return _missing(context.version, group_id, is_there=group is not None)
     is_stable = group.state is GroupState.STABLE
+    members = tuple(group.members.values())
+    described = (_described_member(group, member, is_stable=is_stable) for member in members)
     return DescribedGroup(
         error_code=Code.NONE,
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if is_stable else "",
-        members=[_described_member(group, member) for member in group.members.values()],
+        members=await in_slices(context.node.env.clock, described),
         authorized_operations=NO_OPERATIONS,
     )
 
@@ -258,8 +268,9 @@ def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
     )
 
 
-def _described_member(group: ClassicGroup, member: Member) -> DescribedGroupMember:
-    is_stable = group.state is GroupState.STABLE
+def _described_member(
+    group: ClassicGroup, member: Member, *, is_stable: bool
+) -> DescribedGroupMember:
     return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,

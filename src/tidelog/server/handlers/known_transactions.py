@@ -17,7 +17,7 @@ from tidelog.protocol.messages.transactions import (
 )
 from tidelog.server.regexes.matching import Regex, RegexTooCostly
 from tidelog.server.regexes.syntax import InvalidRegex
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Long, RequestContext, long_if_many
 from tidelog.server.slices import Slices
 from tidelog.server.transactions.coordinator import TransactionCoordinator
 from tidelog.server.transactions.metadata import (
@@ -38,7 +38,7 @@ Filter = Callable[[TransactionMetadata], bool]
 
 async def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse:
+) -> ListTransactionsResponse | Long:
     """Transactional ids that pass all filters, a slice at a time."""
     coordinator = context.node.transactions
     if coordinator.log.is_loading:
@@ -47,11 +47,12 @@ async def list_transactions(
         listed = await _passing(context, request)
     except (InvalidRegex, RegexTooCostly):
         return ListTransactionsResponse(error_code=INVALID_REGULAR_EXPRESSION)
-    return ListTransactionsResponse(
+    response = ListTransactionsResponse(
         error_code=ErrorCode.NONE,
         unknown_state_filters=[each for each in request.state_filters if each not in _STATES],
         transaction_states=listed,
     )
+    return long_if_many(response, listed)
 
 
 async def _passing(

@@ -15,9 +15,9 @@ from tidelog.protocol.messages.cluster import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from tidelog.server.node import Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Long, RequestContext, long_if_many
 from tidelog.storage import files
+from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 UNKNOWN_BYTES: Final = -1
@@ -25,20 +25,28 @@ UNKNOWN_BYTES: Final = -1
 
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+) -> DescribeLogDirsResponse | Long:
     """Sizes of the partitions asked for, all where topics are null; unknown ones are left out."""
     node = context.node
-    names = _asked(node, request)
-    env, path = node.env, node.log_dir.path
-    sizes, (total, usable) = await node.reads.run(measure, env, path, names)
-    result = DescribeLogDirsResult(
-        error_code=0, log_dir=path, topics=_topics(sizes), total_bytes=total, usable_bytes=usable
-    )
-    return DescribeLogDirsResponse(results=[result])
+    env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())
+
+    def look() -> DescribeLogDirsResult:
+        sizes, (total, usable) = measure(env, path, _asked(topics, request))
+        return DescribeLogDirsResult(
+            error_code=0,
+            log_dir=path,
+            topics=_topics(sizes),
+            total_bytes=total,
+            usable_bytes=usable,
+        )
+
+    result = await node.reads.run(look)
+    return long_if_many(DescribeLogDirsResponse(results=[result]), result.topics)
 
 
-def _asked(node: Node, request: DescribeLogDirsRequest) -> list[TopicPartition]:
-    topics = node.topics.all()
+def _asked(
+    topics: Mapping[str, TopicInfo], request: DescribeLogDirsRequest
+) -> list[TopicPartition]:
     if request.topics is None:
         asked = {(name, number) for name, info in topics.items() for number in info.present}
     else:

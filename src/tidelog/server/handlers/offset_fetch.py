@@ -28,7 +28,8 @@ from tidelog.server.groups.offsets import GroupOffsets
 from tidelog.server.groups.pending import PendingOffsets
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import MANY, Long, RequestContext
+from tidelog.server.slices import Slices
 
 TOP_ERROR_FIRST_VERSION: Final = 2
 BATCHED_FIRST_VERSION: Final = 8
@@ -39,7 +40,9 @@ NO_OFFSET: Final = -1
 GROUPS_AT_ONCE: Final = 100
 
 
-async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def offset_fetch(
+    context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse | Long:
     """What groups committed; nothing is told that a crash could still take back.
 
     Groups and partitions are told once, however often they are named: metadata may be long.
@@ -51,7 +54,9 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
             groups.append(await _group(context, group, is_stable=request.require_stable))
             if number % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return OffsetFetchResponse(groups=groups)
+        count = sum(len(topic.partitions) for group in groups for topic in group.topics)
+        response = OffsetFetchResponse(groups=groups)
+        return Long(response, groups) if count > MANY else response
     topics = request.topics
     asked = OffsetFetchGroup(
         group_id=request.group_id,
@@ -63,7 +68,9 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
         ],
     )
     found = await _group(context, asked, is_stable=request.require_stable)
-    return _single(context.version, asked, found)
+    response = await _single(context, asked, found)
+    count = sum(len(topic.partitions) for topic in response.topics)
+    return Long(response, response.topics) if count > MANY else response
 
 
 class _Told(NamedTuple):
@@ -105,17 +112,17 @@ async def _group(
         context.version >= TOPIC_IDS_FIRST_VERSION,
     )
     topics = (
-        _all(context.node, told)
+        await _all(context.node, told)
         if asked.topics is None
         else [_asked_topic(context.node, told, topic) for topic in _named_once(asked.topics)]
     )
-    return OffsetFetchGroupResponse(
-        group_id=asked.group_id, topics=list(topics), error_code=Code.NONE
-    )
+    return OffsetFetchGroupResponse(group_id=asked.group_id, topics=topics, error_code=Code.NONE)
 
 
-def _all(node: Node, told: _Told) -> Iterable[OffsetFetchGroupTopicResponse]:
+async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
     """All that was committed; by id only of topics that there are, and for them."""
+    topics: list[OffsetFetchGroupTopicResponse] = []
+    slices = Slices(node.env.clock)
     for name in told.offsets.topics():
         info = node.topics.find(name)
         topic_id = NO_UUID if info is None or info.topic_id is None else info.topic_id
@@ -126,12 +133,15 @@ def _all(node: Node, told: _Told) -> Iterable[OffsetFetchGroupTopicResponse]:
             for number, found in told.offsets.of_topic(name).items()
             if not (told.by_id and found.is_of_another(topic_id))
         ]
-        if numbers:
-            yield OffsetFetchGroupTopicResponse(
-                name=name,
-                topic_id=topic_id,
-                partitions=[_partition(told, name, NO_UUID, number) for number in numbers],
+        partitions = []
+        for number in numbers:
+            partitions.append(_partition(told, name, NO_UUID, number))
+            await slices.rest()
+        if partitions:
+            topics.append(
+                OffsetFetchGroupTopicResponse(name=name, topic_id=topic_id, partitions=partitions)
             )
+    return topics
 
 
 def _named_once(asked: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
@@ -190,30 +200,30 @@ def _partition(
     )
 
 
-def _single(
-    version: int, asked: OffsetFetchGroup, found: OffsetFetchGroupResponse
+async def _single(
+    context: RequestContext, asked: OffsetFetchGroup, found: OffsetFetchGroupResponse
 ) -> OffsetFetchResponse:
     """The answer in the old form; the oldest says an error with each partition."""
-    if found.error_code and version < TOP_ERROR_FIRST_VERSION:
+    if found.error_code and context.version < TOP_ERROR_FIRST_VERSION:
         return OffsetFetchResponse(topics=list(_all_failed(asked, found.error_code)))
-    return OffsetFetchResponse(
+    response = OffsetFetchResponse(error_code=found.error_code)
+    slices = Slices(context.node.env.clock)
+    for topic in found.topics:
+        told = OffsetFetchTopicResponse(name=topic.name)
+        for each in topic.partitions:
+            told.partitions.append(_in_old_form(each))
+            await slices.rest()
+        response.topics.append(told)
+    return response
+
+
+def _in_old_form(found: OffsetFetchGroupPartitionResponse) -> OffsetFetchPartitionResponse:
+    return OffsetFetchPartitionResponse(
+        partition_index=found.partition_index,
+        committed_offset=found.committed_offset,
+        committed_leader_epoch=found.committed_leader_epoch,
+        metadata=found.metadata,
         error_code=found.error_code,
-        topics=[
-            OffsetFetchTopicResponse(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchPartitionResponse(
-                        partition_index=each.partition_index,
-                        committed_offset=each.committed_offset,
-                        committed_leader_epoch=each.committed_leader_epoch,
-                        metadata=each.metadata,
-                        error_code=each.error_code,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in found.topics
-        ],
     )
 
 

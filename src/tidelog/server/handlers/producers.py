@@ -3,7 +3,6 @@
 Source: Kafka's protocol guide, API 61; KIP-664.
 """
 
-from collections.abc import Awaitable
 from typing import Final
 
 from tidelog.protocol.messages.producers import (
@@ -13,9 +12,10 @@ from tidelog.protocol.messages.producers import (
     DescribeProducersTopicResponse,
     ProducerState,
 )
-from tidelog.server.asked_partitions import find_partition, opened_first
+from tidelog.server.asked_partitions import find_partition
 from tidelog.server.errors import Refusal
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import MANY, Long, RequestContext
+from tidelog.server.slices import in_slices
 from tidelog.server.topic_rules import UNKNOWN_TOPIC, ensure_name
 from tidelog.storage.producer_entry import ProducerEntry
 
@@ -23,36 +23,31 @@ NO_OFFSET: Final = -1
 NO_TOPIC: Final = "This server does not host this topic-partition."
 
 
-def describe_producers(
+async def describe_producers(
     context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse | Awaitable[DescribeProducersResponse]:
+) -> DescribeProducersResponse | Long:
     """The producers of each partition."""
     node = context.node
     missing = node.partitions.unopened(
         (topic.name, number) for topic in request.topics for number in topic.partition_indexes
     )
     if missing:
-        return opened_first(node, missing, lambda: _answer(context, request))
-    return _answer(context, request)
+        await node.partitions.open_beside(missing, node.work)
+    topics = [
+        DescribeProducersTopicResponse(
+            name=topic.name,
+            partitions=[
+                await _partition(context, topic.name, number) for number in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics
+    ]
+    response = DescribeProducersResponse(topics=topics)
+    count = sum(len(each.active_producers) for topic in topics for each in topic.partitions)
+    return Long(response, topics) if count > MANY else response
 
 
-def _answer(
-    context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            DescribeProducersTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _partition(context, topic.name, number) for number in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _partition(
+async def _partition(
     context: RequestContext, topic: str, number: int
 ) -> DescribeProducersPartitionResponse:
     found = find_partition(context.node, topic, number)
@@ -61,11 +56,11 @@ def _partition(
         return DescribeProducersPartitionResponse(
             partition_index=number, error_code=why.error_code, error_message=why.message
         )
-    producers = found.log.producer_states().producers.values()
+    producers = map(_producer, found.log.producer_states().producers.values())  # of a copy
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=0,
-        active_producers=[_producer(entry) for entry in producers],
+        active_producers=await in_slices(context.node.env.clock, producers),
     )
 
 

@@ -23,18 +23,24 @@ from tidelog.protocol.messages.quotas import (
     QuotaValue,
 )
 from tidelog.server.errors import Refusal, refusal_of
-from tidelog.server.quotas.rules import INVALID_REQUEST, change, filter_of, parts_of
+from tidelog.server.quotas.rules import (
+    INVALID_REQUEST,
+    QuotaFilter,
+    change,
+    filter_of,
+    parts_of,
+)
 from tidelog.server.quotas.throttles import KINDS
-from tidelog.server.requests import RequestContext
-from tidelog.storage.cluster_file import ClusterState, Entity
+from tidelog.server.requests import Long, RequestContext, long_if_many
+from tidelog.storage.cluster_file import ClusterState, Entity, Quotas
 
 _Parts: TypeAlias = tuple[tuple[str, str | None], ...]
 _TWICE: Final = "Ignoring duplicate entity"
 
 
-def describe_client_quotas(
+async def describe_client_quotas(
     context: RequestContext, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
+) -> DescribeClientQuotasResponse | Long:
     """Quotas of the entities that fit a filter."""
     quotas = context.node.cluster.state.quotas
     try:
@@ -43,8 +49,14 @@ def describe_client_quotas(
         return DescribeClientQuotasResponse(
             error_code=why.error_code, error_message=why.message, entries=None
         )
-    found = [_described(entity, quotas[entity]) for entity in wanted.find(quotas)]
-    return DescribeClientQuotasResponse(error_code=0, error_message="", entries=found)
+    found = await context.node.work.run_long(len(quotas), _describe, quotas, wanted)
+    response = DescribeClientQuotasResponse(error_code=0, error_message="", entries=found)
+    return long_if_many(response, found)
+
+
+def _describe(quotas: Quotas, wanted: QuotaFilter) -> list[DescribedQuotas]:
+    """Quotas of the entities that fit a filter; for any thread."""
+    return [_described(entity, quotas[entity]) for entity in wanted.find(quotas)]
 
 
 def _described(entity: Entity, values: Mapping[str, float]) -> DescribedQuotas:

@@ -6,8 +6,8 @@ Source: Kafka's protocol guide, APIs 50 and 51; KIP-554; Kafka 4.3's ScramContro
 ScramImage.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from tidelog.errors import TidelogError
@@ -23,7 +23,7 @@ from tidelog.protocol.messages.scram_users import (
     ScramCredentialUpsertion,
 )
 from tidelog.server.errors import Refusal, refusal_of
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import Long, RequestContext, long_if_many
 from tidelog.server.security.rules import USERS_MAX
 from tidelog.server.security.scram import (
     ITERATIONS_MAX,
@@ -48,22 +48,39 @@ _Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
 _Kept: TypeAlias = dict[tuple[str, int], KeptCredential]
 
 
-def describe_user_scram_credentials(
+async def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse:
+) -> DescribeUserScramCredentialsResponse | Long:
     """Which mechanisms users have credentials for; all users where none is named."""
-    infos: defaultdict[str, list[CredentialInfo]] = defaultdict(list)
-    for (user, mechanism), kept in sorted(context.node.rules.credentials().items()):
-        infos[user].append(CredentialInfo(mechanism=mechanism, iterations=kept.iterations))
-    names = [user.name for user in request.users or ()] or sorted(infos)
-    times = Counter(names)
-    return DescribeUserScramCredentialsResponse(
-        results=[_described(name, times[name], infos) for name in dict.fromkeys(names)]
-    )
+    credentials = context.node.rules.credentials()
+    names = [user.name for user in request.users or ()]
+    count = len(names) or len(credentials)
+    results = await context.node.work.run_long(count, _describe, credentials, names)
+    return long_if_many(DescribeUserScramCredentialsResponse(results=results), results)
+
+
+def _describe(
+    credentials: Mapping[tuple[str, int], KeptCredential], names: Sequence[str]
+) -> list[DescribeUserScramCredentialsResult]:
+    """Results for users, for all of them where none is named; for any thread."""
+    wanted = names or sorted({user for user, _ in credentials})
+    infos = {name: _infos(credentials, name) for name in wanted}
+    times = Counter(wanted)
+    return [_described(name, times[name], infos[name]) for name in infos]
+
+
+def _infos(
+    credentials: Mapping[tuple[str, int], KeptCredential], name: str
+) -> list[CredentialInfo]:
+    return [
+        CredentialInfo(mechanism=mechanism, iterations=kept.iterations)
+        for mechanism in sorted(ScramMechanism)
+        if (kept := credentials.get((name, int(mechanism)))) is not None
+    ]
 
 
 def _described(
-    name: str, times: int, infos: Mapping[str, list[CredentialInfo]]
+    name: str, times: int, infos: list[CredentialInfo]
 ) -> DescribeUserScramCredentialsResult:
     found = DescribeUserScramCredentialsResult(user=name)
     if times > 1:
@@ -71,11 +88,11 @@ def _described(
         found.error_message = (
             f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         )
-    elif name not in infos:
+    elif not infos:
         found.error_code = RESOURCE_NOT_FOUND
         found.error_message = f"Attempt to describe a user credential that does not exist: {name}"
     else:
-        found.credential_infos = infos[name]
+        found.credential_infos = infos
     return found
 
 

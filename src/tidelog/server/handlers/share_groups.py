@@ -24,6 +24,7 @@ from tidelog.server.handlers.groups import GROUP_OPERATIONS
 from tidelog.server.handlers.waiting import respond
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
+from tidelog.server.slices import in_slices
 
 
 def share_group_heartbeat(
@@ -69,7 +70,7 @@ def _beat_response(beat: Beat) -> ShareGroupHeartbeatResponse:
 # -- what administrators ask -----------------------------------------------------------------
 
 
-def share_group_describe(
+async def share_group_describe(
     context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
     """Groups with their members, and what these may read."""
@@ -78,7 +79,9 @@ def share_group_describe(
         for name, info in context.node.topics.all().items()
         if info.topic_id is not None
     }
-    described = [_describe(context.node, name, names) for name in dict.fromkeys(request.group_ids)]
+    described = [
+        await _describe(context.node, name, names) for name in dict.fromkeys(request.group_ids)
+    ]
     if request.include_authorized_operations:
         for group in described:
             if not group.error_code:
@@ -86,7 +89,7 @@ def share_group_describe(
     return ShareGroupDescribeResponse(groups=described)
 
 
-def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedShareGroup:
+async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedShareGroup:
     if not group_id:
         return DescribedShareGroup(error_code=Code.INVALID_GROUP_ID, group_id=group_id)
     code = node.groups.shards.code_for(group_id)
@@ -100,6 +103,7 @@ def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> Described
             error_message=f"Group {group_id} {what}.",
             group_id=group_id,
         )
+    members = tuple(group.members.values())
     return DescribedShareGroup(
         error_code=Code.NONE,
         group_id=group_id,
@@ -107,7 +111,7 @@ def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> Described
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=SIMPLE,
-        members=[_member(member, names) for member in group.members.values()],
+        members=await in_slices(node.env.clock, (_member(member, names) for member in members)),
     )
 
 

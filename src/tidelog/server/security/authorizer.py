@@ -12,9 +12,10 @@ Source: Kafka 4.3's StandardAuthorizer and Authorizer.authorizeByResourceType; K
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, fields
 from enum import IntEnum
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 WILDCARD: Final = "*"
@@ -125,6 +126,10 @@ class Acl:
         return self.permission is Permission.ALLOW and self.operation in implied_by
 
 
+# The key by which answers name rules in order.
+IN_ORDER: Final = attrgetter(*(each.name for each in fields(Acl)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
     """Some rules: None and ANY let everything pass.
@@ -177,16 +182,26 @@ class _Rules:
     """The rules about one type of resource, by how they name it."""
 
     def __init__(self) -> None:
-        self.literal: dict[str, list[Acl]] = {}
-        self.prefixed: dict[str, list[Acl]] = {}
+        self.literal: dict[str, dict[Acl, None]] = {}
+        self.prefixed: dict[str, dict[Acl, None]] = {}
+        # Of all that were added: one that was removed costs a look-up that finds nothing.
         self.prefix_lengths: list[int] = []
+
+    def _kept(self, acl: Acl) -> dict[str, dict[Acl, None]]:
+        return self.prefixed if acl.pattern is PatternType.PREFIXED else self.literal
 
     def add(self, acl: Acl) -> None:
         """One more."""
-        kept = self.prefixed if acl.pattern is PatternType.PREFIXED else self.literal
-        kept.setdefault(acl.name, []).append(acl)
+        self._kept(acl).setdefault(acl.name, {})[acl] = None
         if acl.pattern is PatternType.PREFIXED and len(acl.name) not in self.prefix_lengths:
             insort(self.prefix_lengths, len(acl.name))
+
+    def remove(self, acl: Acl) -> None:
+        """One that is here is not from now on."""
+        kept = self._kept(acl)
+        del kept[acl.name][acl]
+        if not kept[acl.name]:
+            del kept[acl.name]
 
     def about(self, name: str) -> Iterator[Acl]:
         """Those that are about a name."""
@@ -197,6 +212,36 @@ class _Rules:
             if length > len(name):
                 return
             yield from self.prefixed.get(name[:length], ())
+
+
+class RuleTable:
+    """Rules by what they are about. Any thread may make one; then it belongs to its authorizer.
+
+    Attributes:
+        acls: The rules.
+    """
+
+    def __init__(self, acls: Iterable[Acl]) -> None:
+        self.acls = frozenset(acls)
+        self._by_type: dict[ResourceType, _Rules] = {}
+        for acl in self.acls:
+            self._add(acl)
+
+    def _add(self, acl: Acl) -> None:
+        self._by_type.setdefault(acl.resource_type, _Rules()).add(acl)
+
+    def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
+        """Add rules that are not there, and remove some that are."""
+        self.acls = self.acls.difference(removed).union(added)
+        for acl in removed:
+            self._by_type[acl.resource_type].remove(acl)
+        for acl in added:
+            self._add(acl)
+
+    def about(self, kind: ResourceType, name: str) -> Iterable[Acl]:
+        """Rules about a resource."""
+        rules = self._by_type.get(kind)
+        return () if rules is None else rules.about(name)
 
 
 class Authorizer:
@@ -218,23 +263,27 @@ class Authorizer:
         """
         self._super_users = frozenset(super_users)
         self._allows_without_rules = allows_without_rules
-        self._acls: frozenset[Acl] = frozenset()
-        self._by_type: dict[ResourceType, _Rules] = {}
+        self._table = RuleTable(acls)
         self._remembered: dict[tuple[Client, Operation, ResourceType, str], bool] = {}
-        self.replace(acls)
 
     @property
     def acls(self) -> frozenset[Acl]:
         """The rules."""
-        return self._acls
+        return self._table.acls
 
     def replace(self, acls: Iterable[Acl]) -> None:
         """From now on these rules hold, and no others."""
-        self._acls = frozenset(acls)
-        self._by_type = {}
+        self.use(RuleTable(acls))
+
+    def use(self, table: RuleTable) -> None:
+        """From now on the rules of a table hold, and no others."""
+        self._table = table
         self._remembered = {}
-        for acl in sorted(self._acls):
-            self._by_type.setdefault(acl.resource_type, _Rules()).add(acl)
+
+    def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
+        """Add rules that are not there, and remove some that are."""
+        self._table.change(added, removed)
+        self._remembered = {}
 
     def may(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Whether somebody may do something to a resource."""
@@ -252,9 +301,8 @@ class Authorizer:
     def _decide(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
         if who.principal in self._super_users:
             return True
-        rules = self._by_type.get(kind)
         is_named = is_allowed = False
-        for acl in () if rules is None else rules.about(name):
+        for acl in self._table.about(kind, name):
             is_named = True
             if acl.fits(who, operation):
                 if acl.permission is Permission.DENY:
@@ -279,7 +327,7 @@ class Authorizer:
             PatternType.LITERAL: set(),
             PatternType.PREFIXED: set(),
         }
-        for acl in self._acls:
+        for acl in self.acls:
             if acl.resource_type is not kind or acl.operation not in {operation, Operation.ALL}:
                 continue
             if acl.principal not in {who.principal, EVERYBODY}:

@@ -1,8 +1,8 @@
 """What a broker knows of users and rights, as its directory keeps it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError, CorruptFile
@@ -15,11 +15,12 @@ from tidelog.server.security.authorizer import (
     PatternType,
     Permission,
     ResourceType,
+    RuleTable,
     parse_super_users,
 )
 from tidelog.server.security.pretenders import Shape, most_common, shape_of
 from tidelog.server.security.scram import ScramCredential, ScramMechanism
-from tidelog.server.work import Work
+from tidelog.server.work import FEW, Work
 from tidelog.storage.metadata_file import METADATA_FILE
 from tidelog.storage.security_file import AclRow, KeptCredential, SecurityState
 
@@ -50,31 +51,55 @@ class Rules:
             CorruptFile: A rule is of a kind that nobody knows.
             ConfigError: `super.users` can't be.
         """
+        self._metadata = metadata
+        self._work = work
+        # Made beside the loop while a change is written: rules and users may be very many.
+        self._next: _Next | None = None
         self._kept: KeptState[SecurityState] = KeptState(
             metadata.path,
             "users and rules",
             read=lambda: metadata.security,
-            write=metadata.keep_security,
+            write=self._write,
             work=work,
             begin=begin,
         )
         self.authorizer = _authorizer(config)
         self._shapes: Mapping[int, Mapping[Shape, int]] = {}
-        self._kept.on_kept = self._heed
-        self._heed(SecurityState(), self._kept.state)
+        self._kept.on_kept = lambda _before, _now: self._heed()
+        self._next = self._prepare(SecurityState(), self._kept.state)
+        self._heed()
 
-    def _heed(self, before: SecurityState, now: SecurityState) -> None:
-        if now.acls != before.acls and self.authorizer is not None:
-            self.authorizer.replace(_acl_of(row) for row in now.acls)
+    def _write(self, state: SecurityState) -> None:
+        """Write a change, and prepare what follows from it; in a thread."""
+        self._next = None
+        self._metadata.keep_security(state)
+        self._next = self._prepare(self._kept.state, state)
+
+    def _prepare(self, before: SecurityState, now: SecurityState) -> "_Next":
+        added = removed = frozenset[AclRow]()
+        table: RuleTable | None = None
+        shapes: Mapping[int, Mapping[Shape, int]] | None = None
+        if self.authorizer is not None:
+            added, removed = now.acls - before.acls, before.acls - now.acls
+        if len(added) + len(removed) > FEW:
+            table = RuleTable(map(_acl_of, now.acls))
+            added = removed = frozenset()
         if now.scram != before.scram:
-            self._shapes = {
-                mechanism: most_common(
-                    shape_of(kept.iterations, kept.salt)
-                    for (_, number), kept in now.scram.items()
-                    if number == mechanism
-                )
-                for mechanism in ScramMechanism
-            }
+            shapes = {mechanism: _shapes_of(now.scram, mechanism) for mechanism in ScramMechanism}
+        return _Next(table, [*map(_acl_of, added)], [*map(_acl_of, removed)], shapes)
+
+    def _heed(self) -> None:
+        """Let a change hold that was written."""
+        following, self._next = self._next, None
+        if following is None:
+            return
+        if self.authorizer is not None:
+            if following.table is not None:
+                self.authorizer.use(following.table)
+            elif following.added or following.removed:
+                self.authorizer.change(following.added, following.removed)
+        if following.shapes is not None:
+            self._shapes = following.shapes
 
     # -- users ---------------------------------------------------------------------------------
 
@@ -130,10 +155,36 @@ class Rules:
         await self._kept.change(changed)
         return frozenset(refused)
 
-    async def remove_acls(self, acls: Iterable[Acl]) -> None:
+    async def remove_acls(self, acls: Collection[Acl]) -> None:
         """Remove rules, durably; raises StorageFailure, and then none was removed."""
-        rows = frozenset(map(_row_of, acls))
+        rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
         await self._kept.change(lambda state: replace(state, acls=state.acls - rows))
+
+
+class _Next(NamedTuple):
+    """What follows from a change of users and rules.
+
+    Attributes:
+        table: All rules, where many have changed; else None.
+        added: Rules that are new, where few have changed.
+        removed: Rules that are there no more, where few have changed.
+        shapes: Forms of salts and iterations by mechanism; None where no user has changed.
+    """
+
+    table: RuleTable | None
+    added: Collection[Acl]
+    removed: Collection[Acl]
+    shapes: Mapping[int, Mapping[Shape, int]] | None
+
+
+def _shapes_of(
+    scram: Mapping[tuple[str, int], KeptCredential], mechanism: ScramMechanism
+) -> Mapping[Shape, int]:
+    return most_common(
+        shape_of(kept.iterations, kept.salt)
+        for (_, number), kept in scram.items()
+        if number == mechanism
+    )
 
 
 def _authorizer(config: BrokerConfig) -> Authorizer | None:

@@ -21,7 +21,11 @@ from tests.waiting import turn_until
 from tidelog.env import Env
 from tidelog.errors import Closed, StorageFailure
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.groups import OffsetFetchGroup, OffsetFetchRequest
+from tidelog.protocol.messages.groups import (
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.replay import LoadedShard
 from tidelog.server.handlers.offset_fetch import offset_fetch
@@ -155,6 +159,7 @@ async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_pat
         written.then(lambda _codes: topic.lose(number))
         may_sync.set()
         said = await telling
+        assert isinstance(said, OffsetFetchResponse)
         assert said.groups[0].error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
 
 

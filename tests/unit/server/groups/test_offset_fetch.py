@@ -12,6 +12,7 @@ from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchResponse,
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
@@ -58,7 +59,9 @@ async def fetched(
     """Offset, epoch, metadata and error of each partition that is told."""
     context = RequestContext(node, OFFSET_FETCH, version, "test", ConnectionFacts(9, "127.0.0.1"))
     group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
-    (told,) = (await offset_fetch(context, OffsetFetchRequest(groups=[group]))).groups
+    said = await offset_fetch(context, OffsetFetchRequest(groups=[group]))
+    assert isinstance(said, OffsetFetchResponse)
+    (told,) = said.groups
     assert told.error_code == 0
     assert all(each.partitions for each in told.topics)
     return {

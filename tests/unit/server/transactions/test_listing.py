@@ -6,7 +6,10 @@ from pathlib import Path
 from tests.unit.server.transactions.worlds import World, on_a_loop, world
 
 from tidelog.protocol.messages import LIST_TRANSACTIONS
-from tidelog.protocol.messages.transactions import ListTransactionsRequest
+from tidelog.protocol.messages.transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from tidelog.server.handlers.known_transactions import (
     INVALID_REGULAR_EXPRESSION,
     list_transactions,
@@ -25,6 +28,7 @@ async def listed(it: World, pattern: str | None) -> set[str] | int:
     said = await list_transactions(
         context, ListTransactionsRequest(transactional_id_pattern=pattern)
     )
+    assert isinstance(said, ListTransactionsResponse)
     found = {each.transactional_id for each in said.transaction_states}
     if said.error_code:
         assert not found

@@ -1,0 +1,294 @@
+"""No request holds the event loop, however much there is that its answer names."""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.server.conftest import SETTINGS
+from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
+from tests.server.raw import RawClient
+from tests.server.transacting import GROUP_KEY, find_coordinator
+from tests.waiting import until_so
+
+from tidelog.protocol.messages import (
+    ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    DESCRIBE_ACLS,
+    DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_GROUPS,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    LIST_GROUPS,
+    LIST_TRANSACTIONS,
+    OFFSET_FETCH,
+    AnyApi,
+)
+from tidelog.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.groups import (
+    ListGroupsRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.producers import DescribeProducersRequest, DescribeProducersTopic
+from tidelog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+)
+from tidelog.protocol.messages.scram_users import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from tidelog.protocol.messages.transactions import ListTransactionsRequest
+from tidelog.server.groups.group import ClassicGroup, Member
+from tidelog.server.groups.offsets import CommittedOffset
+from tidelog.server.node import Node
+from tidelog.server.security.authorizer import (
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from tidelog.storage.producer_entry import ProducerEntry
+from tidelog.storage.security_file import KeptCredential
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from tidelog.storage.cluster_file import Entity
+
+# So many that 1 us for each would be noticed: as many as a broker takes of rules and users.
+MANY = 100_000
+TOPIC = "there"
+GROUP = "has much"
+SECRETS = KeptCredential(salt=b"s" * 16, iterations=4096, stored_key=b"k" * 32, server_key=b"k")
+ANY = 1
+
+
+@pytest.fixture(scope="module")
+def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]:
+    path = str(tmp_path_factory.mktemp("metered"))
+    settings = {
+        **SETTINGS,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with pytest.MonkeyPatch.context() as patch, metered_broker(path, patch, settings) as running:
+        running.broker.call(lambda node: node.topics.create(TOPIC))
+        with RawClient(running.broker.bootstrap_servers) as client:
+            find_coordinator(client, GROUP, GROUP_KEY)
+            find_coordinator(client, GROUP)
+        until_so(lambda: running.broker.call(lambda node: node.partitions.has_kernels))
+        yield running
+
+
+def held_by(
+    metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
+) -> float:
+    """What one of these requests holds the loop for, in CPU seconds: the least, but the first."""
+    held = []
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        for request in requests if len(requests) > 1 else requests * 3:
+            gc.collect()
+            gc.freeze()  # the loop pays for the garbage of the broker alone
+            metered.held_s()
+            client.send(api, version, request)
+            answer = client.receive()
+            held.append(metered.held_s())
+            assert not getattr(answer, "error_code", 0)
+    return min(held[1:])
+
+
+def change(metered: MeteredBroker, act: Callable[[Node], Awaitable[None]]) -> None:
+    """Run a change of the broker's own to its end."""
+    tasks: list[asyncio.Future[None]] = []
+    metered.broker.call(lambda node: tasks.append(asyncio.ensure_future(act(node))))
+    until_so(tasks[0].done)
+    tasks[0].result()
+
+
+def test_groups(metered: MeteredBroker) -> None:
+    def fill(node: Node) -> None:
+        for number in range(MANY):
+            node.groups._table.put(ClassicGroup(f"group-{number}", 0))
+
+    metered.broker.call(fill)
+    assert held_by(metered, LIST_GROUPS, 4, ListGroupsRequest()) < HELD_MAX_S
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        listed = client.ask(LIST_GROUPS, 4, ListGroupsRequest()).groups
+        dead = client.ask(LIST_GROUPS, 4, ListGroupsRequest(states_filter=["Dead"])).groups
+    assert {f"group-{number}" for number in range(MANY)} <= {each.group_id for each in listed}
+    assert dead == []
+
+
+def test_offsets_of_a_group(metered: MeteredBroker) -> None:
+    def fill(node: Node) -> None:
+        offsets = node.groups._table.get_or_create(GROUP).offsets
+        for number in range(MANY):
+            offsets.put(TOPIC, number, CommittedOffset(number))
+
+    metered.broker.call(fill)
+    old = OffsetFetchRequest(group_id=GROUP, topics=None)
+    new = OffsetFetchRequest(groups=[OffsetFetchGroup(group_id=GROUP, topics=None)])
+    assert held_by(metered, OFFSET_FETCH, 5, old) < HELD_MAX_S
+    assert held_by(metered, OFFSET_FETCH, 9, new) < HELD_MAX_S
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        (group,) = client.ask(OFFSET_FETCH, 9, new).groups
+    found = {each.partition_index: each.committed_offset for each in group.topics[0].partitions}
+    assert found == {number: number for number in range(MANY)}
+
+
+def test_members_of_a_group(metered: MeteredBroker) -> None:
+    def fill(node: Node) -> None:
+        group = node.groups._table.get_or_create("crowd")
+        assert isinstance(group, ClassicGroup)
+        for number in range(MANY):
+            member = Member(member_id=f"m{number}", session_timeout_ms=1, rebalance_timeout_ms=1)
+            group.members[member.member_id] = member
+
+    metered.broker.call(fill)
+    asked = DescribeGroupsRequest(groups=["crowd"])
+    assert held_by(metered, DESCRIBE_GROUPS, 5, asked) < HELD_MAX_S
+
+
+def test_transactional_ids(metered: MeteredBroker) -> None:
+    def fill(node: Node) -> None:
+        for number in range(MANY):
+            node.transactions.table.create(f"x{number}", number, 1000)
+
+    metered.broker.call(fill)
+    assert held_by(metered, LIST_TRANSACTIONS, 0, ListTransactionsRequest()) < HELD_MAX_S
+
+
+def test_producers_of_a_partition(metered: MeteredBroker) -> None:
+    def fill(node: Node) -> None:
+        states = node.partitions.get(TOPIC, 0).log.producer_states()
+        for number in range(MANY):
+            states._producers[number] = ProducerEntry(number)
+
+    metered.broker.call(fill)
+    topic = DescribeProducersTopic(name=TOPIC, partition_indexes=[0])
+    asked = DescribeProducersRequest(topics=[topic])
+    assert held_by(metered, DESCRIBE_PRODUCERS, 0, asked) < HELD_MAX_S
+    with RawClient(metered.broker.bootstrap_servers) as client:
+        (partition,) = client.ask(DESCRIBE_PRODUCERS, 0, asked).topics[0].partitions
+    assert {each.producer_id for each in partition.active_producers} == set(range(MANY))
+
+
+def test_rules(metered: MeteredBroker) -> None:
+    rules = [
+        Acl(
+            resource_type=ResourceType.GROUP,
+            name=f"of {number % (MANY // 2)}",
+            pattern=PatternType.LITERAL,
+            principal=f"User:{number}",
+            host="*",
+            operation=Operation.READ,
+            permission=Permission.ALLOW,
+        )
+        for number in range(MANY - 10)
+    ]
+
+    async def add(node: Node) -> None:
+        await node.rules.add_acls(rules)
+
+    change(metered, add)
+    every = DescribeAclsRequest(
+        resource_type_filter=ANY, pattern_type_filter=ANY, operation=ANY, permission_type=ANY
+    )
+    assert held_by(metered, DESCRIBE_ACLS, 2, every) < HELD_MAX_S
+    created = [
+        AclCreation(
+            resource_type=ResourceType.GROUP,
+            resource_name=f"new {number}",
+            resource_pattern_type=PatternType.LITERAL,
+            principal="User:x",
+            host="*",
+            operation=Operation.READ,
+            permission_type=Permission.DENY,
+        )
+        for number in range(3)
+    ]
+    creating = [CreateAclsRequest(creations=[each]) for each in created]
+    assert held_by(metered, CREATE_ACLS, 2, *creating) < HELD_MAX_S
+    names = [each.resource_name for each in created]
+    deleting = [deletion(name) for name in names]
+    assert held_by(metered, DELETE_ACLS, 2, *deleting) < HELD_MAX_S
+    kept = metered.broker.call(lambda node: node.rules.authorizer.acls)  # type: ignore[union-attr]
+    assert kept == frozenset(rules)
+    assert held_by(metered, DELETE_ACLS, 2, deletion("absent"), deletion(None)) < HELD_MAX_S
+    assert not metered.broker.call(lambda node: node.rules.authorizer.acls)  # type: ignore[union-attr]
+
+
+def deletion(name: str | None) -> DeleteAclsRequest:
+    wanted = DeleteAclsFilter(
+        resource_type_filter=ANY,
+        resource_name_filter=name,
+        pattern_type_filter=ANY,
+        operation=ANY,
+        permission_type=ANY,
+    )
+    return DeleteAclsRequest(filters=[wanted])
+
+
+def test_users(metered: MeteredBroker) -> None:
+    def fill(scram: dict[tuple[str, int], KeptCredential]) -> None:
+        for number in range(MANY - 10):
+            scram[f"user{number}", 1] = SECRETS
+
+    change(metered, lambda node: node.rules.change_credentials(fill))
+    every = DescribeUserScramCredentialsRequest(users=None)
+    assert held_by(metered, DESCRIBE_USER_SCRAM_CREDENTIALS, 0, every) < HELD_MAX_S
+    altering = [
+        AlterUserScramCredentialsRequest(
+            upsertions=[
+                ScramCredentialUpsertion(
+                    name=f"new {number}",
+                    mechanism=1,
+                    iterations=4096,
+                    salt=b"s" * 16,
+                    salted_password=b"p" * 32,
+                )
+            ]
+        )
+        for number in range(3)
+    ]
+    assert held_by(metered, ALTER_USER_SCRAM_CREDENTIALS, 0, *altering) < HELD_MAX_S
+
+
+def test_quotas(metered: MeteredBroker) -> None:
+    quotas: dict[Entity, dict[str, float]] = {
+        (("user", f"user{number}"),): {"producer_byte_rate": 1e6} for number in range(MANY - 10)
+    }
+    change(metered, lambda node: node.cluster.change(lambda state: replace(state, quotas=quotas)))
+    every = DescribeClientQuotasRequest(components=[], strict=False)
+    assert held_by(metered, DESCRIBE_CLIENT_QUOTAS, 0, every) < HELD_MAX_S
+    altering = [
+        AlterClientQuotasRequest(
+            entries=[
+                QuotaAlteration(
+                    entity=[QuotaEntity(entity_type="user", entity_name=f"new {number}")],
+                    ops=[QuotaOperation(key="producer_byte_rate", value=1e6)],
+                )
+            ]
+        )
+        for number in range(3)
+    ]
+    assert held_by(metered, ALTER_CLIENT_QUOTAS, 0, *altering) < HELD_MAX_S
+    change(metered, lambda node: node.cluster.change(lambda state: replace(state, quotas={})))
