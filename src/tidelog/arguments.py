@@ -17,7 +17,7 @@ from types import UnionType
 from typing import Final, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
-from tidelog.types import INT64_MAX, ClockName, Codec, IsolationLevel, NewRecord
+from tidelog.types import INT64_MAX, ClockName, Codec, IsolationLevel, NewRecord, TopicPartition
 
 Chosen = TypeVar("Chosen", bound=Enum)
 Target = TypeVar("Target", bound=Callable[..., object])
@@ -176,6 +176,8 @@ def _typed(annotation: object) -> _Reader | None:
     takes_text = str in kinds or any(
         isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds
     )
+    if not takes_text and any(map(_is_list_of_names, kinds)):
+        return lambda given, _: [given] if isinstance(given, str | TopicPartition) else given
     if not kinds <= _PLAIN:
         return _Reader(frozenset({str}), _as_path) if takes_text else None
     words = " or ".join(word for kind, word in _WORDS.items() if kind in kinds)
@@ -191,6 +193,17 @@ def _typed(annotation: object) -> _Reader | None:
         raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {words}")
 
     return _Reader(kinds, read)
+
+
+def _is_list_of_names(kind: object) -> bool:
+    """Whether an annotation is an iterable of text, of which one text alone would be iterated."""
+    origin = get_origin(kind)
+    if not isinstance(origin, type) or issubclass(origin, Mapping):
+        return False
+    elements = get_args(kind)[:1]
+    return issubclass(origin, Iterable) and any(
+        str in (element, *get_args(element)) for element in elements
+    )
 
 
 _WORDS: Final = {

@@ -1,7 +1,7 @@
 """What public calls take where the meaning is clear, and the typed errors for all else."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tidelog.errors import (
     TidelogError,
     TopicExists,
 )
-from tidelog.types import Header, NewRecord
+from tidelog.types import Header, NewRecord, TopicPartition
 
 TIME = datetime.fromtimestamp(NOW / 1000, UTC)
 
@@ -251,6 +251,24 @@ def test_plain_arguments_of_another_type_are_named(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         log.create_topic(**arguments)  # type: ignore[arg-type]
+
+
+def test_one_name_stands_for_a_list_of_names() -> None:
+    """Iterated, a text would be a list of its letters, and a partition one of its fields."""
+
+    @reads_arguments()
+    def count(
+        topics: Sequence[str] | None = None,
+        names: Iterable[str | TopicPartition] = (),
+        either: str | Sequence[str] = "",
+        tables: Mapping[str, str] | None = None,
+    ) -> object:
+        return topics, names, either, tables
+
+    name = TopicPartition("tides", 0)
+    assert count("tides", name) == (["tides"], [name], "", None)  # type: ignore[arg-type] # is tried
+    assert count(("a", "b"), names=["c"], either="d") == (("a", "b"), ["c"], "d", None)
+    assert count(None, tables={"a": "b"}) == (None, (), "", {"a": "b"})
 
 
 def test_collections_are_no_plain_arguments() -> None:
