@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 LOCAL: Final = "local[*]"
 _CONNECT: Final = "sc://"
+_DESCRIPTION: Final = "spark.job.description"
+_TOPICS_SHOWN: Final = 5
 # One line for each mistake, not Spark's whole log.
 _LOGGING: Final = """\
 rootLogger.level = error
@@ -161,6 +163,32 @@ def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSessio
 def is_connect(spark: "SparkSession") -> bool:
     """Whether a session is that of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+@contextmanager
+def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iterator[None]:
+    """Let Spark's UI show the name of a job and of its topics for what runs within.
+
+    The thread's description is restored behind it. A session of Spark Connect can set none.
+
+    Args:
+        spark: The session.
+        job: The job's name, as the command has it.
+        topics: Names of its topics or partitions.
+    """
+    if is_connect(spark):
+        yield
+        return
+    names = sorted(set(map(str, topics)))
+    more = len(names) - _TOPICS_SHOWN
+    shown = ", ".join(names[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    context = spark.sparkContext
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setJobDescription(f"tidelog {job}: {shown}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type] # None removes it
 
 
 def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:

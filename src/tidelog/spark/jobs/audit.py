@@ -38,6 +38,7 @@ from tidelog.spark.jobs.audit_tables import (
 from tidelog.spark.jobs.latency import parallelism
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
 from tidelog.storage.latency import HOUR_MS
 from tidelog.timespec import parse_point
 from tidelog.types import IsolationLevel
@@ -219,7 +220,8 @@ def measure(
         state = new_state(env, asked)
         if options.state is not None:
             state = read_state(env, folder, asked)
-        outcome = run_audit(work, state, positions)
+        with described(spark, "audit", (pair.name for pair in pairs)):
+            outcome = run_audit(work, state, positions)
         if options.state is not None:
             write_state(env, folder, outcome.state)
     return audited(work, outcome)

@@ -30,7 +30,7 @@ from tidelog.spark.jobs.replay_run import Transform
 from tidelog.spark.jobs.table_facts import TableFacts, table_facts
 from tidelog.spark.jobs.targets import NewTarget, drop_empty_topic, find_or_plan, make_topic
 from tidelog.spark.places import Place, as_place
-from tidelog.spark.session import check_shared_places
+from tidelog.spark.session import check_shared_places, described
 from tidelog.storage.staging import drop_staging
 from tidelog.types import INT64_MAX
 
@@ -244,8 +244,9 @@ class Bootstrap:
             target, is_new = find_or_plan(
                 self._options.to, self._options.topic, self._new, env=self._env
             )
-            facts, findings = self._check(target, records)
-            self._write_to(target, records, is_new=is_new)
+            with described(table.sparkSession, "bootstrap", [self._options.topic]):
+                facts, findings = self._check(target, records)
+                self._write_to(target, records, is_new=is_new)
         partitions = written_now(
             self._options.to.address, self._options.topic, self._writer, env=self._env
         )

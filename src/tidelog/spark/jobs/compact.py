@@ -23,6 +23,7 @@ from tidelog.objects.environment import env_for
 from tidelog.spark.jobs.compact_tier import TierTasks, failing_with_our_words
 from tidelog.spark.jobs.parts import do_parts
 from tidelog.spark.jobs.progress import NOBODY, Listener
+from tidelog.spark.session import described
 from tidelog.storage import files
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
 from tidelog.storage.compaction.job_parts import parts_of, together
@@ -140,12 +141,13 @@ def run(  # noqa: PLR0913 - as `compact`
                 if roll:
                     log.roll(RollReason.REQUEST)
                 log.flush()  # what may still be lost keeps what it follows from going
-                if log.tier is None:
-                    worker = SparkWorker(spark, log, part_bytes)
-                    reports.append(clean_partition(log_dir, name, worker, options))
-                else:
-                    tasks = TierTasks(spark, directory, store or {}, part_bytes)
-                    reports.append(compact_tier(log_dir, name, options, tasks))
+                with described(spark, "compact", [name]):
+                    if log.tier is None:
+                        worker = SparkWorker(spark, log, part_bytes)
+                        reports.append(clean_partition(log_dir, name, worker, options))
+                    else:
+                        tasks = TierTasks(spark, directory, store or {}, part_bytes)
+                        reports.append(compact_tier(log_dir, name, options, tasks))
                 listener.at(number + 1, len(names))
     except DirectoryLocked:
         holder = lender(directory)
@@ -156,7 +158,8 @@ def run(  # noqa: PLR0913 - as `compact`
         with holder:
             for number, name in enumerate(names):
                 borrowed = Borrowed(spark, holder, directory, name, part_bytes)
-                reports.append(borrowed.clean(options, roll=roll))
+                with described(spark, "compact", [name]):
+                    reports.append(borrowed.clean(options, roll=roll))
                 listener.at(number + 1, len(names))
     return reports
 

@@ -27,6 +27,7 @@ from tidelog.spark.jobs.lag_observe import (
 from tidelog.spark.jobs.latency_tables import timestamp
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def measure(  # noqa: PLR0913 - as `lag`
         own = {one.partition for group in seen.values() for one in group}
     cuts = cuts_of(seen)
     counter = Counting(spark, place, data or place.address, isolation, listener)
-    counts, known_ends = counter.count(cuts, own)
+    with described(spark, "lag", (topic for topic, _ in cuts)):
+        counts, known_ends = counter.count(cuts, own)
     by_partition = lag_work.by_partition(counts)
     return [_group_lag(name, seen[name], cuts, by_partition, known_ends) for name in sorted(seen)]
 

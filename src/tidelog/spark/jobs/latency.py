@@ -38,6 +38,7 @@ from tidelog.spark.jobs.latency_tables import (
 from tidelog.spark.jobs.parts import Row, do_parts
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
 from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR
 from tidelog.timespec import parse_point
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
@@ -153,7 +154,8 @@ def measure(  # noqa: PLR0913 - as `latency`
         listener.note(f"reading {place}, a task for each partition")
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
         names = None if chosen is None else list(chosen)
-        return measure_brokers(spark, place, names, tuple(sorted(delays_ms)), wanted)
+        with described(spark, "latency", names or ["all topics"]):
+            return measure_brokers(spark, place, names, tuple(sorted(delays_ms)), wanted)
     planned = plan(
         place.address,
         topics,
@@ -167,10 +169,11 @@ def measure(  # noqa: PLR0913 - as `latency`
     )
     splits = [split for split in planned.splits if split.size_bytes]
     work = ReduceSplit(tuple(sorted(delays_ms)), tuple(place.store.items()))
-    rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
-    found = list(map(_decoded, rows))
-    each_late = _true_late(spark, splits, found, work)
     topic_names = sorted({name.topic for name in planned.bounds})
+    with described(spark, "latency", topic_names):
+        rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
+        found = list(map(_decoded, rows))
+        each_late = _true_late(spark, splits, found, work)
     return Measured(
         joined(topic_names, [split.topic for split in splits], found, each_late, work.delays_ms),
         sum(one.log_bytes for one in found),

@@ -32,6 +32,7 @@ from tidelog.spark.jobs.reindex_work import (
     verify_zones,
 )
 from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
 from tidelog.storage.checks.directory import OFFSET_CHECKPOINTS
 from tidelog.storage.checks.partition import Learned
@@ -254,7 +255,9 @@ class _Job:
     def _do(self, parts: Sequence[str], kind: str, cache: str | None) -> list[PartDone]:
         self.listener.note(f"{self.path}: {_TITLES[kind]}, {len(parts)} tasks")
         work = DoPart(self.path, kind, cache, self.store)
-        rows = do_parts(self.spark, parts, work, _DONE, listener=self.listener)
+        topics = {json.loads(part)[0] for part in parts}
+        with described(self.spark, f"reindex ({_TITLES[kind]})", topics):
+            rows = do_parts(self.spark, parts, work, _DONE, listener=self.listener)
         return [PartDone.decode(str(row["done"])) for row in rows]
 
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:

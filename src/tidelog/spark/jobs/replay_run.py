@@ -35,7 +35,7 @@ from tidelog.spark.jobs.replay_target import (
 )
 from tidelog.spark.jobs.targets import find_or_plan, make_topic
 from tidelog.spark.places import Place
-from tidelog.spark.session import check_shared_places
+from tidelog.spark.session import check_shared_places, described
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName
 
@@ -88,7 +88,10 @@ class Replay:
         options = self._options
         places = [place for place in (options.source, options.to) if isinstance(place, Place)]
         check_shared_places(self._spark, places)
-        with Journal.open(self._env, self._options.progress) as journal:
+        with (
+            Journal.open(self._env, self._options.progress) as journal,
+            described(self._spark, "replay", [options.topic]),
+        ):
             earlier = journal.progress
             progress = self._begin() if earlier is None else self._resume(earlier)
             self._make_target()
