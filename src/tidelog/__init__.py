@@ -276,7 +276,8 @@ def _let_spark_find_us() -> None:
     `spark.pyspark.python`, which wins) names another, and that one lacks tidelog: it would say
     DATA_SOURCE_NOT_FOUND. This comes before a session is started, and starts nothing.
     """
-    if sys.prefix == sys.base_prefix or "PYSPARK_PYTHON" in os.environ:
+    is_environment = sys.prefix != sys.base_prefix or os.access(f"{sys.prefix}/conda-meta", os.F_OK)
+    if not is_environment or "PYSPARK_PYTHON" in os.environ:
         return
     found = (folder for folder in os.get_exec_path() if os.access(f"{folder}/python3", os.X_OK))
     first = next(found, None)

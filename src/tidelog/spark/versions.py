@@ -94,7 +94,12 @@ def refusing_source() -> "type[DataSource]":
         def schema(self) -> "str":
             """Raise what is wrong."""
             check_driver()
-            importlib.import_module("tidelog.spark.source")
+            try:
+                importlib.import_module("tidelog.spark.source")
+            except ModuleNotFoundError as error:
+                from tidelog.spark.workers import missing
+
+                raise missing(error.name or str(error)) from None
             raise AssertionError("it can be imported after all")
 
         def writer(self, schema: "StructType", overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's

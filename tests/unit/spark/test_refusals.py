@@ -52,3 +52,39 @@ def test_workers_run_this_python_where_the_environment_is_not_activated(
     command = [sys.executable, "-c", code]
     told = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
     assert told.stdout.strip() == ("None" if is_activated else sys.executable)
+
+
+@pytest.mark.parametrize("is_conda", [True, False])
+def test_workers_run_the_python_of_a_conda_environment(tmp_path: Path, is_conda: bool) -> None:
+    """Its prefix is its base; a folder of conda's tells it from the system's Python."""
+    if is_conda:
+        (tmp_path / "conda-meta").mkdir()
+    env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
+    env["PATH"] = "/usr/bin:/bin"
+    code = (
+        f"import os, sys; sys.prefix = sys.base_prefix = {str(tmp_path)!r}; import tidelog;"
+        " print(os.environ.get('PYSPARK_PYTHON'))"
+    )
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == (sys.executable if is_conda else "None")
+
+
+def test_a_python_without_a_package_is_named_by_the_source_that_spark_finds(tmp_path: Path) -> None:
+    """Spark looks with another Python, which finds our modules by PYTHONPATH and lacks the rest."""
+    (tmp_path / "fastcrc.py").write_text("raise ModuleNotFoundError('no', name='fastcrc')")
+    code = (
+        "import sys\nfrom pyspark_tidelog import DefaultSource\n"
+        "try: DefaultSource(options={}).schema()\n"
+        "except Exception as error: print(type(error).__name__, error, error.__cause__)"
+    )
+    paths = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": paths},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told.stdout.startswith(f"MissingDependency the worker's Python, {sys.executable} on ")
+    assert "has no fastcrc: set spark.pyspark.python (or PYSPARK_PYTHON)" in told.stdout
