@@ -18,7 +18,7 @@ from tidelog.spark.broker_claims import Claim, Sent
 from tidelog.spark.broker_markers import topic_key
 from tidelog.spark.broker_task import send
 from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
-from tidelog.spark.task_facts import StreamBatch, stream_batch, task_number
+from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +48,7 @@ class BrokerWriter(DataSourceArrowWriter):
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
         """Send the rows of one task."""
+        refuse_new_table()
         task, txn = task_number(), self._options.txn
         claim = None
         if txn is not None:

@@ -20,6 +20,7 @@ READ_OPTIONS: Final = {
     "kafka.*": "settings of the client under Kafka's names, such as kafka.security.protocol",
     "store.*": "settings of the object store that path names",
     "subscribe": "topics, separated by commas",
+    "topic": "one topic, under the name that a write gives it",
     "subscribePattern": "regular expression for whole names of topics",
     "assign": 'partitions, {"topic": [0, 1]}',
     "startingOffsets": 'earliest, or offsets by partition, {"topic": {"0": 23, "1": -2}}',
@@ -83,10 +84,10 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 # What Spark's catalog says about a table of its own (`CREATE TABLE ... USING tidelog`).
 _CATALOGS_OWN: Final = "provider"
 _NO_CATALOG: Final = (
-    "A table of Spark's catalog (CREATE TABLE, saveAsTable) can't be read or written: Spark keeps"
-    " its options from Python data sources. Read by spark.read.format('tidelog') or CREATE"
-    " TEMPORARY VIEW ... USING tidelog OPTIONS (...), write by save(). What saveAsTable has written"
-    " is in the topic"
+    "A table of Spark's catalog (CREATE TABLE, saveAsTable) can't be read or written by its name"
+    " alone: Spark does not pass its options to Python data sources. Use CREATE TEMPORARY VIEW ..."
+    " USING tidelog OPTIONS (path '...', topic '...') for SELECT and INSERT, or"
+    " spark.read.format('tidelog') and save()"
 )
 _TRUTH: Final = {"true": True, "false": False}
 

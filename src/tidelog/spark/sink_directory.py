@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from tidelog.spark import sink_commit
 from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
-from tidelog.spark.task_facts import StreamBatch, stream_batch, task_number
+from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
 from tidelog.spark.workers import make_ready
 from tidelog.storage.attach import WriterVersion
 from tidelog.types import INT64_MAX
@@ -64,6 +64,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
         """Stage the rows of one task; removes what it wrote if it fails."""
+        refuse_new_table()
         if self._is_done:
             for _ in iterator:
                 pass

@@ -218,11 +218,13 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
     # The connector's precedence: a time wins over an offset on the same side.
     start_offsets = None if start_ms is not None else read_offset_option(options, START)
     end_offsets = None if end_ms is not None else read_offset_option(options, END)
-    topics = options.names("subscribe")
+    topics, topic = options.names("subscribe"), options.text("topic")
     pattern = options.text("subscribePattern")
     assigned = _assigned(options)
-    if sum(map(bool, (topics, pattern, assigned))) != 1:
-        raise InvalidRequest("give one of the options subscribe, subscribePattern and assign")
+    if sum(map(bool, (topics, topic, pattern, assigned))) != 1:
+        raise InvalidRequest(
+            "give one of the options subscribe, topic, subscribePattern and assign"
+        )
     path, bootstrap = _place(options)
     is_exact = options.choice(
         "timeRange",
@@ -235,7 +237,7 @@ def read_source_options(given: Mapping[str, str], env: Env | None = None) -> Sou
         bootstrap=bootstrap,
         client=_client(options) if bootstrap else {},
         store=options.prefixed("store."),
-        topics=topics,
+        topics=topics if topic is None else (topic,),
         pattern=pattern,
         assigned=assigned,
         start_offsets=start_offsets,

@@ -11,6 +11,8 @@ from tidelog.errors import InvalidRequest
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
+_EXECUTION: Final = "spark.sql.execution.id"
+_ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
 
 
 class StreamBatch(NamedTuple):
@@ -36,3 +38,23 @@ def stream_batch() -> StreamBatch:
             "a streaming write outside of a streaming query: no id of query, batch"
         )
     return StreamBatch(query_id, int(number))
+
+
+def refuse_new_table() -> None:
+    """Raise InvalidRequest if this task's batch write would fill a new table of Spark's catalog.
+
+    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as it does for `save`, but runs
+    the write as an execution inside of the one that makes the table. Inside `foreachBatch` each
+    write is such an inner execution, so there the two can't be told apart.
+    """
+    context = TaskContext.get()
+    if context is None or context.getLocalProperty(BATCH_ID):
+        return
+    root = context.getLocalProperty(_ROOT_EXECUTION)
+    if root and root != context.getLocalProperty(_EXECUTION):
+        raise InvalidRequest(
+            "saveAsTable and writeTo(...).create() make a table of Spark's catalog that could not"
+            " be read: Spark does not pass its options to Python data sources. Nothing was written."
+            " Use save(), and CREATE TEMPORARY VIEW ... USING tidelog OPTIONS (path '...', topic"
+            " '...') for SELECT and INSERT"
+        )

@@ -41,6 +41,15 @@ def test_names_in_any_case() -> None:
     assert options.min_partitions == 3
 
 
+def test_a_read_takes_the_topic_under_the_name_that_a_write_gives_it() -> None:
+    options = {"path": "/data", "topic": "a,b", "keyAs": "string"}
+    assert read_source_options(options).topics == ("a,b",)
+    assert read_sink_options(options).topic == "a,b"
+    for other in ({"subscribe": "a"}, {"subscribePattern": "a"}, {"assign": '{"a": [0]}'}):
+        with pytest.raises(InvalidRequest, match="give one of the options subscribe, topic,"):
+            read_source_options(options | other)
+
+
 def test_time_wins_over_offset_on_its_side() -> None:
     given = {
         **BASE,
@@ -64,7 +73,7 @@ def test_times_by_the_clock_that_is_given() -> None:
     ("given", "said"),
     [
         ({"subscribe": "tides"}, "give path .* or kafka.bootstrap.servers .* neither"),
-        ({"path": "/data"}, "subscribe, subscribePattern and assign"),
+        ({"path": "/data"}, "subscribe, topic, subscribePattern and assign"),
         ({**BASE, "assign": '{"tides": [0]}'}, "one of the options"),
         ({**BASE, "isolaton": "x"}, r"did you mean isolation\?"),
         ({**BASE, "splitBytes": "0"}, "splitBytes=0"),
