@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.commanding import Shell
 
 import tidelog
 from tidelog.errors import InvalidRequest, InvalidTimestamp
@@ -54,6 +55,18 @@ def test_a_row_that_can_not_be_read_ends_it_behind_the_rows_before(
         log.load_once("flights", broken(), source="mine")
     assert log.load_once("flights", rows(5), source="mine").skipped == 3
     assert values(log) == Counter(b"%d" % n for n in range(5))
+
+
+def test_the_command_says_how_many_rows_were_committed_before_one_that_can_not_be_read(
+    log: tidelog.RemoteDirectory, tmp_path: Path
+) -> None:
+    name = tmp_path / "rows.json"
+    name.write_bytes(b'{"v": 1}\n{"v": 2}\n{')
+    shell = Shell(log.bootstrap)
+    code, _, err = shell.run("produce", "flights", "--from", str(name), "--once", "mine")
+    assert (code, len(values(log))) == (1, 2), err
+    assert "line 3: not JSON" in err
+    assert err.endswith("; 2 rows before it were appended\n")
 
 
 def test_a_refused_row_aborts_its_transaction(log: tidelog.RemoteDirectory) -> None:

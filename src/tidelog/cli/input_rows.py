@@ -187,7 +187,13 @@ def _batch_rows(
     for whole in batches:
         chosen = _chosen(whole, name, wanted.columns)
         times = _times_ms(chosen, wanted.time)
-        for at, fields in enumerate(chosen.to_pylist()):
+        if wanted.columns is not None:
+            chosen = _in_us(chosen, wanted.time)
+        try:
+            rows = chosen.to_pylist()
+        except ValueError as error:  # without pandas, times in nanoseconds
+            raise Refused(f"{name} row {number + 1} or behind it: {error}") from error
+        for at, fields in enumerate(rows):
             number += 1
             raw = to_json(fields) if wanted.columns is None else b""
             if times is not None:
@@ -221,6 +227,25 @@ def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None]
     units, each = _UNITS_MS[column.type.unit]
     numbers = column.cast(pa.int64()).to_pylist()
     return [None if one is None else EpochMs(one * each // units) for one in numbers]
+
+
+def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
+    """Round the column of times down to microseconds, the finest that Python has."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    if name is None or name not in batch.schema.names:
+        return batch
+    at = batch.schema.get_field_index(name)
+    kind = batch.schema.field(at).type
+    if not pa.types.is_timestamp(kind) or kind.unit != "ns":
+        return batch
+    times = batch.column(at)
+    if kind.tz is None:
+        times = pc.floor_temporal(times, unit="microsecond")
+    times = times.cast(pa.timestamp("us", kind.tz), safe=False)
+    columns = [*batch.columns[:at], times, *batch.columns[at + 1 :]]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def no_column(place: str, name: str, names: Iterable[str]) -> str:

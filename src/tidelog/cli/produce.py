@@ -1,7 +1,7 @@
 """`tidelog produce`: rows of a file as records of a topic."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copyfileobj
@@ -75,6 +75,7 @@ class _Tally:
     partitions: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     oldest_ms: int = 0  # the topic's retention lets go what is older than this
     old: int = 0  # how many rows are
+    committed: int = 0  # rows of a numbered load that are there although it has failed
 
     def take(self, results: dict[int, AppendResult]) -> None:
         for number, result in results.items():
@@ -86,6 +87,10 @@ class _Tally:
         """Count what a numbered load has appended."""
         for number, (rows, first, last, append_ms) in loaded.partitions.items():
             self.partitions[number] = rows, first, last, append_ms
+
+    def is_old(self, record: NewRecord) -> bool:
+        """Whether the topic's retention lets a row go."""
+        return record.timestamp is not None and 0 <= record.timestamp < self.oldest_ms
 
     @property
     def records(self) -> int:
@@ -124,7 +129,8 @@ def produce(
                     _load_once(surroundings, directory, topic, records, options, tally)
             directory.flush()
         except Refused as error:
-            raise Refused(f"{error}; {tally.records} rows before it were appended") from error
+            before = tally.records or tally.committed
+            raise Refused(f"{error}; {before} rows before it were appended") from error
     columns = [output.number(name) for name in ("partition", "records", "first", "last")]
     columns.append(output.time("append_time"))
     output.print_rows(surroundings, columns, tally.rows(), kind, zone=options.zone)
@@ -191,15 +197,34 @@ def _load_once(
     options: ProduceOptions,
     tally: _Tally,
 ) -> None:
+    """Append the rows of a source that the topic doesn't have yet.
+
+    Raises:
+        Refused: A row can't be taken. A directory gets no row then, a broker those before it.
+    """
+    from tidelog.directory import Directory
+
     assert options.once is not None
-    loaded = directory.load_once(
-        topic,
-        records,
-        source=options.once,
-        partition=options.partition,
-        codec=options.codec,
-    )
+    are_old = bytearray()  # a flag for each row
+
+    def noted() -> Iterator[NewRecord]:
+        for record in records:
+            are_old.append(tally.is_old(record))
+            yield record
+
+    try:
+        loaded = directory.load_once(
+            topic,
+            noted(),
+            source=options.once,
+            partition=options.partition,
+            codec=options.codec,
+        )
+    except Refused:
+        tally.committed = 0 if isinstance(directory, Directory) else len(are_old)
+        raise
     tally.take_loaded(loaded)
+    tally.old = sum(are_old[loaded.skipped :])
     if loaded.skipped:
         surroundings.say(f"{loaded.skipped} rows of {options.once} were there before: left out")
 
@@ -216,9 +241,7 @@ def _append_all(
         if group:
             partition, codec = options.partition, options.codec
             tally.take(directory.append(topic, group, partition=partition, codec=codec))
-            tally.old += sum(
-                one.timestamp is not None and 0 <= one.timestamp < tally.oldest_ms for one in group
-            )
+            tally.old += sum(map(tally.is_old, group))
             advance()
         if refused is not None:
             raise refused
@@ -274,17 +297,18 @@ def _records(
 
 @contextmanager
 def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterator[BinaryIO]:
-    if options.source == STDIN and not options.check:
-        yield surroundings.stdin
-        return
-    if options.source == STDIN:
-        with TemporaryFile() as file:
-            copyfileobj(surroundings.stdin, file)
-            file.seek(0)
-            yield cast("BinaryIO", file)
-        return
-    with Path(options.source).open("rb") as file:
-        yield file
+    """Open the input, which `--check` reads twice: what comes through a pipe is kept in a file."""
+    is_stdin = options.source == STDIN
+    with (
+        nullcontext(surroundings.stdin) if is_stdin else Path(options.source).open("rb") as source,
+        TemporaryFile() as kept,
+    ):
+        if not options.check or (source.seekable() and not is_stdin):
+            yield source
+            return
+        copyfileobj(source, kept)
+        kept.seek(0)
+        yield cast("BinaryIO", kept)
 
 
 @contextmanager

@@ -122,10 +122,15 @@ class Client:
         with self._typed_config():
             return Producer({**settings, **self._settings()}, error_cb=self._listen)
 
+    @property
+    def request_timeout_ms(self) -> int:
+        """How long the client library waits for the response to a request."""
+        return min(max(int(self.timeout_s * 1000), 1000), _SOCKET_TIMEOUT_MAX_MS)
+
     def _settings(self) -> dict[str, Setting]:
         quiet: dict[str, Setting] = {
             "log_level": 0,
-            "socket.timeout.ms": min(max(int(self.timeout_s * 1000), 1000), _SOCKET_TIMEOUT_MAX_MS),
+            "socket.timeout.ms": self.request_timeout_ms,
             "client.id": "tidelog",
         }
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}

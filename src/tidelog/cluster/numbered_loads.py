@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tidelog.errors import TidelogError
 
 _ROWS_AT_ONCE: Final = 5_000
+# The client library's own, which refuses less than the time of a request.
+_TRANSACTION_MS: Final = 60_000
 
 
 def load_once(
@@ -53,6 +55,7 @@ def load_once(
             "transactional.id": f"tidelog-load/{topic}/{source}",
             "compression.type": codec_name,
             "linger.ms": 5,
+            "transaction.timeout.ms": max(_TRANSACTION_MS, client.request_timeout_ms),
         }
     )
     with client.typed(f"begin to load {source!r}"):

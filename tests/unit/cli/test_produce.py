@@ -1,6 +1,8 @@
 """`produce`: rows of files become records."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,53 @@ def test_parquet_keeps_types(flights: Cli, tmp_path: Path) -> None:
     assert (first["timestamp_ms"], second["timestamp_ms"]) == (1_360_342_800_000, NOW)
     assert first["headers"] == [["a", "1"]]
     assert json.loads(str(first["value"]))["n"] == 1
+
+
+# Runs the command line where pandas is not installed, in a process of its own.
+WITHOUT_PANDAS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "pandas":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+from tidelog.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_in_nanoseconds_need_no_pandas(
+    flights: Cli, tmp_path: Path, zone: str | None
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    due = pa.array([1_360_342_800_123_456_789], pa.timestamp("ns", zone))
+    name = str(tmp_path / "rows.parquet")
+    parquet.write_table(pa.table({"v": ["a"], "due": due}), name)
+
+    def load(*columns: str) -> subprocess.CompletedProcess[str]:
+        options = (
+            "flights",
+            "--data",
+            str(flights.data),
+            "--from",
+            name,
+            "--zone",
+            "UTC",
+            *columns,
+        )
+        command = [sys.executable, "-c", WITHOUT_PANDAS, "produce", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert load("--value", "v", "--time", "due").returncode == 0
+    assert [row["timestamp_ms"] for row in read(flights)] == [1_360_342_800_123]
+    whole = load("--time", "due")
+    assert whole.returncode == 1
+    assert whole.stderr.startswith(f"tidelog: {name} row 1 or behind it: Nanosecond")
 
 
 def test_the_format_follows_the_files_name(flights: Cli, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """`produce --check` and `--once`: a load that fails and is run again doubles nothing."""
 
+import os
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -45,6 +47,27 @@ def test_check_reads_the_whole_input_before_anything_is_appended(
     assert values(flights) == {}
     assert load(flights, ROWS, "--check", name=name).code == 0
     assert values(flights) == Counter("1234")
+
+
+def test_check_reads_twice_what_comes_through_a_named_pipe(flights: Cli, tmp_path: Path) -> None:
+    pipe = tmp_path / "rows.json"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"\n".join(ROWS),))
+    writer.start()
+    result = flights.run("produce", "flights", "--from", str(pipe), *COLUMNS, "--check")
+    writer.join()
+    assert (result.code, values(flights)) == (0, Counter("1234")), result.err
+
+
+def test_a_load_by_name_notes_rows_that_retention_lets_go(flights: Cli) -> None:
+    flights.ok("config", "flights", "--set", "retention.ms=1000")
+    old = (*COLUMNS, "--time", "t", "--once", "mine")
+    rows = [b'{"k": "a", "v": 1, "t": 1000}', b'{"k": "b", "v": 2}']
+    first = flights.run("produce", "flights", "--from", "-", *old, stdin=b"\n".join(rows[:1]))
+    assert "note: 1 of them are older than the topic's retention.ms" in first.err
+    rows[1] = b'{"k": "b", "v": 2, "t": null}'
+    again = flights.run("produce", "flights", "--from", "-", *old, stdin=b"\n".join(rows))
+    assert (again.code, "older than" in again.err) == (0, False)
 
 
 def test_a_load_that_failed_is_run_again_and_doubles_nothing(flights: Cli) -> None:
