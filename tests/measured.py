@@ -1,0 +1,21 @@
+"""Tells coverage which file of tests runs; `./run coverage` loads it as a plugin of pytest.
+
+Processes that a test starts hear of it by their environment: `tool.coverage.run` in pyproject.toml.
+"""
+
+import os
+from collections.abc import Generator
+
+import coverage
+import pytest
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Lines that run from here on are covered by this test's file."""
+    path, _, _ = item.nodeid.partition("::")
+    os.environ["TIDELOG_TEST_FILE"] = path
+    measuring = coverage.Coverage.current()
+    if measuring is not None:
+        measuring.switch_context(path)
+    return (yield)

@@ -1,0 +1,1 @@
+"""Small changes of the source that a test has to notice: `./run mutations`."""
