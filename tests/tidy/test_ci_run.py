@@ -132,7 +132,7 @@ def test_a_process_that_goes_wrong_takes_one_test_along(tmp_path: Path, wrong: s
     """All others are done, in whatever process they were to be, and that one is told of."""
     (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")
-    [line] = re.findall(r"set -- (-n 2 .*)", (ROOT / "run").read_text())
+    [line] = re.findall(r"IN_TWO='(-n 2 .*)'", (ROOT / "run").read_text())
     options = [*line.split(), "-o", f"faulthandler_timeout={ENDLESS_S}"]
     without = [part for name in ("hypothesispytest", "randomly") for part in ("-p", f"no:{name}")]
     done = subprocess.run(
