@@ -104,29 +104,30 @@ class OffsetAndTimestamp(NamedTuple):
         timestamp: Its time in ms on the clock that was asked.
         leader_epoch: Leader epoch of its batch, None where unknown.
         without_time: Records before it whose append time is unknown, in an answer on the append
-            clock that a directory gives: each of them may be a match. 0 on the record clock, and
-            in answers of brokers, which do not tell it.
+            clock: each of them may be a match. None where the number is not known, as from a Kafka
+            broker. 0 on the record clock.
     """
 
     offset: int
     timestamp: int
     leader_epoch: int | None = None
-    without_time: int = 0
+    without_time: int | None = 0
 
 
 class RecordCount(int):
     """A number of records in a range of time, and of those that lie in no range.
 
     Attributes:
-        without_time: Records of the topic that have no time on the clock.
+        without_time: Records of the topic that have no time on the clock; None where brokers don't
+            tell the number.
         is_least: Whether there may be more of those, as `tidelog.scan.count.PartitionCount` says.
     """
 
-    without_time: int
+    without_time: int | None
     is_least: bool
 
     def __new__(
-        cls, records: int, *, without_time: int = 0, is_least: bool = False
+        cls, records: int, *, without_time: int | None = 0, is_least: bool = False
     ) -> "RecordCount":
         """Make the number, which compares and adds as an int."""
         found = super().__new__(cls, records)

@@ -111,12 +111,91 @@ def test_spark_s_offsets_by_append_time(late: Broker) -> None:
         assert backend.offsets_for_times({PLACE: times[60]}) == {PLACE: 60}
 
 
-def test_times_that_nobody_knows_are_still_refused(tmp_path: Path) -> None:
+def test_times_that_nobody_knows_are_told_and_move_no_group(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(
             lambda node: node.topics.create("t", 1, {"tidelog.append.time.enable": "false"})
         )
         with tidelog.connect(broker.bootstrap_servers) as log:
             log.append("t", [NewRecord(value=b"v")])
+            assert log.offsets_for_times({PLACE: 1}, clock="append") == {PLACE: None}
+            assert log.without_append_time(PLACE) == 1
+            marks = log.cluster.watermarks([PLACE])
             with pytest.raises(InvalidRequest, match="no known append time"):
-                log.offsets_for_times({PLACE: 1}, clock="append")
+                log.cluster.first_appended(marks, 1)
+
+
+@pytest.fixture
+def partly_known(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with five batches of 10 records, a second apart; only of the 2nd and 4th it knows
+    when they were appended."""
+    clock = MovedClock()
+    env = replace(os_env(), clock=clock)
+    with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
+        broker.call(lambda node: node.topics.create("t", 1))
+        with tidelog.connect(broker.bootstrap_servers) as log:
+            for knows in (False, True, False, True, False):
+                log.alter_config("t", {"tidelog.append.time.enable": str(knows).lower()})
+                clock.ahead_ms += 1000
+                log.append("t", [NewRecord(value=b"v")] * 10)
+        yield broker
+
+
+def test_records_without_an_append_time_are_told_as_in_the_directory(
+    partly_known: Broker, tmp_path: Path
+) -> None:
+    with (
+        tidelog.connect(partly_known.bootstrap_servers) as cluster,
+        tidelog.open(tmp_path) as directory,
+    ):
+        first = directory.offsets_at("t", 1, clock="append")[PLACE]
+        assert first is not None
+        last = directory.partition("t", 0).append_time_of(30)
+        assert last is not None
+        assert (first.offset, first.without_time) == (10, 10)
+        for moment in (1, first.timestamp, first.timestamp + 1, last, last + 1):
+            expected = directory.offsets_at("t", moment, clock="append")[PLACE]
+            found = cluster.offsets_at("t", moment, clock="append")[PLACE]
+            assert (expected is None) == (found is None)
+            if expected is not None and found is not None:
+                assert found[:2] == expected[:2]
+                assert found.without_time == expected.without_time
+        assert cluster.without_append_time(PLACE) == directory.without_append_time(PLACE) == 30
+        for start, end in ((1, last), (1, last + 1), (first.timestamp + 1, last + 1), (1, 2)):
+            expected_count = directory.count("t", start=start, end=end, clock="append")
+            count = cluster.count("t", start=start, end=end, clock="append")
+            assert (count, count.without_time) == (expected_count, expected_count.without_time)
+            rows = [
+                home.read("t", start=start, end=end, clock="append", columns=["offset"]).read_all()
+                for home in (cluster, directory)
+            ]
+            assert rows[0] == rows[1]
+
+
+def test_commands_tell_how_many_records_have_no_append_time(
+    partly_known: Broker, tmp_path: Path
+) -> None:
+    shell = Shell(partly_known.bootstrap_servers)
+    (row,) = shell.rows("offsets", "t", "--at", "1970-01-02Z", "--clock", "append")
+    assert (row["offset"], row["without_time"]) == (10, 10)
+    options = ("--from", "1970-01-02Z", "--clock", "append")
+    (row,) = shell.rows("count", "t", *options)
+    assert (row["records"], row["without_time"]) == (20, 30)
+    code, out, err = shell.run("read", "t", *options, "-o", "json")
+    assert (code, len(out.splitlines())) == (0, 20)
+    assert "30 records" in err
+
+
+def test_what_librdkafka_does_not_see_is_not_called_none(tmp_path: Path) -> None:
+    """Behind TLS or SASL, or with settings of its own, nobody tells how many are unknown."""
+    with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
+        broker.call(lambda node: node.topics.create("t", 1, {"tidelog.lookup.clock": "append"}))
+        config = {"reconnect.backoff.ms": "50"}
+        with tidelog.connect(broker.bootstrap_servers, config=config) as log:
+            log.append("t", [NewRecord(value=b"v")])
+            found = log.offsets_at("t", 1, clock="append")[PLACE]
+            assert found is not None
+            assert found.without_time is None
+            assert log.without_append_time(PLACE) is None
+            count = log.count("t", start=1, clock="append")
+            assert (count, count.without_time) == (1, None)

@@ -62,17 +62,24 @@ def count(
         for name, one in found.partitions.items()
     ]
     if kind is Format.TABLE and len(rows) > 1:
-        sums = (sum(int(str(row[place])) for row in rows) for place in range(1, 6))
-        rows.append([None, *sums])
+        columns = ([row[place] for row in rows] for place in range(1, 6))
+        rows.append([None, *(_sum(column) for column in columns)])
     names = ("partition", "records", "without_time", "told", "log_bytes_read", "sidecar_bytes_read")
     output.print_rows(surroundings, [output.number(name) for name in names], rows, kind)
     for line in found.reports:
         surroundings.say(f"note: {line}")
-    if found.without_time:
+    if any(one.without_time is None for one in found.partitions.values()):
+        surroundings.say("brokers don't tell how many records have no known append time")
+    elif found.without_time:
         number = f"{'at least ' if found.is_least else ''}{found.without_time}"
         surroundings.say(
             f"{number} records have no time on the {question.clock} clock and lie in no range"
         )
+
+
+def _sum(column: "list[Cell]") -> int | None:
+    """The sum of a column, None where a number of it is not known."""
+    return None if None in column else sum(int(str(cell)) for cell in column)
 
 
 def _counted(
@@ -101,17 +108,17 @@ def _fetched(
     with open_remote(surroundings, access) as cluster:
         for name in chosen(topic, cluster.partitions(topic), number):
             stats = ScanStats()
-            batches = cluster.scan(
+            scan = cluster.scan(
                 name,
                 start=wanted.start_ms,
                 end=wanted.end_ms,
                 clock=question.clock,
                 columns=("offset",),
                 isolation=question.isolation,
-            ).to_arrow(stats=stats)
+            )
             found[name] = PartitionCount(
-                records=sum(batch.num_rows for batch in batches),
-                without_time=stats.without_time,
+                records=sum(batch.num_rows for batch in scan.to_arrow(stats=stats)),
+                without_time=scan.without_time(stats),
                 told=0,
                 log_bytes=stats.log_bytes,
                 sidecar_bytes=0,

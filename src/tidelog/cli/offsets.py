@@ -55,25 +55,34 @@ def find_offsets(
         output.time("time"),
         output.number("leader_epoch"),
     ]
-    unknown: list[int] | None = None
+    unknown: list[int | None] | None = None
+    counts = question.clock is ClockName.APPEND and question.at not in (EARLIEST, LATEST)
     if place.access is not None:
         with open_remote(surroundings, place.access) as cluster:
             found = _remote_answers(surroundings, cluster, topic, question)
+            if counts:
+                unknown = _unknown(cluster, cluster.partitions(topic), found)
     else:
         with open_directory(surroundings, place.data) as directory:
             found = _answers(surroundings, directory, topic, question)
-            if question.clock is ClockName.APPEND and question.at not in (EARLIEST, LATEST):
-                unknown = _unknown(directory, topic, found)
+            if counts:
+                unknown = _unknown(directory, directory.log_dir.partitions(topic), found)
     rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(found)]
     if unknown is not None:
         columns.append(output.number("without_time"))
         for row, count in zip(rows, unknown, strict=True):
             row.append(count)
     output.print_rows(surroundings, columns, rows, kind, zone=question.zone)
-    if unknown is not None and any(unknown):
+    total = sum(count or 0 for count in unknown or ())
+    if total:
         surroundings.say(
-            f"the append time of {sum(unknown)} records before these offsets is unknown; any of"
+            f"the append time of {total} records before these offsets is unknown; any of"
             " them may be that late"
+        )
+    if unknown is not None and None in unknown:
+        surroundings.say(
+            "brokers don't tell how many records before these offsets have no known append time;"
+            " any of them may be that late"
         )
     missing = sum(answer is None for answer in found)
     if missing:
@@ -82,9 +91,12 @@ def find_offsets(
         )
 
 
-def _unknown(directory: Directory, topic: str, found: list[OffsetAndTimestamp | None]) -> list[int]:
-    """For each partition how many records before the answer have no append time."""
-    names = directory.log_dir.partitions(topic)
+def _unknown(
+    directory: "Directory | RemoteDirectory",
+    names: list[TopicPartition],
+    found: list[OffsetAndTimestamp | None],
+) -> list[int | None]:
+    """For each partition how many records before the answer have no append time; None: not told."""
     return [
         directory.without_append_time(name) if answer is None else answer.without_time
         for name, answer in zip(names, found, strict=True)

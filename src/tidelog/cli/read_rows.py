@@ -121,7 +121,9 @@ def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[
     return [found[number]]
 
 
-def say_untimed(surroundings: Surroundings, count: int, clock: ClockName) -> None:
-    """Say how many records met lie in no range, for want of a time."""
-    if count:
+def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
+    """Say how many records lie in no range, for want of a time; None where that is not known."""
+    if count is None:
+        surroundings.say("brokers don't tell how many records have no known append time")
+    elif count:
         surroundings.say(f"{count} records met have no time on the {clock} clock: left out")

@@ -73,7 +73,7 @@ def _write_arrow(
     partitions: list[TopicPartition],
     wanted: Selection,
     options: ReadOptions,
-) -> int:
+) -> int | None:
     """Write the records wanted by columns; return how many have no time on the asked clock."""
     from tidelog.cli.arrow import COLUMNS, write_columns
     from tidelog.frames import needs_arrow
@@ -88,7 +88,17 @@ def _write_arrow(
         for batch in cluster.reading.batches(split, COLUMNS, stats)
     )
     write_columns(surroundings, schema(COLUMNS), batches, options.limit, options.format)
-    return stats.without_time
+    return _untimed(cluster, partitions, wanted, stats.without_time)
+
+
+def _untimed(
+    cluster: "RemoteDirectory", partitions: list[TopicPartition], wanted: Selection, met: int
+) -> int | None:
+    """How many records have no time on the clock: those met, or by append time all there are."""
+    if wanted.clock is ClockName.RECORD or not wanted.has_times:
+        return met
+    counts = [cluster.without_append_time(name) for name in partitions]
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 class _Reading:
@@ -122,7 +132,8 @@ class _Reading:
             if not self._options.follow:
                 raise
         out.close()
-        say_untimed(self._surroundings, self._untimed.count, self._options.clock)
+        count = _untimed(self._cluster, self._partitions, wanted, self._untimed.count)
+        say_untimed(self._surroundings, count, self._options.clock)
 
     def _write_there(self, out: Writer, wanted: Selection) -> dict[TopicPartition, int]:
         """Write what is there now; the offset behind it in each partition."""
@@ -132,6 +143,9 @@ class _Reading:
             name = split.topic_partition
             end = min(split.end_offset, ends[name])
             records = cluster.reading.records(name, split.start_offset, end, level)
+            if wanted.clock is ClockName.APPEND and split.time_range is not None:
+                # The broker tells append times: a record without one lies in no range.
+                records = (timed for timed in records if timed[1] is not None)
             self._write(out, name, records, wanted)
         first = wanted.start_offset or 0
         return {name: max(end, first) for name, end in ends.items()}

@@ -15,7 +15,14 @@ from tidelog.closing import Closing
 from tidelog.cluster import codes, groups, offsets, remote
 from tidelog.cluster.access_checks import is_direct
 from tidelog.cluster.client import Client
-from tidelog.cluster.view import Committed, Group, GroupListing, RemoteRecord, Watermarks
+from tidelog.cluster.view import (
+    Appended,
+    Committed,
+    Group,
+    GroupListing,
+    RemoteRecord,
+    Watermarks,
+)
 from tidelog.env import Clock, SystemClock
 from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.storage.topic_info import named_few
@@ -146,6 +153,12 @@ class Cluster(Closing, Client):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record appended at a time or later, of partitions whose brokers tell times."""
         return self._told_search.first_appended(marks, time_ms)
+
+    def told_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, Appended]:
+        """A search by append time, of partitions whose brokers make one: ours, in plain text."""
+        return self._told_search.told_appended(marks, time_ms)
 
     @cached_property
     def _told_search(self) -> "ToldSearch":

@@ -5,7 +5,7 @@ Equal to what `consumed_rows` makes of librdkafka's records, where that has the 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from tidelog.types import ClockName
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs
+
+_APPEND_TIME: Final = "appendTimestamp"
 
 
 def fetched(
@@ -47,13 +49,31 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
+    # Times are those of `split.clock`: by append times the offsets are the range already, and only
+    # the records among them that have none are left out.
+    needs_time = split.clock is ClockName.APPEND and split.time_range is not None
+    if needs_time:
+        split = replace(split, time_range=None)
+        maker = RowMaker(split, [*columns, *{_APPEND_TIME}.difference(columns)])
     if maker.needs_append_times:
         fetch.want_append_times()
     for part in fetch.parts(split.start_offset, split.end_offset):
         stats.log_bytes += len(part.data)
         for batch in _decoded(split, part, fetch, maker, stats, rows):
-            stats.rows += batch.num_rows
-            yield maker.rows(batch)
+            made = maker.rows(batch)
+            if needs_time:
+                made = _with_times(made, stats).select(list(columns))
+            stats.rows += made.num_rows
+            yield made
+
+
+def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
+    """The rows whose append time is known; the others are counted."""
+    times = batch.column(_APPEND_TIME)
+    if not times.null_count:
+        return batch
+    stats.without_time += times.null_count
+    return batch.filter(times.is_valid())
 
 
 def _decoded(

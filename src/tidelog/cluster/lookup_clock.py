@@ -9,9 +9,9 @@ from typing import Final
 
 from tidelog.cluster.search import first_at_or_after, first_by_reading
 from tidelog.cluster.stamps import first_stamped
-from tidelog.cluster.view import ClusterView, Watermarks
+from tidelog.cluster.view import Appended, ClusterView, Watermarks
 from tidelog.errors import ClusterFailure
-from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
+from tidelog.types import INT64_MAX, ClockName, OffsetAndTimestamp, TopicPartition
 
 SETTING: Final = "tidelog.lookup.clock"
 # Who may not see a topic's settings asks another's broker: ours has no such rules.
@@ -31,6 +31,31 @@ def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
         if settings.get(SETTING) == ClockName.APPEND:
             found.add(topic)
     return found
+
+
+def first_appended(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+) -> dict[TopicPartition, Appended]:
+    """The first record of each log appended at a time or later, and how many may be before it.
+
+    Raises:
+        InvalidRequest: The brokers don't know append times.
+        ClusterFailure: They can't be asked.
+    """
+    found = cluster.told_appended(marks, time_ms)
+    rest = {name: mark for name, mark in marks.items() if name not in found}
+    for name, hit in first_on_clock(cluster, rest, time_ms, ClockName.APPEND).items():
+        # Stamps prove the answer; how many records without one lie before it, nobody tells.
+        found[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
+    return found
+
+
+def without_append_time(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
+) -> dict[TopicPartition, int | None]:
+    """How many records of each log have no known append time, None where that is not told."""
+    told = cluster.told_appended(marks, INT64_MAX)
+    return {name: told[name].without_time if name in told else None for name in marks}
 
 
 def first_on_clock(

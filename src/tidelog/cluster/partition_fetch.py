@@ -39,13 +39,21 @@ from tidelog.protocol.messages.fetch import (
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from tidelog.protocol.wire import INT16_MAX, NO_UUID
 from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
 from tidelog.record.views import is_cut, view_batch
-from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, Buffer, IsolationLevel, TopicPartition
+from tidelog.types import (
+    INT64_MAX,
+    NO_LEADER_EPOCH,
+    Buffer,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 
 _Answer = TypeVar("_Answer")
 
@@ -54,6 +62,8 @@ _PAUSE_S: Final = 0.1
 # A broker that has just started may not know its topics yet; one that never did will not.
 _UNKNOWN_MAX: Final = 20
 _EARLIEST_LOCAL_LEAST: Final = 8
+# The first version of ListOffsets with tagged fields.
+_OWN_TAGS_LEAST: Final = 6
 # The last version of Fetch that finds a topic by its name: topics may have no id (KIP-516).
 _BY_NAME_LAST: Final = 12
 
@@ -324,9 +334,16 @@ class PartitionFetch:
 
     def log_offset(self, timestamp: int, isolation: IsolationLevel | None = None) -> int:
         """The offset of a special value of ListOffsets; raises ClusterFailure."""
+        level = self._isolation if isolation is None else isolation
+        return self._list_offsets(timestamp, level).offset
+
+    def _list_offsets(
+        self, timestamp: int, isolation: IsolationLevel, *, by_append_time: bool = False
+    ) -> ListOffsetsPartitionResponse:
         question = ListOffsetsRequest(
             replica_id=CONSUMER_REPLICA_ID,
-            isolation_level=int(self._isolation if isolation is None else isolation),
+            isolation_level=int(isolation),
+            by_append_time=by_append_time,
             topics=[
                 ListOffsetsTopic(
                     name=self._name.topic,
@@ -343,7 +360,36 @@ class PartitionFetch:
         found = answer.topics[0].partitions[0]
         if found.error_code:
             raise self._refusal("ask where the log begins or ends", found.error_code)
-        return found.offset
+        return found
+
+    def first_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
+        """The first record appended at a time or later, as a broker of ours tells it.
+
+        Returns:
+            The record, None for none, and the number of records before it (of all where there is
+            none) whose append time is unknown. None where the broker does not tell.
+
+        Raises:
+            UnknownTopic, ClusterFailure: As `parts`.
+        """
+        self._note_progress()
+        while True:
+            try:
+                return self._ask_appended(time_ms)
+            except ClusterFailure as error:
+                self._forget_leader(error)
+            self._check_deadline(0)
+
+    def _ask_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
+        if self._find_leader().version_of(LIST_OFFSETS) < _OWN_TAGS_LEAST:
+            return None
+        found = self._list_offsets(time_ms, self._isolation, by_append_time=True)
+        if found.without_append_time < 0:
+            return None
+        hit = OffsetAndTimestamp(
+            found.offset, found.timestamp, found.leader_epoch, found.without_append_time
+        )
+        return (hit if found.offset >= 0 else None), found.without_append_time
 
     # -- leaders -----------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ stamps rise with offsets, so there the range ends where the first later stamp is
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidelog.cluster.lookup_clock import first_on_clock, searched_by_append
+from tidelog.cluster.lookup_clock import first_appended, searched_by_append
 from tidelog.cluster.search import first_at_or_after
-from tidelog.cluster.view import ClusterView, Watermarks
+from tidelog.cluster.view import Appended, ClusterView, Watermarks
 from tidelog.errors import ClusterFailure, InvalidRequest
 from tidelog.scan import Split, Wanted
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
@@ -45,10 +45,11 @@ def plan_remote(
     times = _times(wanted)
     marks = cluster.watermarks(names, isolation=isolation)
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
-    by_offsets = times is not None and clock is ClockName.APPEND
-    if times is not None:
-        narrow = _by_append_time if clock is ClockName.APPEND else _by_create_time
-        spans = narrow(cluster, marks, times)
+    told: set[TopicPartition] = set()
+    if times is not None and clock is ClockName.APPEND:
+        spans, told = _by_append_time(cluster, marks, times)
+    elif times is not None:
+        spans = _by_create_time(cluster, marks, times)
     return [
         Split(
             topic=name.topic,
@@ -57,8 +58,9 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            # Append times never fall: the offsets alone are the range.
-            time_range=None if by_offsets else times,
+            # Append times never fall, so the offsets alone are the range. Where brokers tell append
+            # times, readers leave out the records among them that have none.
+            time_range=times if clock is ClockName.RECORD or name in told else None,
             isolation=isolation,
         )
         for name in names
@@ -97,22 +99,24 @@ def _by_create_time(
 
 def _by_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """From the first record appended at the start or later to the first at the end or later."""
-    starts = {name: mark.start for name, mark in marks.items()}
-    ends = {name: mark.end for name, mark in marks.items()}
+) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
+    """From the first record appended at the start or later to the first at the end or later.
+
+    With the partitions whose brokers tell append times.
+    """
     if times[0] > 0:
-        starts = _first_appended(cluster, marks, times[0])
-    if times[1] < INT64_MAX:
-        ends = _first_appended(cluster, marks, max(times[1], 0))
-    return {name: (max(starts[name], marks[name].start), ends[name]) for name in marks}
+        first = first_appended(cluster, marks, times[0])
+    else:
+        first = cluster.told_appended(marks, 0)
+    behind = first_appended(cluster, marks, max(times[1], 0)) if times[1] < INT64_MAX else {}
+    spans = {}
+    for name, mark in marks.items():
+        start = _offset_of(first[name], mark) if times[0] > 0 else mark.start
+        end = _offset_of(behind[name], mark) if name in behind else mark.end
+        spans[name] = (max(start, mark.start), end)
+    told = {name for name in first if first[name].without_time is not None}
+    return spans, told
 
 
-def _first_appended(
-    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-) -> dict[TopicPartition, int]:
-    found = first_on_clock(cluster, marks, time_ms, ClockName.APPEND)
-    return {
-        name: marks[name].end if hit is None else min(hit.offset, marks[name].end)
-        for name, hit in found.items()
-    }
+def _offset_of(answer: Appended, mark: Watermarks) -> int:
+    return mark.end if answer.hit is None else min(answer.hit.offset, mark.end)

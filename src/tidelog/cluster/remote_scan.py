@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.cluster.access_checks import is_direct
 from tidelog.cluster.connection import Cluster
+from tidelog.cluster.lookup_clock import without_append_time
 from tidelog.cluster.remote_plan import plan_remote
 from tidelog.env import Env
 from tidelog.errors import ClusterFailure, InvalidRequest, MissingTimestamps
@@ -218,7 +219,19 @@ class RemoteScan(ArrowSource):
         stats = ScanStats()
         rows = self._rows(self.plan(), ("offset",), stats)
         number = sum(batch.num_rows for batch in rows)
-        return RecordCount(number, without_time=stats.without_time)
+        return RecordCount(number, without_time=self.without_time(stats))
+
+    def without_time(self, stats: ScanStats) -> int | None:
+        """How many records have no time on the clock, once a reading with `stats` is over.
+
+        On the append clock all of the topics', None where brokers don't tell the number.
+        """
+        is_open = self.wanted.start_ms is None and self.wanted.end_ms is None
+        if self.clock is ClockName.RECORD or is_open:
+            return stats.without_time
+        marks = self.reading.cluster.watermarks(self._partitions())
+        counts = without_append_time(self.reading.cluster, marks).values()
+        return None if None in counts else sum(count or 0 for count in counts)
 
     def _rows(
         self, splits: Sequence[Split], columns: Sequence[str], stats: ScanStats

@@ -13,7 +13,7 @@ from functools import partial
 from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
 from tidelog.cluster.follow_transport import connect_socket
 from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
-from tidelog.cluster.view import Watermarks
+from tidelog.cluster.view import Appended, Watermarks
 from tidelog.env import Clock
 from tidelog.errors import InvalidRequest
 from tidelog.types import OffsetAndTimestamp, TopicPartition
@@ -43,6 +43,25 @@ class ToldSearch:
                 known = None if fetch is None else self._time_at(fetch, offset)
             if known is not None and known != UNKNOWN_MS:
                 found[name] = known
+        return found
+
+    def told_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, Appended]:
+        """Return what brokers of ours say of a search by append time; no entry where none does.
+
+        Raises:
+            UnknownTopic, ClusterFailure: As `PartitionFetch.first_appended`.
+        """
+        found: dict[TopicPartition, Appended] = {}
+        for name, mark in marks.items():
+            if mark.start >= mark.end:
+                found[name] = Appended(None, 0)  # whoever leads it
+                continue
+            with self._asking(name) as fetch:
+                told = None if fetch is None else fetch.first_appended(time_ms)
+            if told is not None:
+                found[name] = Appended(*told)
         return found
 
     def first_appended(

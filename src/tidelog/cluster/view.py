@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidelog.types import (
     Header,
@@ -22,6 +22,19 @@ class Watermarks:
 
     start: int
     end: int
+
+
+class Appended(NamedTuple):
+    """An answer of a search by append time.
+
+    Attributes:
+        hit: The first record appended at the time or later, None where none was.
+        without_time: Records before it (all where there is none) whose append time is unknown;
+            None where the brokers don't tell the number.
+    """
+
+    hit: OffsetAndTimestamp | None
+    without_time: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,12 @@ class ClusterView(Protocol):
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record appended at a time or later, of partitions whose brokers tell times."""
+        ...
+
+    def told_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, Appended]:
+        """A search by append time, of partitions whose brokers make one: ours, in plain text."""
         ...
 
     def group(self, name: str) -> Group:

@@ -26,7 +26,7 @@ class PartitionCount:
     Attributes:
         records: Data records in the range.
         without_time: Data records of the offsets that have no time on the clock, so lie in no
-            range; 0 where no times were asked for.
+            range; 0 where no times were asked for, None where brokers don't tell the number.
         is_least: Whether there may be more of those: on the record clock, batches of segments
             without a zone map were skipped by their largest times alone.
         told: Those of `records` that zone maps told.
@@ -35,7 +35,7 @@ class PartitionCount:
     """
 
     records: int
-    without_time: int
+    without_time: int | None
     told: int
     log_bytes: int
     sidecar_bytes: int
@@ -61,13 +61,13 @@ class Count:
 
     @property
     def without_time(self) -> int:
-        """Data records that have no time on the clock; see `PartitionCount`."""
-        return sum(one.without_time for one in self.partitions.values())
+        """Data records that have no time on the clock, as far as known; see `PartitionCount`."""
+        return sum(one.without_time or 0 for one in self.partitions.values())
 
     @property
     def is_least(self) -> bool:
         """Whether there may be more records without a time than `without_time`."""
-        return any(one.is_least for one in self.partitions.values())
+        return any(one.is_least or one.without_time is None for one in self.partitions.values())
 
     @property
     def log_bytes(self) -> int:

@@ -45,6 +45,21 @@ def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Search:
     return partial(work.run, _by_record_time, log, log.segments, timestamp_ms, log.log_start_offset)
 
 
+def find_appended(log: Log, timestamp_ms: int, end: int) -> tuple[FoundTime, int]:
+    """Search by append time, for a thread; errors as `LogReader.offset_for_time`.
+
+    Returns:
+        The record found below `end`, and the number of records before it (before `end` where none
+        was found) whose append time is unknown.
+    """
+    found = _by_append_time(log, timestamp_ms)
+    if found is not None and found.offset >= end:
+        found = None
+    behind = end if found is None else found.offset
+    unknown = lookup.count_without_append_time(log.segments, log.log_start_offset, behind)
+    return found, unknown
+
+
 def find_max_timestamp(log: Log, work: Work) -> FoundTime | Search:
     """The first record with the largest time on the clock that the topic's lookups go by."""
     if log.context.config.tidelog_lookup_clock is ClockName.APPEND:

@@ -83,7 +83,10 @@ class TestOnce:
 
         standby.leader.mangle = mangle  # type: ignore[assignment]
         assert standby.run() == 2
-        assert "t-0 stands still: leader:9092: could not fetch: error 29" in standby.err.getvalue()
+        assert (
+            "t-0 stands still: leader:9092: could not fetch: TOPIC_AUTHORIZATION_FAILED (error 29)"
+            in standby.err.getvalue()
+        )
         assert standby.rows[-1]["problem"] is not None
 
     def test_what_was_dropped_is_told(self, standby: Standby) -> None:

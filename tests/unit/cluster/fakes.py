@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tidelog.cluster.view import Committed, Group, Member, RemoteRecord, Watermarks
+from tidelog.cluster.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
 from tidelog.types import (
     IsolationLevel,
@@ -119,6 +119,11 @@ class FakeCluster:
         return found
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {}
+
+    def told_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, Appended]:
         return {}
 
     def first_appended(

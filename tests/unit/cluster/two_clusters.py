@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.cluster.tail_latency import Arrival, Watched
-from tidelog.cluster.view import Committed, Group, Member, RemoteRecord, Watermarks
+from tidelog.cluster.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
 
@@ -114,6 +114,11 @@ class MemoryCluster:
         return found
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {}
+
+    def told_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, Appended]:
         return {}
 
     def first_appended(

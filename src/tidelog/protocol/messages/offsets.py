@@ -5,8 +5,8 @@ Source: Kafka's protocol guide, APIs 2 and 23; KIP-79, KIP-101, KIP-320.
 
 from dataclasses import dataclass
 
-from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID
-from tidelog.protocol.schema import INT8, INT16, INT32, INT64, STRING, array, struct, wire
+from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID, OWN_TAGS_START
+from tidelog.protocol.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, array, struct, wire
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,17 +29,28 @@ class ListOffsetsTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """The first offset at or after a time, in each partition; before it in version 0."""
+    """The first offset at or after a time, in each partition; before it in version 0.
+
+    Attributes:
+        by_append_time: Whether times are append times, whatever topics say. Ours; other brokers
+            step over it.
+    """
 
     replica_id: int = wire(INT32, default=CONSUMER_REPLICA_ID)
     isolation_level: int = wire(INT8, since=2)
     topics: list[ListOffsetsTopic] = wire(array(struct(ListOffsetsTopic)))
     timeout_ms: int = wire(INT32, since=10)
+    by_append_time: bool = wire(BOOLEAN, since=6, tag=OWN_TAGS_START)
 
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartitionResponse:
-    """What was found: -1 and -1 for nothing; in version 0 offsets of segments, descending."""
+    """What was found: -1 and -1 for nothing; in version 0 offsets of segments, descending.
+
+    Attributes:
+        without_append_time: In an answer by append time the number of records before the offset
+            found (of all where none was) whose append time is unknown. Ours; -1 where not told.
+    """
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -47,6 +58,7 @@ class ListOffsetsPartitionResponse:
     timestamp: int = wire(INT64, since=1, default=-1)
     offset: int = wire(INT64, since=1, default=-1)
     leader_epoch: int = wire(INT32, since=4, default=-1)
+    without_append_time: int = wire(INT64, since=6, tag=OWN_TAGS_START, default=-1)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from tidelog.server.requests import RequestContext
 from tidelog.server.time_lookups import (
     FoundTime,
     Search,
+    find_appended,
     find_max_timestamp,
     find_time,
     has_no_times,
@@ -196,6 +197,8 @@ def answer_in(
             return _refused(asked, code)
         if version == 0:
             return partial(_old_style, node, request, place, asked)
+        if request.by_append_time and asked.timestamp >= 0:
+            return partial(_appended, node, place.log, _end_offset(request, place), asked)
         return _found(node, place, _end_offset(request, place), asked)
     except TidelogError as error:
         return _failed(place.log, asked, error)
@@ -265,6 +268,17 @@ async def _searched(
     except (OSError, TidelogError) as error:
         return _failed(log, asked, error)
     return _answer(asked, _visible(found, end))
+
+
+async def _appended(node: Node, log: Log, end: int, asked: ListOffsetsPartition) -> Found:
+    """The first record appended at a time or later, with how many before it nobody knows."""
+    try:
+        found, unknown = await node.reads.run(find_appended, log, asked.timestamp, end)
+    except (OSError, TidelogError) as error:
+        return _failed(log, asked, error)
+    answer = _answer(asked, found)
+    answer.without_append_time = unknown
+    return answer
 
 
 def _special(log: Log, timestamp: int, end: int) -> FoundTime:
