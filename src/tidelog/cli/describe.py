@@ -1,6 +1,7 @@
 """`tidelog describe`: one topic, partition by partition, and what both clocks know of it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tidelog.cli import output, remote
@@ -12,8 +13,10 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.topics import settings_of, topic_id_of
 from tidelog.config import RetentionClock
 from tidelog.directory import Directory
+from tidelog.errors import OffsetsGone
 from tidelog.storage.clock_ranges import record_range
 from tidelog.storage.explain import Notes, storm_of, times_of
+from tidelog.storage.gaps import GAP_REASON
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.retention import counted_time
 from tidelog.storage.tiers.remote_segment import RemoteSegment
@@ -47,6 +50,7 @@ class PartitionFacts:
         unknown: Ranges [start, end) of offsets whose append time is not known.
         leaning: Ranges [start, end) of segments whose retention rests on a file's time.
         storm: What the last rolls are, where they are a roll storm.
+        lost: Ranges [start, end) of offsets that are lost from the middle of the log.
     """
 
     partition: int
@@ -67,6 +71,7 @@ class PartitionFacts:
     unknown: list[tuple[int, int]]
     leaning: list[tuple[int, int]]
     storm: str | None
+    lost: list[tuple[int, int]]
 
 
 def describe(
@@ -92,7 +97,7 @@ def partition_facts(directory: Directory, topic: str, number: int) -> PartitionF
     seen = record_range(log)
     storm = storm_of(log, notes)
     first_append, last_append, unknown = _append_facts(log)
-    largest = log.max_timestamp()
+    largest = log.max_timestamp(steps_over_losses=True)
     return PartitionFacts(
         partition=number,
         start=log.log_start_offset,
@@ -112,6 +117,7 @@ def partition_facts(directory: Directory, topic: str, number: int) -> PartitionF
         unknown=unknown,
         leaning=_leaning(log, notes, directory.topic(topic).config.tidelog_retention_clock),
         storm=None if storm is None else str(storm),
+        lost=[(lost.start, lost.end) for lost in log.lost_offsets()],
     )
 
 
@@ -130,8 +136,9 @@ def _leaning(log: LogReader, notes: Notes, clock: RetentionClock) -> list[tuple[
 
 
 def _first_timestamp(log: LogReader) -> int | None:
-    for record in log.records():
-        return None if record.timestamp == NO_TIMESTAMP else record.timestamp
+    with suppress(OffsetsGone):  # which the remarks tell
+        for record in log.records():
+            return None if record.timestamp == NO_TIMESTAMP else record.timestamp
     return None
 
 
@@ -195,6 +202,7 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
         },
         "retention_leans_on_file_time": [list(span) for span in fact.leaning],
         "roll_storm": fact.storm,
+        "lost": [list(span) for span in fact.lost],
     }
 
 
@@ -240,6 +248,8 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
             f"partition {fact.partition}: retention of offsets {_spans(fact.leaning)} leans on"
             " their files' modification time, which a copy may change"
         )
+    if fact.lost:
+        yield f"partition {fact.partition}: offsets {_spans(fact.lost)} are lost: {GAP_REASON}"
     if fact.storm is not None:
         yield f"partition {fact.partition}: {fact.storm}"
 

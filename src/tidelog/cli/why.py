@@ -84,6 +84,7 @@ def segment_object(
         },
         "kafka": _keeping_object(segment.kafka, zone),
         "size_room_bytes": segment.size_room_bytes,
+        "lost": None if segment.lost is None else [segment.lost.start, segment.lost.end],
         "due": None if segment.due is None else segment.due.rule,
         "due_because": None if segment.due is None else segment.due.reason,
         "roll_storm": None if story.storm is None else str(story.storm),
@@ -168,8 +169,9 @@ def _lines(
 def _segment_lines(segment: SegmentStory, config: TopicConfig, zone: str | None) -> list[str]:
     if segment.base_offset == segment.end_offset:
         return [f"segment at {segment.base_offset}: no records yet"]
-    facts = segment.times
+    facts, lost = segment.times, segment.lost
     offsets = f"{segment.base_offset}..{segment.end_offset - 1}"
+    gap = [] if lost is None else [f"  lost          {lost.start}..{lost.end - 1}: {lost.reason}"]
     return [
         f"segment {offsets}, {segment.size_bytes} bytes, {_rolled(segment, zone)}",
         f"  record times  {_span(segment.smallest_timestamp, facts.largest_timestamp, zone)}",
@@ -177,6 +179,7 @@ def _segment_lines(segment: SegmentStory, config: TopicConfig, zone: str | None)
         f"  kept until    {_kept(segment, config, zone)}",
         f"  goes by       {_goes_by(segment)}",
         f"  Kafka's rule  {_kafka(segment, zone)}",
+        *gap,
     ]
 
 

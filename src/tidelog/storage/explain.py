@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, LostOffsets
 from tidelog.storage.handles import typed_reads
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.note_keeping import last_fingerprint
@@ -72,6 +72,7 @@ class SegmentStory:
         kafka: How long Kafka's rule, the policy `record`, would keep it.
         due: The rule by which the next retention deletes it, None where it stays.
         size_room_bytes: It goes by size once the log grew by so much; None without a limit.
+        lost: Offsets that it lacks at its end, where that is a loss.
     """
 
     base_offset: int
@@ -89,6 +90,7 @@ class SegmentStory:
     kafka: Keeping
     due: Deletion | None
     size_room_bytes: int | None
+    lost: LostOffsets | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ class _Explanation:
         self._config = config
         self._notes = Notes(log)
         self._segments = log.segments
+        self._lost = {lost.end: lost for lost in log.lost_offsets()}
         self._times = [times_of(log, self._notes, segment) for segment in self._segments]
 
     def run(self) -> PartitionStory:
@@ -279,6 +282,7 @@ class _Explanation:
             kafka=kafka,
             due=due.get(segment.base_offset),
             size_room_bytes=room,
+            lost=self._lost.get(segment.end_offset),
         )
 
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import MissingDependency, OffsetOutOfRange
+from tidelog.errors import LostOffsets, MissingDependency, OffsetOutOfRange
 from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
 from tidelog.storage import lookup
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.gaps import NO_LOSSES, ensure_no_gap
+from tidelog.storage.gaps import NO_LOSSES, ensure_no_gap, lost_at_end
 from tidelog.storage.loaded_log import LoadedLog
 from tidelog.storage.loading import load_producer_states
 from tidelog.storage.producers import ProducerStates
@@ -91,6 +91,12 @@ class LogReader(LoadedLog):
     def size_bytes(self) -> int:
         """Bytes of all log files."""
         return sum(segment.size_bytes for segment in self._segments)
+
+    @typed_read
+    def lost_offsets(self) -> list[LostOffsets]:
+        """Offsets that finished local segments lack at their ends, where that is a loss."""
+        found = (lost_at_end(segment) for segment in self._segments if not segment.is_tiered)
+        return [lost for lost in found if lost and lost.end > self._log_start_offset]
 
     # -- append times ------------------------------------------------------------------------
 

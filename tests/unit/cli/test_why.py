@@ -6,6 +6,8 @@ from typing import cast
 import pytest
 from tests.unit.cli.running import NOW, Cli, at
 
+import tidelog
+
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 ANY_TIME = ("-c", f"message.timestamp.after.max.ms={2**62}")
@@ -235,3 +237,31 @@ def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> No
     kept = part(closed, "kept")
     assert (kept["counted_ms"], kept["is_exact"]) == (NOW + DAY_MS, False), "errs to keeping"
     assert "the append time at the latest" in cli.ok("why", "mixed").out
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_offsets_that_are_lost_are_told(tides: Cli, number: int) -> None:
+    """And only those: `describe` and `why` say nothing of a whole log."""
+    assert all(one["lost"] is None for one in tides.ok("why", "tides", "-o", "json").objects)
+    assert "lost" not in tides.ok("why", "tides").out + tides.ok("describe", "tides").out
+    folder = tides.data / "tides-0"
+    os.truncate(folder / f"{number:020}.log", 0)
+    text = f"{number}..{number}: they lie between two segments and in none"
+    (line,) = [one for one in tides.ok("why", "tides").out.splitlines() if "lost" in one]
+    assert text in line
+    (line,) = [one for one in tides.ok("describe", "tides").out.splitlines() if "lost" in one]
+    assert line.startswith(f"partition 0: offsets {number}..{number} are lost: they lie between")
+    expected: list[list[int] | None] = [None, None, None]
+    expected[number] = [number, number + 1]
+    found = tides.ok("why", "tides", "-o", "json").objects
+    assert [one["lost"] for one in found] == expected
+    (whole,) = tides.ok("describe", "tides", "-o", "json").objects
+    (facts,) = cast("list[dict[str, object]]", whole["partition_facts"])
+    assert facts["lost"] == [[number, number + 1]]
+
+
+def test_gaps_of_a_compacted_topic_are_no_loss(tides: Cli) -> None:
+    with tidelog.open(tides.data, writable=True, env=tides.env) as directory:
+        directory.alter_config("tides", {"cleanup.policy": "compact,delete"})
+    os.truncate(tides.data / "tides-0" / f"{1:020}.log", 0)
+    assert "lost" not in tides.ok("why", "tides").out + tides.ok("describe", "tides").out

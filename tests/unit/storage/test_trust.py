@@ -1,6 +1,6 @@
 """How far append times are believed: after other writers, crashes and lost files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.faults import START_MS, SeededEnv
@@ -18,6 +18,7 @@ from tests.unit.storage.logs import (
 )
 
 from tidelog.record.batch import RecordBatch, build_batch
+from tidelog.record.views import Batch, walk
 from tidelog.storage.trust import (
     AppendTimeCheckpoint,
     batch_ending_at,
@@ -25,6 +26,7 @@ from tidelog.storage.trust import (
     fingerprint,
     trusted_end,
 )
+from tidelog.types import ClockName
 
 FIRST = "00000000000000000000"
 CHECKPOINT = "append-time-checkpoint"
@@ -207,3 +209,40 @@ class TestParts:
         (segment,) = log.segments
         places = {0, 3} if find is batch_starting_at else {3, 5}
         assert {n for n in range(7) if find(segment, n) is not None} == places
+
+
+@pytest.mark.parametrize("bit", [0, 7, 31])
+@pytest.mark.parametrize("number", [0, 5, 9])
+@pytest.mark.parametrize("rolls", [False, True])
+def test_records_that_a_flipped_leader_epoch_leaves_without_a_time_are_counted(
+    rolls: bool, number: int, bit: int
+) -> None:
+    """A batch whose header changed is another one: what only it proved is unknown, and said so."""
+    env, directory, log = new_log()
+    for at in range(10):
+        env.clock.advance(10)
+        put(log, at)
+        if rolls and at == 5:
+            log.roll()
+    directory.close()
+    name = f"{6 if rolls and number > 5 else 0:020}.log"
+    data = bytearray(read(env, name))
+    place = next(at for at, one in _placed(data) if one.base_offset == number)
+    data[place + 15 - bit // 8] ^= 1 << bit % 8
+    write(env, name, bytes(data))
+    reader = reader_of(env)
+    unknown = [offset for offset in range(10) if reader.append_time_of(offset) is None]
+    assert reader.without_append_time() == len(unknown)
+    for before in range(11):
+        assert reader.without_append_time(before) == sum(offset < before for offset in unknown)
+    if number == 9:
+        assert number in unknown
+    found = reader.offset_for_time(START_MS + 10_000, clock=ClockName.APPEND)
+    assert found is None
+
+
+def _placed(data: bytearray) -> Iterator[tuple[int, Batch]]:
+    at = 0
+    for batch in walk(data):
+        yield at, batch
+        at += batch.size_bytes
