@@ -177,7 +177,7 @@ def _typed(annotation: object) -> _Reader | None:
         isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds
     )
     if not takes_text and any(map(_is_list_of_names, kinds)):
-        return lambda given, _: [given] if isinstance(given, str | TopicPartition) else given
+        return _Reader(frozenset({list, tuple, type(None)}), _as_names)
     if not kinds <= _PLAIN:
         return _Reader(frozenset({str}), _as_path) if takes_text else None
     words = " or ".join(word for kind, word in _WORDS.items() if kind in kinds)
@@ -193,6 +193,10 @@ def _typed(annotation: object) -> _Reader | None:
         raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {words}")
 
     return _Reader(kinds, read)
+
+
+def _as_names(given: object, _: str) -> object:
+    return [given] if isinstance(given, str | TopicPartition) else given
 
 
 def _is_list_of_names(kind: object) -> bool:
