@@ -73,25 +73,56 @@ def as_table(given: object) -> pa.Table:
     """Return the rows of a table, a batch, a reader or a frame of Polars, pandas and the like.
 
     Raises:
-        InvalidRequest: It is none of these, or can't become Arrow columns.
+        InvalidRequest: It is none of these, can't become Arrow columns, or has a column twice.
     """
+    try:
+        found = _without_views(_rows_of(given))
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidRequest(f"table: {error}") from error
+    names = found.column_names
+    if len(set(names)) < len(names):
+        raise InvalidRequest(f"a column is there twice: {', '.join(names)}")
+    return found
+
+
+def _rows_of(given: object) -> pa.Table:
     if isinstance(given, pa.Table):
         return given
     if isinstance(given, pa.RecordBatch):
         return pa.Table.from_batches([given])
-    try:
-        if isinstance(given, pa.RecordBatchReader):
-            return given.read_all()
-        if type(given).__module__.partition(".")[0] == "pandas":
-            return pa.Table.from_pandas(cast("pd.DataFrame", given), preserve_index=False)
-        if hasattr(given, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(cast("pl.DataFrame", given)).read_all()
-    except (pa.ArrowException, TypeError) as error:
-        raise InvalidRequest(f"table: {error}") from error
+    if isinstance(given, pa.RecordBatchReader):
+        return given.read_all()
+    if type(given).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(cast("pd.DataFrame", given), preserve_index=False)
+    if hasattr(given, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(cast("pl.DataFrame", given)).read_all()
     raise InvalidRequest(
         f"table is {type(given).__module__}.{type(given).__name__}; give an Arrow table, batch or"
         " reader, or a Polars or pandas frame (collect a lazy one)"
     )
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Copy texts and bytes that are views, as Polars has them: Arrow can't choose rows of these."""
+    kinds = [_without_view(field.type) for field in table.schema]
+    if kinds == table.schema.types:
+        return table
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if isinstance(kind, pa.ListType | pa.LargeListType):
+        of = kind.value_field.with_type(_without_view(kind.value_type))
+        return pa.list_(of) if isinstance(kind, pa.ListType) else pa.large_list(of)
+    if isinstance(kind, pa.StructType):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return pa.struct([one.with_type(_without_view(one.type)) for one in fields])
+    return kind
 
 
 def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
@@ -121,13 +152,14 @@ def choose_rows(
     """Return each row's partition, and the table without the column that may have said it.
 
     Raises:
-        InvalidRequest: A partition that is not there, or a column `timestamp` of another type.
+        InvalidRequest: A partition that is not there, or a column of another type.
         InvalidTimestamp: A time that no way in takes.
     """
     check_times(table)
+    _check_binary(table, "key")
+    _check_binary(table, "value")
     if PARTITION_COLUMN in table.column_names:
-        given = table[PARTITION_COLUMN].cast(pa.int32())
-        chosen = np.asarray(given.combine_chunks().fill_null(keyless))
+        chosen = _as_numbers(table[PARTITION_COLUMN], keyless)
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < partition_count:
             raise InvalidRequest(
                 f"partitions {chosen.min()} to {chosen.max()}; there are 0 to {partition_count - 1}"
@@ -136,6 +168,31 @@ def choose_rows(
     if "key" not in table.column_names:
         return np.full(len(table), keyless, np.int32), table
     return choose_partitions(table["key"], partition_count, keyless=keyless), table
+
+
+def _check_binary(table: pa.Table, name: str) -> None:
+    if name not in table.column_names:
+        return
+    given = table[name].type
+    kind = given.value_type if isinstance(given, pa.DictionaryType) else given
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
+    if not (is_text or is_bytes or types.is_fixed_size_binary(kind) or types.is_null(kind)):
+        raise InvalidRequest(f"column {name!r} is {given}; want binary or string")
+
+
+def _as_numbers(
+    column: "pa.ChunkedArray[pa.Scalar[pa.DataType]]", keyless: int
+) -> npt.NDArray[np.int32]:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidRequest(f"column 'partition' is {kind}; want int32")
+    try:
+        given = column.cast(pa.int32())
+    except pa.ArrowInvalid as error:
+        raise InvalidRequest(f"column 'partition': {error}") from error
+    return np.asarray(given.combine_chunks().fill_null(keyless))
 
 
 def read_topic(  # noqa: PLR0913 - the keywords of `Directory.read`

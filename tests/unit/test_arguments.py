@@ -1,6 +1,7 @@
 """What public calls take where the meaning is clear, and the typed errors for all else."""
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -149,6 +150,43 @@ def test_frames_and_readers_are_tables(log: tidelog.Directory) -> None:
         log.append_table("flights", form)
     found = [(one.key, one.value, one.timestamp) for _, one in log.records("flights")]
     assert found == [(b"k", b"v", NOW)] * len(forms)
+
+
+def test_frames_of_polars_go_to_all_partitions(log: tidelog.Directory) -> None:
+    polars = pytest.importorskip("polars")
+    log.create_topic("wide", partitions=3)
+    headers = [[{"key": "h", "value": b"v"}], []]
+    frame = polars.DataFrame({"key": ["a", "c"], "value": [b"x", None], "headers": headers})
+    log.append_table("wide", frame)
+    rows = {one.key: (one.value, one.headers) for _, one in log.records("wide")}
+    assert rows == {b"a": (b"x", (Header("h", b"v"),)), b"c": (None, ())}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"partition": ["x"]}, "column 'partition' is string; want int32"),
+        ({"partition": [0.5]}, "column 'partition' is double; want int32"),
+        ({"partition": [2**40]}, "column 'partition': Integer value 1099511627776 not in range"),
+        ({"key": [1]}, "column 'key' is int64; want binary or string"),
+        ({"value": [1]}, "column 'value' is int64; want binary or string"),
+        ({"value": [["x"]]}, "column 'value' is list<item: string>; want binary or string"),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_table_with_a_column_of_another_type_is_refused(
+    log: tidelog.Directory, columns: dict[str, list[object]], message: str, partitions: int
+) -> None:
+    log.create_topic("typed", partitions=partitions)
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
+        log.append_table("typed", pa.table(columns))
+    assert log.count("typed") == 0
+
+
+def test_a_table_with_a_column_twice_is_refused(log: tidelog.Directory) -> None:
+    twice = pa.Table.from_arrays([pa.array([b"x"])] * 2, names=["value", "value"])
+    with pytest.raises(InvalidRequest, match="a column is there twice: value, value"):
+        log.append_table("flights", twice)
 
 
 @pytest.mark.parametrize("form", [5, "x", None, [{"value": b"x"}]])

@@ -11,8 +11,8 @@ from tidelog.timespec.units import NS_PER_MS
 from tidelog.timespec.zones import format_ms, instant_ns, parse_zone
 from tidelog.types import INT64_MAX
 
-# Where a range has no bound. Times before 1970 are no points here, so 0 leaves nothing out.
-# No time that can be written: a bound at 1970-01-01Z is a bound.
+# Where a range has no bound. Times before 1970 are refused, so nobody can write this one: a bound
+# at 1970-01-01Z is a bound.
 OPEN_START: Final = -1
 OPEN_END: Final = INT64_MAX
 
