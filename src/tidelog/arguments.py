@@ -8,7 +8,6 @@ walks all public signatures, so that no call is left out.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum, StrEnum
 from functools import wraps
 from operator import index
@@ -17,7 +16,15 @@ from types import UnionType
 from typing import Final, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
-from tidelog.types import INT64_MAX, ClockName, Codec, IsolationLevel, NewRecord, TopicPartition
+from tidelog.types import (
+    INT64_MAX,
+    ClockName,
+    Codec,
+    IsolationLevel,
+    NewRecord,
+    TopicPartition,
+    whole_ms,
+)
 
 Chosen = TypeVar("Chosen", bound=Enum)
 Target = TypeVar("Target", bound=Callable[..., object])
@@ -229,10 +236,6 @@ def _as_path(given: object, name: str) -> object:
     return path
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS: Final = timedelta(milliseconds=1)
-
-
 def as_time(given: object, name: str) -> object:
     """Return a point in time as ms or text; a datetime is rounded up, which is exact for a search.
 
@@ -242,19 +245,7 @@ def as_time(given: object, name: str) -> object:
     """
     if given is None or isinstance(given, str):
         return given
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
-            raise InvalidTime(str(given), f"{name} has no time zone; give the datetime one")
-        given = -((_EPOCH - given) // _MS)
-    try:
-        ms = index(given)  # type: ignore[arg-type]
-    except TypeError:
-        ms = None
-    if ms is None or isinstance(given, bool):
-        raise InvalidRequest(
-            f"{name} is {given!r:.60} ({type(given).__name__}); give ms since 1970, a datetime with"
-            " a time zone, or text as docs/time.md says"
-        )
+    ms = whole_ms(given, name, rounds_up=True, also="text as docs/time.md says")
     if not 0 <= ms <= INT64_MAX:
         reason = "is negative" if ms < 0 else "lies beyond the times that a log can hold"
         raise InvalidTime(str(ms), f"{name} {reason}")

@@ -10,7 +10,7 @@ from enum import IntEnum, StrEnum
 from operator import index
 from typing import Final, NamedTuple, NewType, Self, TypeAlias
 
-from tidelog.errors import InvalidRequest, InvalidTimestamp
+from tidelog.errors import InvalidRequest, InvalidTime, InvalidTimestamp
 
 # What every decoder accepts. (collections.abc.Buffer needs Python 3.12.)
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -160,20 +160,40 @@ def check_time(ms: int) -> int:
     return ms
 
 
-def _as_time(given: object) -> int:
+def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
+    """Return a time that is given as whole ms since 1970, or as a datetime with a time zone.
+
+    Args:
+        given: The argument.
+        name: What an error calls it.
+        rounds_up: Whether parts of a ms in a datetime count as a whole one, or as none.
+        also: What may be given as well, for the error.
+
+    Raises:
+        InvalidTime: A datetime without a time zone.
+        InvalidRequest: Another type.
+    """
     if isinstance(given, datetime):
         if given.tzinfo is None:
-            raise InvalidRequest(f"timestamp {given}: it has no time zone; give it one, or ms")
-        return check_time((given - _EPOCH) // _MS)
+            raise InvalidTime(str(given), f"{name} has no time zone; give the datetime one")
+        return -((_EPOCH - given) // _MS) if rounds_up else (given - _EPOCH) // _MS
     try:
         ms = index(given)  # type: ignore[arg-type]
     except TypeError:
         ms = None
     if ms is None or isinstance(given, bool):
         raise InvalidRequest(
-            f"timestamp {given!r} is {type(given).__name__}; give ms since 1970, a datetime with a"
-            " time zone, or None for the log's clock; `point()` of a directory reads text"
+            f"{name} is {given!r:.60} ({type(given).__name__}); give ms since 1970, a datetime with"
+            f" a time zone, or {also}"
         )
+    return ms
+
+
+def _as_time(given: object) -> int:
+    also = "None for the log's clock; `point()` of a directory reads text"
+    ms = whole_ms(given, "timestamp", rounds_up=False, also=also)
+    if isinstance(given, datetime):
+        return check_time(ms)
     if not NO_TIMESTAMP <= ms <= INT64_MAX:
         raise time_refused(f"{ms} ms")
     return ms

@@ -78,10 +78,10 @@ def test_a_record_of_texts_and_a_datetime() -> None:
         ({"key": 5}, "key is int; give bytes, text or None"),
         ({"value": {"a": 1}}, "value is dict; give bytes, text or None"),
         ({"value": "\ud800"}, "value is text that UTF-8 can't hold"),
-        ({"timestamp": "2013-02-08"}, "timestamp '2013-02-08' is str; give ms since 1970"),
-        ({"timestamp": 1.5}, "timestamp 1.5 is float"),
-        ({"timestamp": True}, "timestamp True is bool"),
-        ({"timestamp": datetime(2013, 2, 8)}, "it has no time zone"),  # noqa: DTZ001
+        ({"timestamp": "2013-02-08"}, r"timestamp is '2013-02-08' \(str\); give ms since 1970"),
+        ({"timestamp": 1.5}, r"timestamp is 1.5 \(float\)"),
+        ({"timestamp": True}, r"timestamp is True \(bool\)"),
+        ({"timestamp": datetime(2013, 2, 8)}, "timestamp has no time zone"),  # noqa: DTZ001
         ({"headers": "a"}, r"headers 'a'; give Header\(key, value\), pairs"),
         ({"headers": 5}, "headers 5; give"),
         ({"headers": [("a",)]}, "give Header"),

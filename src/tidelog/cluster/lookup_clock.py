@@ -4,15 +4,19 @@
 clock then has to look at the records, and whoever means the append clock needs no stamps.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tidelog.cluster.named_partitions import watermarks
 from tidelog.cluster.search import first_at_or_after, first_by_reading
 from tidelog.cluster.stamps import first_stamped
 from tidelog.cluster.view import Appended, ClusterView, Watermarks
 from tidelog.errors import ClusterFailure
+from tidelog.storage.log_reader import unknown_times_note
 from tidelog.types import INT64_MAX, ClockName, OffsetAndTimestamp, TopicPartition
 
+_LOGGER = logging.getLogger(__name__)
 SETTING: Final = "tidelog.lookup.clock"
 # Who may not see a topic's settings asks another's broker: ours has no such rules.
 _DENIED: Final = frozenset({29, 31})
@@ -31,6 +35,25 @@ def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
         if settings.get(SETTING) == ClockName.APPEND:
             found.add(topic)
     return found
+
+
+def offsets_for_times(
+    cluster: ClusterView, times: Mapping[TopicPartition, int], clock: ClockName
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """See `tidelog.cluster.remote_directory.RemoteDirectory.offsets_for_times`."""
+    if any(time_ms < 0 for time_ms in times.values()):
+        raise ValueError("a time to look up is 0 or more")
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for time_ms in dict.fromkeys(times.values()):
+        marks = watermarks(cluster, [name for name in times if times[name] == time_ms])
+        if clock is ClockName.RECORD:
+            found |= first_on_clock(cluster, marks, time_ms, clock)
+            continue
+        for name, (hit, without_time) in first_appended(cluster, marks, time_ms).items():
+            found[name] = hit
+            if hit is None and without_time:
+                _LOGGER.warning("%s", unknown_times_note(name, without_time))
+    return {name: found[name] for name in times}
 
 
 def first_appended(

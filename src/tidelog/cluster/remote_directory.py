@@ -9,7 +9,6 @@ Life cycle: `tidelog.connect` -> calls -> close, best by `with`. Safe for severa
 Over 400 lines because every call stands here with its contract; the work is done elsewhere.
 """
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
@@ -18,12 +17,11 @@ from tidelog.arguments import reads_arguments
 from tidelog.closing import Closing
 from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
-from tidelog.cluster.lookup_clock import first_appended, first_on_clock, without_append_time
+from tidelog.cluster.lookup_clock import offsets_for_times, without_append_time
 from tidelog.cluster.named_partitions import watermarks
 from tidelog.cluster.properties import translate_settings
 from tidelog.cluster.remote_scan import Reading, RemoteScan
 from tidelog.cluster.topics import RemoteTopic
-from tidelog.cluster.view import Appended
 from tidelog.directory import When
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
@@ -32,7 +30,6 @@ from tidelog.record.append_stamp import appended_at
 from tidelog.record.record import Record
 from tidelog.scan import Wanted
 from tidelog.storage.log import AppendResult
-from tidelog.storage.log_reader import unknown_times_note
 from tidelog.storage.partitioner import Partitioner
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
@@ -55,7 +52,6 @@ if TYPE_CHECKING:
     from tidelog.scan import ScanStats
     from tidelog.storage.numbered_loads import Loaded
 
-_LOGGER = logging.getLogger(__name__)
 # How long a topic's number of partitions is believed, as Kafka's clients do (metadata.max.age.ms).
 _COUNTS_MAX_AGE_MS: Final = 300_000
 _COUNTS_MAX: Final = 10_000
@@ -317,19 +313,7 @@ class RemoteDirectory(Closing):
             UnknownTopic: A topic or partition is not there.
             InvalidRequest: Append times are asked for that the brokers don't know.
         """
-        name = ClockName(clock)
-        if any(time_ms < 0 for time_ms in times.values()):
-            raise ValueError("a time to look up is 0 or more")
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for time_ms, partitions in _by_time(times).items():
-            marks = watermarks(self._cluster, partitions)
-            if name is ClockName.APPEND:
-                told = first_appended(self._cluster, marks, time_ms)
-                found |= {partition: answer.hit for partition, answer in told.items()}
-                _warn_of_unknown(told)
-            else:
-                found |= first_on_clock(self._cluster, marks, time_ms, name)
-        return {partition: found[partition] for partition in times}
+        return offsets_for_times(self._cluster, times, ClockName(clock))
 
     def without_append_time(self, partition: TopicPartition) -> int | None:
         """Number of records of a partition whose append time is unknown, None where not told.
@@ -578,20 +562,6 @@ def _row(
 def _headers(record: NewRecord) -> appends.Headers | None:
     found: appends.Headers = [(header.key, header.value) for header in record.headers]
     return found or None
-
-
-def _warn_of_unknown(answers: Mapping[TopicPartition, Appended]) -> None:
-    """Log what an answer of None can't carry."""
-    for name, (hit, without_time) in answers.items():
-        if hit is None and without_time:
-            _LOGGER.warning("%s", unknown_times_note(name, without_time))
-
-
-def _by_time(times: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:
-    found: dict[int, list[TopicPartition]] = {}
-    for partition, time_ms in times.items():
-        found.setdefault(time_ms, []).append(partition)
-    return found
 
 
 def connect(

@@ -30,7 +30,7 @@ from tidelog.spark.jobs.mirror_rows import (
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.spark.task_facts import task_number
 from tidelog.storage.staging import StagedSegment
-from tidelog.types import NO_TIMESTAMP
+from tidelog.types import NO_TIMESTAMP, time_refused
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -87,6 +87,7 @@ class Origins:
 
         Raises:
             InvalidRequest: A row without an origin, or of a topic that is not mirrored.
+            InvalidTimestamp: A transform has made a time that no log should hold.
         """
         self._turn += 1
         if any(batch.column(name).null_count for name in ORIGIN):
@@ -94,13 +95,11 @@ class Origins:
                 f"a row without {', '.join(ORIGIN)}: a transform must leave these as they are"
             )
         pairs = self._pairs(batch)
-        times = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        micros = np.asarray(times.fill_null(NO_TIMESTAMP * _US_PER_MS))
         rows = Rows(
             source=pairs,
             partition=_ints(batch, "partition"),
             offset=np.asarray(batch.column("offset")).astype(np.int64, copy=False),
-            create_ms=micros // _US_PER_MS,
+            create_ms=_create_ms(batch),
             target=self._targets(batch, pairs),
         )
         return rows, self._for_sink(batch, rows)
@@ -148,6 +147,21 @@ class Origins:
             "partition": pa.array(rows.target),
         }
         return pa.RecordBatch.from_pydict(columns)
+
+
+def _create_ms(batch: pa.RecordBatch) -> "npt.NDArray[np.int64]":
+    """Create times in ms, rounded down; -1 for null, a record without a time."""
+    column = batch.column("timestamp").cast(pa.timestamp("us", "UTC"))
+    micros = np.asarray(column.cast(pa.int64()).fill_null(0))
+    wrong = np.flatnonzero(micros < 0)
+    if wrong.size:
+        row = int(wrong[0])
+        topic, partition, offset = (
+            batch.column(name)[row] for name in ("topic", "partition", "offset")
+        )
+        time_ms = int(micros[row]) // _US_PER_MS
+        raise time_refused(f"{time_ms} ms", f"row of {topic}-{partition}, offset {offset}")
+    return np.where(np.asarray(column.is_valid()), micros // _US_PER_MS, NO_TIMESTAMP)
 
 
 def _ints(batch: pa.RecordBatch, name: str) -> "npt.NDArray[np.int32]":

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cluster.offset_map import MapRow, Partitioning
-from tidelog.errors import CorruptData, InvalidRequest
+from tidelog.errors import CorruptData, InvalidRequest, InvalidTimestamp
 from tidelog.spark.jobs.mirror_commit import place, relative_to_batch
 from tidelog.spark.jobs.mirror_rows import (
     RUNS_MAX,
@@ -185,6 +185,16 @@ class TestOrigins:
         assert ours.column("partition").to_pylist() == [0, 2, 0]
         # "No time" is -1 ms, not the present.
         assert ours.column("timestamp").to_pylist() == [1, -1, 2_000]
+
+    @pytest.mark.parametrize("micros", [-1, -500, -1_000, -1_001, -2_000])
+    def test_a_time_that_a_transform_put_before_1970(self, micros: int) -> None:
+        """Rounded down it would be -1 ms, which says that there is none."""
+        batch = self.batch()
+        times = pa.array([micros, None, 2_000_000], pa.timestamp("us", "UTC"))
+        at = batch.schema.get_field_index("timestamp")
+        moved = batch.set_column(at, "timestamp", times)
+        with pytest.raises(InvalidTimestamp, match=r"orders-\d, offset \d+: timestamp -\d ms"):
+            self.origins(Partitioning.KEPT).read(moved)
 
     def test_by_key_as_kafka_does(self) -> None:
         noted, _ = self.origins(Partitioning.KEY).read(self.batch())
