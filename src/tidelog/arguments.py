@@ -9,7 +9,7 @@ walks all public signatures, so that no call is left out.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, IntEnum, StrEnum
-from functools import wraps
+from functools import partial, wraps
 from operator import index
 from os import PathLike, fspath
 from types import UnionType
@@ -172,18 +172,40 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _R
         plain = frozenset({kind, type(None)} if parameter.default is None else {kind})
         return _Reader(plain, lambda given, name: choice(kind, given, name))
     if name in READERS:
-        return _Reader(frozenset(), READERS[name])
+        read = READERS[name]
+        takes_none = parameter.default is None or type(None) in _kinds_of(parameter.annotation)
+        return _Reader(frozenset(), read if takes_none else partial(_required, read))
     return _typed(parameter.annotation)
 
 
-def _typed(annotation: object) -> _Reader | None:
-    """Return the reader of what is annotated as plain types; paths are taken as text."""
+def _required(read: Read, given: object, name: str) -> object:
+    if given is None:
+        raise InvalidRequest(f"{name} is None; it has to be given")
+    return read(given, name)
+
+
+# Annotations that are text, since they are imported for type checkers alone.
+_ALIASES: Final[Mapping[object, object]] = {
+    "TopicChoice": str | TopicPartition | Iterable[str | TopicPartition] | None
+}
+
+
+def _kinds_of(annotation: object) -> frozenset[object]:
+    annotation = _ALIASES.get(annotation, annotation) if isinstance(annotation, str) else annotation
     is_union = get_origin(annotation) in (Union, UnionType)
-    kinds = frozenset(get_args(annotation) if is_union else (annotation,))
+    return frozenset(get_args(annotation) if is_union else (annotation,))
+
+
+def _typed(annotation: object) -> _Reader | None:
+    """Return the reader of what is annotated as plain types or as names; paths become text."""
+    kinds = _kinds_of(annotation)
+    lists = frozenset[object]().union(*map(_elements_of, kinds))
+    if TopicPartition in kinds | lists:
+        return _Reader(frozenset(), partial(_as_partitions, kinds, lists))
     takes_text = str in kinds or any(
         isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds
     )
-    if not takes_text and any(map(_is_list_of_names, kinds)):
+    if not takes_text and str in lists:
         return _Reader(frozenset({list, tuple, type(None)}), _as_names)
     if not kinds <= _PLAIN:
         return _Reader(frozenset({str}), _as_path) if takes_text else None
@@ -203,18 +225,57 @@ def _typed(annotation: object) -> _Reader | None:
 
 
 def _as_names(given: object, _: str) -> object:
-    return [given] if isinstance(given, str | TopicPartition) else given
+    return [given] if isinstance(given, str) else given
 
 
-def _is_list_of_names(kind: object) -> bool:
-    """Whether an annotation is an iterable of text, of which one text alone would be iterated."""
+def _elements_of(kind: object) -> frozenset[object]:
+    """Return what an annotation is an iterable of; nothing for another one."""
     origin = get_origin(kind)
     if not isinstance(origin, type) or issubclass(origin, Mapping):
-        return False
-    elements = get_args(kind)[:1]
-    return issubclass(origin, Iterable) and any(
-        str in (element, *get_args(element)) for element in elements
-    )
+        return frozenset()
+    elements = get_args(kind)[:1] if issubclass(origin, Iterable) else ()
+    return frozenset().union(*map(_kinds_of, elements))
+
+
+def _as_partitions(
+    kinds: frozenset[object], lists: frozenset[object], given: object, name: str
+) -> object:
+    """Return what names topics or partitions: one of `kinds`, or some of what `lists` are of."""
+    if given is None and type(None) in kinds:
+        return None
+    found = _as_name(given, kinds | lists)
+    if found is not None:
+        return found if kinds & {str, TopicPartition} else [found]
+    if lists and isinstance(given, Iterable) and not isinstance(given, bytes | Mapping):
+        some = [_as_name(one, lists) for one in given]
+        if None not in some:
+            return some
+    form = "a TopicPartition(topic, number)"
+    form = f"a topic's name or {form}" if str in kinds | lists else form
+    form = f"{form}, or a list of these" if lists else form
+    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {form}")
+
+
+def _as_name(given: object, kinds: frozenset[object]) -> str | TopicPartition | None:
+    if isinstance(given, TopicPartition) or (isinstance(given, str) and str in kinds):
+        return given
+    match given:
+        case tuple((str(topic), int(number))):
+            return TopicPartition(topic, number)
+    return None
+
+
+def _as_times(given: object, name: str) -> object:
+    form = "give a dict from TopicPartition(topic, number) to ms since 1970"
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); {form}")
+    found = {}
+    for key, value in given.items():
+        partition, ms = _as_name(key, frozenset()), as_time(value, f"{name}[{key!s}]")
+        if partition is None or not isinstance(ms, int):
+            raise InvalidRequest(f"{name} has {key!r:.60}: {value!r:.60}; {form}")
+        found[partition] = ms
+    return found
 
 
 _WORDS: Final = {
@@ -318,6 +379,7 @@ def _as_record(given: object, name: str) -> object:
 # Reader of each of these argument names, the same in every public call.
 READERS: Final[Mapping[str, Read]] = {
     **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
+    "times": _as_times,
     "columns": _as_columns,
     "config": _as_settings,
     "changes": _as_settings,

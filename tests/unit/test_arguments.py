@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -187,6 +187,67 @@ def test_a_table_with_a_column_twice_is_refused(log: tidelog.Directory) -> None:
     twice = pa.Table.from_arrays([pa.array([b"x"])] * 2, names=["value", "value"])
     with pytest.raises(InvalidRequest, match="a column is there twice: value, value"):
         log.append_table("flights", twice)
+
+
+PARTITION = TopicPartition("flights", 0)
+
+
+@pytest.mark.parametrize("form", [PARTITION, [PARTITION], ("flights", 0), (("flights", 0),)])
+def test_partitions_are_taken_as_such_and_as_pairs(log: tidelog.Directory, form: object) -> None:
+    log.append("flights", b"v")  # type: ignore[arg-type]
+    assert log.end_offsets(form) == {PARTITION: 1}  # type: ignore[arg-type]
+    assert log.scan(form).count() == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "form", [5, 1.5, None, "flights", b"x", {"flights": 0}, [5], ["x"], (1, 2)]
+)
+def test_what_names_no_partitions_is_refused(log: tidelog.Directory, form: object) -> None:
+    message = r"partitions is .*; give a TopicPartition\(topic, number\), or a list of these"
+    for ask in (log.beginning_offsets, log.end_offsets):
+        with pytest.raises(InvalidRequest, match=message):
+            ask(form)  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidRequest, match=r"times .*(give a dict from TopicPartition|has to be given)"
+    ):
+        log.offsets_for_times(form)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=r"partition is .*; give a TopicPartition\("):
+        log.without_append_time(form)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", [5, 1.5, b"x", {"flights": 0}, object()])
+def test_what_names_no_topic_is_refused(log: tidelog.Directory, form: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"topics is .*; give a topic's name or a TopicPart"):
+        log.scan(form)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=r"topic is .*; give a topic's name or a TopicPart"):
+        log.table(form)  # type: ignore[arg-type]
+
+
+def test_times_by_partition_are_ms_or_datetimes(log: tidelog.Directory) -> None:
+    log.append("flights", [NewRecord(value=b"v", timestamp=NOW)])
+    for when in (NOW, TIME):
+        (found,) = log.offsets_for_times({PARTITION: when}).values()  # type: ignore[dict-item]
+        assert found is not None
+        assert found.timestamp == NOW
+    with pytest.raises(InvalidTime, match="is negative"):
+        log.offsets_for_times({PARTITION: -1})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.point(None),
+        lambda log: log.offsets_at("flights", None),
+        lambda log: log.diff("flights", None),
+        lambda log: log.alter_config("flights", None),
+        lambda log: log.append("flights", None),
+    ],
+)
+def test_what_has_to_be_given_is_not_none(
+    log: tidelog.Directory, call: Callable[[tidelog.Directory], object]
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"(when|before|changes|records) is None"):
+        call(log)
 
 
 @pytest.mark.parametrize("form", [5, "x", None, [{"value": b"x"}]])
