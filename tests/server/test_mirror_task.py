@@ -1,14 +1,27 @@
 """A mirror's task that sends to brokers notes every row that it has sent, once and for a retry."""
 
-import pyarrow as pa
-from tests.server.raw import RawClient
+from pathlib import Path
 
+import pyarrow as pa
+import pytest
+from tests.server.conftest import SETTINGS
+from tests.server.raw import RawClient
+from tests.spark.jobs.mirrors import append, make
+
+import tidelog
 from tidelog.cluster.offset_map import Partitioning
+from tidelog.env import os_env
 from tidelog.server.in_process import Broker
+from tidelog.spark.jobs.checks import TargetLoses
+from tidelog.spark.jobs.mirror_plan import plan_mirror
+from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_targets import find_targets
 from tidelog.spark.jobs.mirror_tasks import BrokerTask, Report, Routes, read_reports
 from tidelog.spark.sink_options import SinkOptions
+from tidelog.types import NewRecord
 
 TASK_T0_MS = 1_700_000_000_000
+WEEK_MS = "604800000"  # Kafka's default, so no copy has it as a setting of its own
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -55,3 +68,25 @@ def test_what_was_sent_is_noted(broker: Broker) -> None:
     with RawClient(broker.bootstrap_servers) as client:
         *values, _marker = [record.value for record in client.read_all("all")]
     assert values == [b"%d" % n for n in range(100, 130)]
+
+
+def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> None:
+    """A broker's defaults show only once its topic is there: then nothing of it stays."""
+    source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
+    make(source, "young", retention_ms=WEEK_MS)
+    env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}
+    now_ms = env.clock.now_ms()
+    records = [NewRecord(value=b"of an hour ago", timestamp=now_ms - 3_600_000)]
+    append(source, "old", 0, records, now_ms=now_ms)
+    with tidelog.broker(str(tmp_path / "b"), settings=settings) as broker:
+        target = f"kafka://{broker.bootstrap_servers}"
+        plan = plan_mirror([source], {"young": "a-young", "old": "b-old"}, target)
+        with pytest.raises(TargetLoses) as refused:
+            find_targets(
+                plan, read_sources(plan, env), env, create=True, force=False, is_new_from=0
+            )
+        with tidelog.connect(broker.bootstrap_servers) as there:
+            assert not [name for name in there.topics() if not name.startswith("__")]
+    notes = "\n".join(refused.value.__notes__)
+    for topic in ("a-young", "b-old"):
+        assert f"topic {topic} was made for this at {target} and is deleted again" in notes

@@ -119,3 +119,15 @@ def test_a_topic_made_for_a_load_that_failed_goes_if_it_is_empty(root: str) -> N
     assert not drop_empty_topic(place, "nowhere", env)
     with tidelog.open(root) as directory:
         assert list(directory.topics()) == ["full"]
+
+
+def test_a_missing_topic_is_planned_with_the_defaults_of_its_directory(tmp_path: Path) -> None:
+    """What a broker sets for its topics holds for one that a job makes there."""
+    path = str(tmp_path / "log")
+    with tidelog.broker(path, settings={"log.retention.ms": "60000"}):
+        pass
+    place = Place(path)
+    target, is_new = find_or_plan(place, "new", NewTarget(partitions=1))
+    assert (target.config.retention_ms, is_new) == (60_000, True)
+    own = NewTarget(partitions=1, config={"retention.ms": "7"})
+    assert find_or_plan(place, "new", own)[0].config.retention_ms == 7

@@ -28,7 +28,7 @@ from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.jobs.record_columns import RecordColumns, to_records, with_partitions
 from tidelog.spark.jobs.replay_run import Transform
 from tidelog.spark.jobs.table_facts import TableFacts, table_facts
-from tidelog.spark.jobs.targets import NewTarget, drop_empty_topic, find_or_plan, make_topic
+from tidelog.spark.jobs.targets import NewTarget, find_or_plan, make_topic, taken_back
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import check_shared_places, described
 from tidelog.storage.staging import drop_staging
@@ -331,15 +331,11 @@ class Bootstrap:
 
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
         """Write the records; a topic made for them goes again where none of them is written."""
+        to, topic = self._options.to, self._options.topic
         if is_new:
             self._make()
-        try:
+        with taken_back(to, [topic] if is_new else [], self._env):
             self._write(records, target.partitions)
-        except Exception:
-            if is_new and drop_empty_topic(self._options.to, self._options.topic, self._env):
-                topic = self._options.topic
-                self._listener.note(f"{topic} was made for this load and is deleted again")
-            raise
 
     def _write(self, records: "DataFrame", partitions: int) -> None:
         options = self._options

@@ -12,7 +12,7 @@ from tidelog.spark.jobs.checks import Finding, Load, Target, check, ensure
 from tidelog.spark.jobs.mirror_places import TopicFacts, read_topic
 from tidelog.spark.jobs.mirror_plan import MirrorPlan
 from tidelog.spark.jobs.replay_source import Question, find
-from tidelog.spark.jobs.targets import make_topic, open_cluster
+from tidelog.spark.jobs.targets import make_topic, open_cluster, taken_back
 from tidelog.spark.places import Place
 from tidelog.storage.topics import NewTopic, check_new
 from tidelog.types import IsolationLevel
@@ -78,14 +78,17 @@ def find_targets(
             ensure(_target(plan, number, planned[topic].facts), findings, force=force or not is_new)
     found: dict[str, TopicFacts] = {}
     notes: list[Finding] = []
-    for topic in topics:
-        found[topic] = _as_planned(plan, topic, planned[topic], env)
-        for number in _numbers(plan, topic, sources):
-            # Once more: brokers have defaults of their own for a topic that was made.
-            is_new = is_new_from is not None and number >= is_new_from
-            findings = check_pair(plan, number, sources[number], found[topic], env, loads[number])
-            ensure(_target(plan, number, found[topic]), findings, force=force or not is_new)
-            notes += findings
+    made: list[str] = []
+    with taken_back(plan.target, made, env):
+        for topic in topics:
+            found[topic] = _as_planned(plan, topic, planned[topic], env, made)
+            for number in _numbers(plan, topic, sources):
+                # Once more: brokers have defaults of their own for a topic that was made.
+                is_new = is_new_from is not None and number >= is_new_from
+                facts = found[topic]
+                findings = check_pair(plan, number, sources[number], facts, env, loads[number])
+                ensure(_target(plan, number, facts), findings, force=force or not is_new)
+                notes += findings
     return found, notes
 
 
@@ -131,11 +134,14 @@ def _find_or_plan(
     )
 
 
-def _as_planned(plan: MirrorPlan, topic: str, planned: _Planned, env: Env) -> TopicFacts:
-    """Make a topic, or the partitions that it lacks; its facts then."""
+def _as_planned(
+    plan: MirrorPlan, topic: str, planned: _Planned, env: Env, made: list[str]
+) -> TopicFacts:
+    """Make a topic, which is then noted in `made`, or the partitions that it lacks; its facts."""
     new = planned.new
     if new is not None:
         make_topic(plan.target, topic, new.partitions, new.config, env)
+        made.append(topic)
     elif planned.is_short:
         add_partitions(plan.target, topic, planned.facts.partitions, env)
     else:

@@ -33,7 +33,7 @@ from tidelog.spark.jobs.replay_target import (
     TopicTarget,
     parquet_path,
 )
-from tidelog.spark.jobs.targets import find_or_plan, make_topic
+from tidelog.spark.jobs.targets import describe, find_or_plan, make_topic, taken_back
 from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places, described
 from tidelog.timespec import parse_point
@@ -81,6 +81,7 @@ class Replay:
         self._wait = wait
         self._findings: tuple[Finding, ...] = ()
         self._is_new = False  # whether the target has to be made
+        self._load = Load()  # what the target was checked for
 
     def run(self) -> ReplayOutcome:
         """Replay all that is left; errors as `tidelog.spark.replay`."""
@@ -186,8 +187,13 @@ class Replay:
             topic, new = options.to_topic or options.topic, options.new
             for note in make_topic(options.to, topic, new.partitions, new.config, self._env):
                 self._listener.note(str(note))
+            with taken_back(options.to, [topic], self._env):
+                # Once more: a broker has defaults of its own for a topic that was made.
+                made = describe(options.to, topic, env=self._env)
+                self._check(made, self._load, self._env.clock.now_ms())
 
     def _check(self, target: "Target", load: Load, now_ms: int) -> None:
+        self._load = load
         findings = check(target, load, now_ms)
         self._findings = tuple(findings)
         ensure(target, findings, force=self._options.force)

@@ -1,7 +1,7 @@
 """What a target topic is: its partitions and its settings in force, from a directory or brokers."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -95,7 +95,7 @@ def find_or_plan(
     if new is None:
         return describe(place, topic, env=env), False
     texts, _ = check_new(NewTopic(topic, new.partitions, new.config))
-    planned = TopicConfig.parse(texts)[0]
+    planned = TopicConfig.parse(texts, broker=_defaults(place, env or os_env()))[0]
     try:
         if place.is_broker or "://" in place.address or _is_there(place, env or os_env()):
             there = describe(place, topic, env=env)
@@ -109,6 +109,15 @@ def find_or_plan(
 
 def _is_there(place: Place, env: Env) -> bool:
     return env.files.exists(place.address)
+
+
+def _defaults(place: Place, env: Env) -> Mapping[str, str]:
+    """Topic defaults of a directory's broker; those of brokers that run are not known."""
+    if place.is_broker or "://" in place.address or not _is_there(place, env):
+        return {}
+    from tidelog.storage.cluster_file import read_kept_defaults
+
+    return read_kept_defaults(env.files, place.address, lambda _: None)
 
 
 def _ensure_alike(
@@ -150,10 +159,12 @@ def make_topic(
 
 
 def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
-    """Delete a topic of a local directory if it is empty; whether it was. Failures are passed over.
+    """Delete a topic if it is empty; whether it was. Failures are passed over.
 
-    For a topic that was made for a load that has failed.
+    For a topic that was made for a load that has failed, or is refused.
     """
+    if place.is_broker:
+        return _drop_at_brokers(place, topic)
     from tidelog.storage.log_dir import LogDir, LogDirOptions
 
     options = LogDirOptions(writable=True)
@@ -165,6 +176,37 @@ def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
             there.delete_topic(topic)
             return True
     return False
+
+
+def _drop_at_brokers(place: Place, topic: str) -> bool:
+    from tidelog.cluster.topics import delete
+
+    with suppress(TidelogError), open_cluster(place) as cluster:
+        marks = cluster.watermarks(cluster.partitions(topic))
+        if not any(mark.end for mark in marks.values()):
+            delete(cluster, topic)
+            return True
+    return False
+
+
+@contextmanager
+def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
+    """Delete topics that were just made where the block raises; the error says what became of them.
+
+    Args:
+        place: Where they are.
+        topics: Those made so far; may grow in the block.
+        env: Files and clock of a local directory.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for topic in topics:
+            if drop_empty_topic(place, topic, env):
+                error.add_note(f"topic {topic} was made for this at {place} and is deleted again")
+            else:
+                error.add_note(f"topic {topic} was made for this at {place} and is still there")
+        raise
 
 
 def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
