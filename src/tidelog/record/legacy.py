@@ -138,14 +138,17 @@ class LegacyBatch:
         """Offset of the first record; a wrapper is opened for it, once.
 
         Raises:
-            CorruptBatch: The wrapper can't be opened.
-            CorruptRecord: Likewise, for the messages in it.
-            UnsupportedCompression: Its codec is unknown, or zstd.
+            CorruptBatch: The wrapper can't be opened: one of a codec that its format forbids, too.
+            CorruptRecord: A message in it is damaged.
         """
         if not self.is_wrapper:
             return self.last_offset
         if self._base_offset is None:
-            first, last = self._span(self.body())
+            try:
+                body = self.body()
+            except UnsupportedCompression as error:
+                raise self._corrupt(CorruptBatch, f"{error}") from error
+            first, last = self._span(body)
             self._base_offset = self._inner_base(last) + first
         return self._base_offset
 

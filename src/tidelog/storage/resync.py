@@ -26,6 +26,8 @@ from tidelog.types import INT32_MAX, INT64_MAX
 CHUNK_BYTES: Final = 1 << 20
 # Bytes that may look like batches must not make a search take for ever: each costs a checksum.
 CANDIDATE_LIMIT: Final = 20_000
+# Of a check or a repair that somebody waits for: some seconds.
+PATIENT_LIMIT: Final = 1_000_000
 CHECKED_LIMIT_BYTES: Final = 1 << 32
 _HIGH_SIZE: Final = 4
 _LEGACY_HEADS: Final = (18, 26)  # size up to and without a key's length, by magic
@@ -39,15 +41,28 @@ class TooManyPlaces(Exception):
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """`find_sound_batch`, None where that has not come to its end, too."""
+    """`find_sound_batch` with patience, None where that has not come to its end, too."""
     try:
-        return find_sound_batch(file, start, size, base_offset=base_offset, next_offset=next_offset)
+        return find_sound_batch(
+            file,
+            start,
+            size,
+            base_offset=base_offset,
+            next_offset=next_offset,
+            candidate_limit=PATIENT_LIMIT,
+        )
     except TooManyPlaces:
         return None
 
 
 def find_sound_batch(
-    file: File, start: int, size: int, *, base_offset: int, next_offset: int
+    file: File,
+    start: int,
+    size: int,
+    *,
+    base_offset: int,
+    next_offset: int,
+    candidate_limit: int = CANDIDATE_LIMIT,
 ) -> int | None:
     """Position of the first sound batch at or behind `start`, None where there is none.
 
@@ -57,6 +72,7 @@ def find_sound_batch(
         size: Where the readable bytes end, exclusive.
         base_offset: The segment's base offset.
         next_offset: The batch's offsets begin here or later.
+        candidate_limit: How many places are looked at.
 
     Raises:
         TooManyPlaces: The search ended before its end.
@@ -67,7 +83,7 @@ def find_sound_batch(
         if batch is None:
             continue
         seen, checked = seen + 1, checked + batch.size_bytes
-        if seen > CANDIDATE_LIMIT or checked > CHECKED_LIMIT_BYTES + size:
+        if seen > candidate_limit or checked > CHECKED_LIMIT_BYTES + size:
             raise TooManyPlaces
         if batch.last_offset - base_offset > INT32_MAX or not batch.is_valid():
             continue

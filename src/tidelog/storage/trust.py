@@ -75,7 +75,11 @@ def fingerprint(batch: Batch) -> int:
     The checksum alone leaves out the epoch: a producer may send an equal batch to somebody else,
     who appends it at the same offset after the first one was lost.
     """
-    return fingerprint_of(batch.crc, batch.leader_epoch, batch.base_offset)
+    try:
+        first = batch.base_offset
+    except CorruptData:  # an old wrapper that can't be opened, or a batch whose magic was flipped
+        first = batch.last_offset
+    return fingerprint_of(batch.crc, batch.leader_epoch, first)
 
 
 def fingerprint_of(crc: int, leader_epoch: int, base_offset: int) -> int:

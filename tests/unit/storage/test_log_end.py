@@ -377,6 +377,35 @@ class TestSettingDamageAside:
         put(log, 9)
         assert there(log) == [*kept, COUNT]
 
+    @pytest.mark.parametrize("stop", ["clean", "hard", "checkpointed"])
+    @pytest.mark.parametrize("bad", [0, BAD, COUNT - 2, COUNT - 1])
+    @pytest.mark.parametrize(("at", "bit"), FLIPS)
+    def test_findings_of_a_refused_log_name_that_batch_alone(
+        self, at: int, bit: int, bad: int, stop: str
+    ) -> None:
+        """None says that an opening cuts something, or that a sound batch is lost."""
+        env, directory, log = new_log()
+        for time in range(COUNT):
+            put(log, time)
+        if stop == "clean":
+            directory.close()
+        else:
+            if stop == "checkpointed":
+                log.flush()
+                directory.checkpoint()
+            directory.abandon()
+        flip(env, bad * SIZE + at, bit)
+        found = [each for each in mend_all(env) if each.path == path_of(LOG)]
+        if not any("no opening cuts this" in each.damage for each in found):
+            assert stop == "hard"
+            assert bad == COUNT - 1
+            return
+        assert {each.position for each in found} == {bad * SIZE}
+        assert not any("cuts them off" in each.remedy for each in found)
+        assert not any("cuts the file" in each.remedy for each in found)
+        _, log = reopen(env)
+        assert there(log) == [offset for offset in range(COUNT) if offset != bad]
+
     def test_no_offset_is_given_twice_where_the_end_is_gone(self) -> None:
         env = stopped(clean=True)
         write(env, LOG, read(env, LOG)[: 5 * SIZE + 20])
@@ -529,3 +558,24 @@ def test_numbers_that_look_like_batches_hide_no_sound_ones(
         put(log, 4)
     directory.close()
     assert read(env, LOG) == before
+    (finding,) = [each for each in mend_all(env) if "no opening cuts this" in each.damage]
+    assert "offsets 0 to 0 are lost" in finding.remedy
+    assert read(env, f"{LOG}.0.aside") + read(env, f"{1:020d}.log") == before
+    _, log = reopen(env)
+    assert there(log) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("bad", range(COUNT))
+def test_a_batch_whose_magic_becomes_an_old_one_ends_no_opening(bad: int, *, clean: bool) -> None:
+    """Bits of its checksum then stand for a codec that its format forbids."""
+    env = stopped(clean=clean)
+    flip(env, bad * SIZE + 16, 1)
+    found, error = before_damage(env)
+    assert found == list(range(bad))
+    directory, _ = reopen(env)
+    directory.close()
+    if error is None:
+        assert (clean, bad) == (False, COUNT - 1)
+    else:
+        assert (error.path, error.position) == (path_of(LOG), bad * SIZE)

@@ -156,10 +156,10 @@ class DirectoryCheck:
         A partition that can't be read goes to `unseen`, and the others are checked all the same.
         """
         for name, place in self.places.items():
-            check = PartitionCheck(place)
             try:
-                yield from check.findings()
                 refused = find_parting(place)
+                check = PartitionCheck(replace(place, is_refused=refused is not None))
+                yield from check.findings()
                 if refused is not None:
                     damage, self.refused[name] = refused
                     yield _refusal(damage, self.refused[name])

@@ -85,6 +85,7 @@ class LogCheck:
         course: What earlier segments left, and what this one leaves.
         end_offset: Offset at which the next segment begins; no bound for the last one.
         was_clean: Whether the log was closed cleanly, so that its end must be whole.
+        is_refused: Whether an opening for writing refuses the log, and so cuts nothing of it.
         body_check: The pass over plain records, plain or a kernel.
         progress: Called with each position that was reached.
         resumes_at: Place behind the bytes that the newest finding is about.
@@ -95,6 +96,7 @@ class LogCheck:
     course: Course
     end_offset: int = INT64_MAX
     was_clean: bool = True
+    is_refused: bool = False
     body_check: BodyCheck = check_body
     progress: Callable[[int], None] = lambda _position: None
     resumes_at: int = 0
@@ -119,7 +121,9 @@ class LogCheck:
                 reason = self._frame_problem(batch)
                 if reason is not None:
                     yield from self._blame_the_last(batch)
-                    return (at, self._frame_problem(batch))
+                    reason = self._frame_problem(batch)
+                if reason is not None:
+                    return at, reason
                 yield from self._take(batch, at)
                 position = at + batch.size_bytes
                 self.progress(position)
@@ -242,7 +246,7 @@ class LogCheck:
         if found is not None:
             yield self._hole(position, found, reason or "the batch passes the end of the file")
             return found
-        if facts.is_last and not self.was_clean:
+        if facts.is_last and not (self.was_clean or self.is_refused):
             yield self._torn_end(position, reason)
         else:
             yield self._lost_end(position, reason or "an incomplete batch")
@@ -269,6 +273,8 @@ class LogCheck:
             f"{_RESTORE}; without one, reading goes on at offset {self.end_offset}, the next"
             " segment, and a truncation would lose that, too"
             if is_bounded
+            else f"{_RESTORE}; no opening for writing cuts it"
+            if self.is_refused
             else f"{_RESTORE}; without one, opening for writing cuts the file at {position}"
         )
         last = facts.size_bytes - 1

@@ -52,6 +52,7 @@ class PartitionPlace:
         recorded: What is recorded of the log's end.
         log_start: Log start offset of the directory's checkpoint, 0 where it has none.
         options: How to work.
+        is_refused: Whether an opening for writing refuses the partition, and so cuts nothing.
     """
 
     fs: FileSystem
@@ -64,6 +65,7 @@ class PartitionPlace:
     recorded: RecordedEnd
     log_start: int
     options: CheckOptions
+    is_refused: bool = False
 
     def path(self, name: str) -> str:
         """Path of a file in the partition's directory."""

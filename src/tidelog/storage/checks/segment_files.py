@@ -89,6 +89,7 @@ class SegmentCheck:
             self.course,
             end_offset=self.end_offset,
             was_clean=self.place.was_clean,
+            is_refused=self.place.is_refused,
             body_check=self.place.options.body_check,
             progress=progress,
         )

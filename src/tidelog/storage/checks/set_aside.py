@@ -28,7 +28,7 @@ from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.handles import FilePool, MapCache, walk_file
 from tidelog.storage.loading import file_names, list_bases, states_at
 from tidelog.storage.log_end import RecordedEnd, damaged, sound_batches
-from tidelog.storage.resync import next_sound_batch
+from tidelog.storage.resync import PATIENT_LIMIT, TooManyPlaces, find_sound_batch
 from tidelog.storage.segment import SegmentContext
 from tidelog.storage.tail import TailSegment, judge_tail
 from tidelog.storage.trust import fingerprint
@@ -64,6 +64,7 @@ class Parting:
         end: Position behind it, where the first sound batch lies or the file ends.
         next_offset: First offset that is lost.
         resumes_at: Offset at which the log goes on, in a segment of its own.
+        is_searched: Whether all places that look like batches were looked at.
     """
 
     path: str
@@ -72,6 +73,7 @@ class Parting:
     end: int
     next_offset: int
     resumes_at: int
+    is_searched: bool = True
 
     @property
     def aside_path(self) -> str:
@@ -83,6 +85,8 @@ class Parting:
         if self.resumes_at > self.next_offset:
             last = self.resumes_at - 1
             lost = f"{lost}, offsets {self.next_offset} to {last} are lost"
+        if not self.is_searched:
+            lost = f"{lost}; too many places look like batches: sound ones may be in these bytes"
         return (
             f"--repair keeps what is sound before and behind, and sets bytes {self.start} to"
             f" {self.end - 1} aside in {self.aside_path}: {lost}"
@@ -99,14 +103,25 @@ def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> 
     base, start, expected = parsed[0], damage.position, damage.offset
     file = context.pool.get(damage.path)
     size = file.size()
-    found = next_sound_batch(file, start + 1, size, base_offset=base, next_offset=expected)
+    found, is_searched = None, True
+    try:
+        found = find_sound_batch(
+            file,
+            start + 1,
+            size,
+            base_offset=base,
+            next_offset=expected,
+            candidate_limit=PATIENT_LIMIT,
+        )
+    except TooManyPlaces:
+        is_searched = False
     if found is not None:
         batch = next(batch for _, batch in walk_file(file, damage.path, found, size))
         return Parting(damage.path, base, start, found, expected, first_known_offset(batch))
     behind = min((each for each in list_bases(context) if each > base), default=None)
     if behind is None:
         behind = max(recorded.recovery_point, expected)
-    return Parting(damage.path, base, start, size, expected, behind)
+    return Parting(damage.path, base, start, size, expected, behind, is_searched)
 
 
 def set_aside(
