@@ -120,6 +120,17 @@ class Broker(Closing):
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
+    def run_due(self) -> int:
+        """Run every timer that is due by the broker's clock, and return their number.
+
+        For a clock that a test moves (`ManualClock`): the broker itself looks at its timers by
+        real time, and sees a moved clock at its next look.
+
+        Raises:
+            Closed: The broker was closed.
+        """
+        return self.call(lambda node: node.timers.run_due())
+
     def close(self) -> None:
         """Close connections and directory: a clean stop. Closing twice is fine.
 

@@ -1,0 +1,65 @@
+"""Which script plays which API: its requests in one version, on a broker of the API's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tests.corpus.exchanges.batches import batch
+from tests.corpus.exchanges.session import NOW_MS, Stage
+
+Play: TypeAlias = Callable[[Stage, int], None]
+Prepare: TypeAlias = Callable[[Stage], None]
+FLIGHTS: Final = "flights"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is there before, and what is asked in each version.
+
+    Attributes:
+        play: Asks in one version: a normal, a refused and an edge request at least.
+        prepare: Makes what is there before the first version.
+        settings: The broker's, beside those of every stage.
+    """
+
+    play: Play
+    prepare: Prepare
+    settings: Mapping[str, str]
+
+
+SCRIPTS: Final[dict[str, Script]] = {}
+
+
+def flights(stage: Stage) -> None:
+    """A topic of two partitions with five records in the first one."""
+    stage.create_topic(FLIGHTS)
+    append(stage, FLIGHTS, batch(NOW_MS - 2000))
+    append(stage, FLIGHTS, batch(NOW_MS - 1000, (b"three", None, b"five")))
+
+
+def append(stage: Stage, topic: str, records: bytes, partition: int = 0) -> None:
+    """Append a batch, which is not kept."""
+    part = {"index": partition, "records": records}
+    produced = stage.main.quiet(
+        "produce",
+        9,
+        {
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [{"name": topic, "partition_data": [part]}],
+        },
+    )
+    assert "'error_code': 0" in str(produced), produced
+
+
+def script(
+    api: str, prepare: Prepare = flights, settings: Mapping[str, str] | None = None
+) -> Callable[[Play], Play]:
+    """Enter a function as an API's script."""
+
+    def enter(play: Play) -> Play:
+        assert api not in SCRIPTS, api
+        SCRIPTS[api] = Script(play, prepare, settings or {})
+        return play
+
+    return enter

@@ -1,0 +1,23 @@
+"""The scripts of all APIs, by family."""
+
+from tests.corpus.exchanges.scripts import (
+    cluster,
+    configs,
+    groups,
+    offsets,
+    records,
+    shares,
+    topics,
+    transactions,
+)
+
+__all__ = [
+    "cluster",
+    "configs",
+    "groups",
+    "offsets",
+    "records",
+    "shares",
+    "topics",
+    "transactions",
+]

@@ -1,0 +1,59 @@
+"""Requests and responses of a broker as bytes, with what they mean beside them.
+
+Each API that a broker announces is asked in each version (`exchanges.scripts`), and sessions tell
+what comes of several requests together (`exchanges.sessions`). The broker has a clock that only the
+script moves, and random numbers that don't depend on what else was drawn (`exchanges.session`).
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.corpus.book import Entry
+from tests.corpus.exchanges.apis import announced, play_apis
+from tests.corpus.exchanges.session import Stage
+from tests.corpus.exchanges.sessions import (
+    clocks,
+    control,
+    damage,
+    frames,
+    groups,
+    legacy,
+    log_ins,
+    quotas,
+    rights,
+    times,
+    transactions,
+)
+
+SESSIONS = {
+    "clocks": clocks.play,
+    "control": control.play,
+    "damage": damage.play,
+    "frames": frames.play,
+    "groups": groups.play,
+    "legacy": legacy.play,
+    "log-ins": log_ins.play,
+    "quotas": quotas.play,
+    "times": times.play,
+    "transactions": transactions.play,
+}
+
+
+def play(home: Path) -> Iterator[Entry]:
+    """Ask everything, in each version and by each identity."""
+    logging.getLogger("tidelog").addHandler(logging.NullHandler())
+    served = announced(home / "announced")
+    rows = [f"{api}: {first} to {last}" for api, (first, last) in sorted(served.items())]
+    yield Entry("wire/announced/apis", "\n".join(rows))
+    for api, stage in play_apis(home, served):
+        yield from _entries(api, stage)
+    for name, session in SESSIONS.items():
+        yield from _entries(f"session-{name}", session(home / name))
+    for stage in rights.play(home / "rights", served):
+        yield from _entries("session-rights", stage)
+
+
+def _entries(page: str, stage: Stage) -> Iterator[Entry]:
+    for chapter, said in stage.chapters.items():
+        yield Entry(f"wire/{page}/{chapter}", "\n".join(said))
