@@ -11,6 +11,7 @@ from tests.server.raw import RawClient
 from tests.waiting import PATIENCE_S
 
 import tidelog
+from tidelog.env import Env, ManualClock
 from tidelog.errors import Closed, ConfigError, DirectoryLocked, InvalidRequest
 from tidelog.protocol.messages import METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -57,6 +58,24 @@ def test_a_topic_of_the_broker_s_own_is_created_by_asking_as_its_keeper_makes_it
     assert info is not None
     assert "segment.bytes" in info.given
     assert "min.insync.replicas" not in info.given
+
+
+def test_run_due_closes_connections_that_are_idle_by_a_moved_clock() -> None:
+    clock = ManualClock(1_700_000_000_000)
+    settings = {"connections.max.idle.ms": 60_000}
+    asked = MetadataRequest(topics=[])
+    with tidelog.broker(settings=settings, env=Env(clock=clock)) as running:
+        with RawClient(running.bootstrap_servers) as client:
+            client.ask(METADATA, 9, asked)
+            clock.advance(59_999)
+            running.run_due()
+            client.ask(METADATA, 9, asked)
+            clock.advance(60_001)
+            assert running.run_due() >= 1
+            with pytest.raises(ConnectionError):
+                client.receive()
+    with pytest.raises(Closed, match="the broker is closed"):
+        running.run_due()
 
 
 def test_several_run_in_one_process() -> None:

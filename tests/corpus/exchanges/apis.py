@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.corpus.exchanges import scripts
 from tests.corpus.exchanges.registry import SCRIPTS
+from tests.corpus.exchanges.scripts import FAMILIES
 from tests.corpus.exchanges.session import Stage
 
-assert scripts  # importing them has entered them
+assert FAMILIES  # importing them has entered their scripts
 
 
 def announced(home: Path) -> dict[str, tuple[int, int]]:

@@ -69,7 +69,9 @@ def batch(
     return _FRONT.pack(0, len(body) + 9, -1, 2, calc_crc32c(body)) + body
 
 
-def old_set(magic: int, messages: Iterable[tuple[bytes | None, bytes | None]], time_ms: int) -> bytes:
+def old_set(
+    magic: int, messages: Iterable[tuple[bytes | None, bytes | None]], time_ms: int
+) -> bytes:
     """Return a message set of format 0 or 1."""
     made = bytearray()
     for number, pair in enumerate(messages):

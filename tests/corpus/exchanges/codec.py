@@ -224,11 +224,19 @@ def decode(message: Message, given: bytes) -> Tree:
     return tree
 
 
+def given_names(value: Value) -> set[str]:
+    """Return the names that a tree gives values to, but for unknown tagged fields."""
+    if isinstance(value, dict):
+        inner = (given_names(each) for name, each in value.items() if name != TAGS)
+        return ({*value} - {TAGS}).union(*inner)
+    if isinstance(value, list):
+        return set[str]().union(*map(given_names, value))
+    return set()
+
+
 def names(fields: Iterable[Field]) -> set[str]:
     """Return the names of all fields, at any depth."""
     found = set[str]()
     for field in fields:
         found |= {field.name} | names(field.fields)
     return found
-
-

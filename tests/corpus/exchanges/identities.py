@@ -1,22 +1,25 @@
-"""Who talks to a secured broker: certificates, passwords, tokens; connections that have logged in."""
+"""Clients of a secured broker: certificates, passwords, tokens, connections that have logged in."""
 
 import base64
 import hashlib
 import hmac
 import json
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from tests.corpus.exchanges.session import ADVERTISED, NOW_MS, Line
+from tests.corpus.exchanges.line import Line
+from tests.corpus.exchanges.session import ADVERTISED, NOW_MS
 from tests.corpus.exchanges.values import Tree, data
 from tests.server.certificates import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PASSWORD: Final = "correct horse"
 # Users of PLAIN. ANONYMOUS comes by the listener PLAINTEXT and may do everything.

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tests.corpus.exchanges.batches import batch
 from tests.corpus.exchanges.session import NOW_MS, Stage
+
+if TYPE_CHECKING:
+    from tests.corpus.exchanges.values import Tree
 
 Play: TypeAlias = Callable[[Stage, int], None]
 Prepare: TypeAlias = Callable[[Stage], None]
@@ -39,7 +42,7 @@ def flights(stage: Stage) -> None:
 
 def append(stage: Stage, topic: str, records: bytes, partition: int = 0) -> None:
     """Append a batch, which is not kept."""
-    part = {"index": partition, "records": records}
+    part: Tree = {"index": partition, "records": records}
     produced = stage.main.quiet(
         "produce",
         9,

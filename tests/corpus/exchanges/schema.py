@@ -12,8 +12,9 @@ from importlib import import_module
 from typing import Final, Literal, get_args, get_origin
 from uuid import UUID
 
-from kio.schema.index import api_key_map
+from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
+from tests.corpus.exchanges.codec import names
 from tests.corpus.exchanges.old_schemas import OLD
 from tests.corpus.exchanges.values import Field, Message, Value
 
@@ -33,6 +34,7 @@ _EMPTY: Final[dict[str, Value]] = {
     "uuid": UUID(int=0),
     "bool": False,
     "float64": 0.0,
+    "struct": {},
 }
 _MS: Final = dt.timedelta(milliseconds=1)
 
@@ -59,6 +61,15 @@ def message(key: int, version: int, side: Side) -> Message:
     classes = [each for each in vars(module).values() if isinstance(each, type)]
     (found,) = (each for each in classes if getattr(each, "__type__", None) is kind)
     return Message(_fields(found), flexible=found.__flexible__)  # type: ignore[attr-defined]
+
+
+@cache
+def known_names(key: int) -> frozenset[str]:
+    """Return the names of all fields that requests of an API have in any version."""
+    versions = set(schema_name_map[api_key_map[key]])
+    versions |= {version for old, version, _ in OLD if old == key}
+    found = (message(key, version, "request").fields for version in versions)
+    return frozenset[str]().union(*map(names, found))
 
 
 def _fields(owner: object) -> tuple[Field, ...]:
@@ -97,14 +108,9 @@ def _default(
     found = given.default
     if isinstance(found, dt.timedelta):
         return found // _MS
-    if isinstance(found, bool | str | bytes):
-        return found
-    if isinstance(found, int):
-        return int(found)
+    if isinstance(found, bool | int | str | bytes):
+        return int(found) if type(found) not in {bool, str, bytes} else found
     if is_array:
         return None if found is None else []
-    if kind == "struct":
-        return None if nullable else {}
-    if found is None and kind in {"string", "bytes"}:
-        return None
-    return _EMPTY.get(kind, 0)
+    is_null = nullable if kind == "struct" else found is None and kind in {"string", "bytes"}
+    return None if is_null else _EMPTY.get(kind, 0)

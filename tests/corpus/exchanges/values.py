@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-Value: TypeAlias = (
-    "None | bool | int | float | str | bytes | UUID | list[Value] | dict[str, Value]"
-)
+Value: TypeAlias = "bool | int | float | str | bytes | UUID | list[Value] | dict[str, Value] | None"
 Tree: TypeAlias = dict[str, Value]
 
 

@@ -11,13 +11,4 @@ from tests.corpus.exchanges.scripts import (
     transactions,
 )
 
-__all__ = [
-    "cluster",
-    "configs",
-    "groups",
-    "offsets",
-    "records",
-    "shares",
-    "topics",
-    "transactions",
-]
+FAMILIES = (cluster, configs, groups, offsets, records, shares, topics, transactions)

@@ -2,8 +2,9 @@
 
 from uuid import UUID
 
+from tests.corpus.exchanges.line import Line
 from tests.corpus.exchanges.registry import FLIGHTS, flights, script
-from tests.corpus.exchanges.session import ADVERTISED, Line, Stage
+from tests.corpus.exchanges.session import ADVERTISED, Stage
 from tests.corpus.exchanges.values import Tree, Value, text
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -82,7 +83,9 @@ def rule(
     return {**own, **whom, "operation": operation, "permission_type": permission, **more}
 
 
-def filtered(kind: int = ANY, name: str | None = None, *, pattern: int = ANY, **more: Value) -> Tree:
+def filtered(
+    kind: int = ANY, name: str | None = None, *, pattern: int = ANY, **more: Value
+) -> Tree:
     """A filter of rules."""
     own: Tree = {"resource_type_filter": kind, "resource_name_filter": name}
     whom: Tree = {"principal_filter": None, "host_filter": None}
@@ -230,5 +233,3 @@ def remove_raft_voter(stage: Stage, version: int) -> None:
     main.refused(api, version, tree(1, cluster_id="another"))
     main.edge(api, version, tree(0, cluster_id=_cluster_id(stage)))
     main.edge(api, version, tree(-1))
-
-

@@ -2,8 +2,9 @@
 
 import struct
 
+from tests.corpus.exchanges.line import Line
 from tests.corpus.exchanges.registry import FLIGHTS, flights, script
-from tests.corpus.exchanges.session import Line, Stage
+from tests.corpus.exchanges.session import Stage
 from tests.corpus.exchanges.values import Tree, Value, number, text
 
 MEMBER_ID_REQUIRED = 79

@@ -6,11 +6,17 @@ from tests.corpus.exchanges.registry import FLIGHTS, script
 from tests.corpus.exchanges.scripts.groups import member_of, ready
 from tests.corpus.exchanges.scripts.records import NOWHERE, topic_of
 from tests.corpus.exchanges.session import Stage
-from tests.corpus.exchanges.values import Tree, Value
+from tests.corpus.exchanges.values import Tree, Value, shown
 
 
 def committed(
-    stage: Stage, group: str, offset: int, topic: str = FLIGHTS, *, partition: int = 0, **more: Value
+    stage: Stage,
+    group: str,
+    offset: int,
+    topic: str = FLIGHTS,
+    *,
+    partition: int = 0,
+    **more: Value,
 ) -> Tree:
     """An OffsetCommit request of nobody in particular, unless it says who."""
     part: Tree = {
@@ -32,9 +38,9 @@ def offset_commit(stage: Stage, version: int) -> None:
     nobody: Tree = {"generation_id_or_member_epoch": 1, "member_id": "nobody"}
     lonely = f"l{version}"
     main.normal(api, version, committed(stage, lonely, 2))
-    main.normal(api, version, committed(stage, group, 3, **who))
-    main.refused(api, version, committed(stage, group, 3, **wrong))
-    main.refused(api, version, committed(stage, group, 3, **nobody))
+    main.normal(api, version, {**committed(stage, group, 3), **who})
+    main.refused(api, version, {**committed(stage, group, 3), **wrong})
+    main.refused(api, version, {**committed(stage, group, 3), **nobody})
     main.refused(api, version, committed(stage, group, 3))
     main.refused(api, version, committed(stage, lonely, 3, NOWHERE))
     main.refused(api, version, committed(stage, lonely, 3, partition=8))
@@ -116,7 +122,7 @@ def find_coordinator(stage: Stage, version: int) -> None:
         main.normal(api, version, tree("t", 1))
         main.refused(api, version, tree("g", 7))
         main.refused(api, version, tree("no share key", 2))
-        main.edge(api, version, tree(f"g:{stage.topics[FLIGHTS]}:0", 2))
+        main.edge(api, version, tree(f"g:{shown(stage.topics[FLIGHTS])}:0", 2))
     main.refused(api, version, tree("x" * 32_767))
     main.edge(api, version, tree(""))
     main.edge(api, version, {"coordinator_keys": ["a", "b", "a"], "key": "é"})

@@ -9,7 +9,8 @@ from tests.corpus.exchanges.session import NOW_MS, Stage
 from tests.corpus.exchanges.values import Tree, Value, number
 
 NOWHERE = "nowhere"
-OWN_TAG = "10000"
+# The tagged field of ours that asks for append times.
+WITH_TIMES: Value = {"10000": b"\1"}
 
 
 def topic_of(stage: Stage, name: str = FLIGHTS, key: str = "name") -> Tree:
@@ -112,7 +113,7 @@ def fetch(stage: Stage, version: int) -> None:
     if version >= 7:
         _session(stage, version)
     if version >= 12:
-        main.edge("fetch", version, fetched(stage, 0, **{TAGS: {OWN_TAG: b"\1"}}))
+        main.edge("fetch", version, {**fetched(stage, 0), TAGS: WITH_TIMES})
         main.edge("fetch", version, fetched(stage, 0, cluster_id="another"))
 
 

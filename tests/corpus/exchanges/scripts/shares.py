@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from tests.corpus.exchanges.registry import FLIGHTS, append, script
 from tests.corpus.exchanges.batches import batch
+from tests.corpus.exchanges.registry import FLIGHTS, append, script
 from tests.corpus.exchanges.scripts.groups import member_of, ready
 from tests.corpus.exchanges.scripts.records import NOWHERE
 from tests.corpus.exchanges.session import NOW_MS, Stage
@@ -62,9 +62,7 @@ def opened(stage: Stage, group: str, member: str = MEMBER) -> None:
     asked: Tree = sharing(group, member, number(answer, "member_epoch"))
     stage.main.until("share_group_heartbeat", 1, asked, "error_code", to=0)
     states: Tree = {
-        "groups": [
-            {"group_id": group, "topics": [{"topic_name": FLIGHTS, "partitions": [0, 1]}]}
-        ]
+        "groups": [{"group_id": group, "topics": [{"topic_name": FLIGHTS, "partitions": [0, 1]}]}]
     }
     path = ("groups", 0, "topics", 0, "partitions", 1, "error_code")
     stage.main.until("describe_share_group_offsets", 0, states, *path, to=0)

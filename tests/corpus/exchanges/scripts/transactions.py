@@ -1,13 +1,15 @@
 """Scripts of producers' ids and of transactions."""
 
 from tests.corpus.exchanges.batches import TRANSACTIONAL, batch
+from tests.corpus.exchanges.line import Line
 from tests.corpus.exchanges.registry import FLIGHTS, script
 from tests.corpus.exchanges.scripts.groups import ready
 from tests.corpus.exchanges.scripts.records import NOWHERE, produced
-from tests.corpus.exchanges.session import NOW_MS, Line, Stage
+from tests.corpus.exchanges.session import NOW_MS, Stage
 from tests.corpus.exchanges.values import Tree, Value, number
 
 TIMEOUT_MS = 60_000
+
 
 def prepared(stage: Stage) -> None:
     """Records, and coordinators that have made their topics."""
@@ -15,10 +17,12 @@ def prepared(stage: Stage) -> None:
     asked: Tree = {"key": "t", "key_type": 1}
     stage.main.until("find_coordinator", 1, asked, "error_code", to=0)
 
+
 def beginning(name: str | None, timeout_ms: int = TIMEOUT_MS, **more: Value) -> Tree:
     """An InitProducerId request."""
     own: Tree = {"transactional_id": name, "transaction_timeout": timeout_ms}
     return {**own, "producer_id": -1, "producer_epoch": -1, **more}
+
 
 def producer_of(line: Line, name: str) -> tuple[int, int]:
     """A transactional producer's id and epoch; not kept."""
@@ -27,10 +31,12 @@ def producer_of(line: Line, name: str) -> tuple[int, int]:
     assert number(given, "error_code") == 0, given
     return number(given, "producer_id"), number(given, "producer_epoch")
 
+
 def owner(name: str, producer: tuple[int, int]) -> Tree:
     """The fields that say whose a transaction is."""
     producer_id, epoch = producer
     return {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch}
+
 
 def added(
     name: str, producer: tuple[int, int], *partitions: int, topic: str = FLIGHTS, **more: Value
@@ -46,6 +52,7 @@ def added(
         "transactions": [one],
     }
 
+
 def written(
     stage: Stage, name: str, producer: tuple[int, int], *, sequence: int = 0, version: int = 9
 ) -> Tree:
@@ -53,9 +60,11 @@ def written(
     made = batch(NOW_MS, producer=(*producer, sequence), attributes=TRANSACTIONAL)
     return {**produced(stage, made), "transactional_id": name}
 
+
 def ended(name: str, producer: tuple[int, int], *, committed: bool) -> Tree:
     """An EndTxn request."""
     return {**owner(name, producer), "committed": committed}
+
 
 def started(stage: Stage, name: str) -> tuple[int, int]:
     """A transaction with a batch in it; not kept."""
@@ -65,11 +74,13 @@ def started(stage: Stage, name: str) -> tuple[int, int]:
     assert number(produced_, "responses", 0, "partition_responses", 0, "error_code") == 0
     return producer
 
+
 def finished(stage: Stage, name: str, state: str) -> None:
     """Wait until a transaction is in a state."""
     tree: Tree = {"transactional_ids": [name]}
     path = ("transaction_states", 0, "transaction_state")
     stage.main.until("describe_transactions", 0, tree, *path, to=state)
+
 
 @script("init_producer_id", prepared)
 def init_producer_id(stage: Stage, version: int) -> None:
@@ -84,10 +95,11 @@ def init_producer_id(stage: Stage, version: int) -> None:
         "producer_id": number(given, "producer_id"),
         "producer_epoch": number(given, "producer_epoch"),
     }
-    main.edge(api, version, beginning(name, **{**own, "producer_epoch": 1}))
-    main.refused(api, version, beginning(name, **{**own, "producer_epoch": 9}))
+    main.edge(api, version, {**beginning(name), **own, "producer_epoch": 1})
+    main.refused(api, version, {**beginning(name), **own, "producer_epoch": 9})
     main.edge(api, version, beginning(name, producer_id=77, producer_epoch=0))
     main.edge(api, version, beginning(name, producer_id=-1, producer_epoch=3))
+
 
 @script("add_partitions_to_txn", prepared)
 def add_partitions_to_txn(stage: Stage, version: int) -> None:
@@ -108,6 +120,7 @@ def add_partitions_to_txn(stage: Stage, version: int) -> None:
     main.quiet("end_txn", 3, ended(name, producer, committed=False))
     finished(stage, name, "CompleteAbort")
 
+
 @script("add_offsets_to_txn", prepared)
 def add_offsets_to_txn(stage: Stage, version: int) -> None:
     main, api, name = stage.main, "add_offsets_to_txn", f"t{version}"
@@ -118,6 +131,7 @@ def add_offsets_to_txn(stage: Stage, version: int) -> None:
     main.refused(api, version, {**owner("", producer), "group_id": "g"})
     main.edge(api, version, {**owner(name, producer), "group_id": ""})
     main.edge(api, version, {**owner(name, producer), "group_id": "g"})
+
 
 @script("txn_offset_commit", prepared)
 def txn_offset_commit(stage: Stage, version: int) -> None:
@@ -149,6 +163,7 @@ def txn_offset_commit(stage: Stage, version: int) -> None:
     asked: Tree = {"group_id": group, "topics": None, "require_stable": True}
     main.ask("offset_fetch", 7, asked, "what was committed")
 
+
 @script("end_txn", prepared)
 def end_txn(stage: Stage, version: int) -> None:
     main, api, name = stage.main, "end_txn", f"t{version}"
@@ -166,6 +181,7 @@ def end_txn(stage: Stage, version: int) -> None:
     finished(stage, name, "CompleteAbort" if version >= 5 else "CompleteCommit")
     empty = f"e{version}"
     main.edge(api, version, ended(empty, producer_of(main, empty), committed=True))
+
 
 @script("write_txn_markers", prepared)
 def write_txn_markers(stage: Stage, version: int) -> None:
@@ -185,6 +201,7 @@ def write_txn_markers(stage: Stage, version: int) -> None:
     main.edge(api, version, tree(producer))
     main.edge(api, version, {"markers": []})
 
+
 @script("describe_producers", prepared)
 def describe_producers(stage: Stage, version: int) -> None:
     def tree(*partitions: int, topic: str = FLIGHTS) -> Tree:
@@ -198,6 +215,7 @@ def describe_producers(stage: Stage, version: int) -> None:
     main.edge(api, version, tree(1))
     main.edge(api, version, {"topics": []})
 
+
 def _states(stage: Stage) -> None:
     prepared(stage)
     started(stage, "open")
@@ -210,6 +228,7 @@ def _states(stage: Stage) -> None:
         finished(stage, name, state)
     producer_of(stage.main, "empty")
 
+
 @script("describe_transactions", _states)
 def describe_transactions(stage: Stage, version: int) -> None:
     main, api = stage.main, "describe_transactions"
@@ -218,6 +237,7 @@ def describe_transactions(stage: Stage, version: int) -> None:
     main.refused(api, version, {"transactional_ids": ["none", ""]})
     main.edge(api, version, {"transactional_ids": []})
     main.edge(api, version, {"transactional_ids": ["open", "open"]})
+
 
 @script("list_transactions", _states)
 def list_transactions(stage: Stage, version: int) -> None:
@@ -233,4 +253,3 @@ def list_transactions(stage: Stage, version: int) -> None:
     main.edge(api, version, tree([], producer_id_filters=[1, 99]))
     main.edge(api, version, tree([], duration_filter=1000))
     main.edge(api, version, tree([], transactional_id_pattern="[ko].*"))
-

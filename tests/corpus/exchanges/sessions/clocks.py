@@ -4,9 +4,8 @@ from pathlib import Path
 
 from tests.corpus.exchanges.batches import batch
 from tests.corpus.exchanges.codec import TAGS
-from tests.corpus.exchanges.scripts.records import OWN_TAG, fetched, produced, searched
+from tests.corpus.exchanges.scripts.records import WITH_TIMES, fetched, produced, searched
 from tests.corpus.exchanges.session import NOW_MS, Stage
-from tests.corpus.exchanges.values import Value
 
 HOUR_MS = 3_600_000
 TOPICS = {
@@ -16,7 +15,6 @@ TOPICS = {
     "exposed": {"tidelog_expose_append_time": "true"},
     "coarse": {"tidelog_append_time_granularity_ms": "1000", "tidelog_lookup_clock": "append"},
 }
-WITH_TIMES: Value = {OWN_TAG: b"\1"}
 
 
 def play(home: Path) -> Stage:
@@ -49,7 +47,7 @@ def _looked_up(stage: Stage, topic: str) -> None:
         main.ask("list_offsets", 7, searched(time, topic=topic))
     main.ask("list_offsets", 7, searched(NOW_MS + 10 * HOUR_MS, topic=topic))
     main.ask("fetch", 12, fetched(stage, 0, topic))
-    main.ask("fetch", 12, fetched(stage, 3, topic, **{TAGS: WITH_TIMES}), "with append times")
+    main.ask("fetch", 12, {**fetched(stage, 3, topic), TAGS: WITH_TIMES}, "with append times")
     main.ask("fetch", 4, fetched(stage, 2, topic), "in an old version")
 
 
@@ -60,7 +58,7 @@ def _run_back(stage: Stage) -> None:
     for topic in ("append", "stamped", "exposed"):
         made = batch(NOW_MS - HOUR_MS, [b"back"])
         stage.main.ask("produce", 9, produced(stage, made, topic))
-        stage.main.ask("fetch", 12, fetched(stage, 10, topic, **{TAGS: WITH_TIMES}))
+        stage.main.ask("fetch", 12, {**fetched(stage, 10, topic), TAGS: WITH_TIMES})
         stage.main.ask("list_offsets", 7, searched(NOW_MS - 10, topic=topic))
     stage.note("the wall clock is set an hour ahead")
     stage.clock.jump(stage.clock.now_ms() + 2 * HOUR_MS)

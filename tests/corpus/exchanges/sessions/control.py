@@ -66,7 +66,7 @@ class Channel:
 
     def _shown(self, given: bytes) -> str:
         text = given.decode("latin-1").replace(str(self._stage.home), HOME_SHOWN)
-        return ascii(text.replace(f'"pid": {os.getpid()}', f'"pid": {PROCESS_SHOWN}'))
+        return ascii(text.replace(f'"pid":{os.getpid()},', f'"pid":{PROCESS_SHOWN},'))
 
 
 def play(home: Path) -> Stage:

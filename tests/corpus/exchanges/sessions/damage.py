@@ -1,12 +1,15 @@
 """Damage: a flipped bit in a log, in front of others and at its end; files that are gone."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.corpus.exchanges.batches import batch
 from tests.corpus.exchanges.registry import append
 from tests.corpus.exchanges.scripts.records import fetched, produced, searched
 from tests.corpus.exchanges.session import NOW_MS, Stage
-from tests.corpus.exchanges.values import Tree, Value
+
+if TYPE_CHECKING:
+    from tests.corpus.exchanges.values import Tree, Value
 
 LOG = "00000000000000000000.log"
 CLEAN = ".kafka_cleanshutdown"

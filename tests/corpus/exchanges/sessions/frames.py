@@ -49,9 +49,9 @@ def play(home: Path) -> Stage:
             odd.length(size)
             odd.close()
         stage.chapter("pipelined")
-        first, second = stage.line("pipe"), {"topics": []}
+        pipe = stage.line("pipe")
         for version in (1, 4, 9):
-            first.send("metadata", version, {**second})
+            pipe.send("metadata", version, {"topics": []})
         for _ in range(3):
-            first.receive()
+            pipe.receive()
     return stage

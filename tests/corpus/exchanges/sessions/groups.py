@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.corpus.exchanges.line import Line
 from tests.corpus.exchanges.registry import FLIGHTS
 from tests.corpus.exchanges.scripts.groups import beating, begun, joining, ready, synced
 from tests.corpus.exchanges.scripts.offsets import committed
@@ -14,7 +15,7 @@ from tests.corpus.exchanges.scripts.shares import (
     parts_of,
     sharing,
 )
-from tests.corpus.exchanges.session import Line, Stage
+from tests.corpus.exchanges.session import Stage
 from tests.corpus.exchanges.values import Tree, Value, number, text
 
 SESSION_MS = 10_000
@@ -82,7 +83,7 @@ def _classic(stage: Stage) -> None:
 
 def _commit(stage: Stage, group: str, generation: int, member: str) -> Tree:
     own: Tree = {"generation_id_or_member_epoch": generation, "member_id": member}
-    return committed(stage, group, generation, **own)
+    return {**committed(stage, group, generation), **own}
 
 
 def _offsets(stage: Stage, group: str) -> None:
@@ -146,10 +147,10 @@ def _consumer(stage: Stage) -> None:
 
 def _commits(stage: Stage, group: str, epoch: int) -> None:
     own: Tree = {"generation_id_or_member_epoch": epoch, "member_id": "m1"}
-    stage.main.ask("offset_commit", 9, committed(stage, group, 3, **own))
+    stage.main.ask("offset_commit", 9, {**committed(stage, group, 3), **own})
     old: Tree = {"generation_id_or_member_epoch": epoch - 1, "member_id": "m1"}
-    stage.main.ask("offset_commit", 9, committed(stage, group, 4, **old), "of an old epoch")
-    stage.main.ask("offset_commit", 8, committed(stage, group, 4, **old), "of an old epoch")
+    stage.main.ask("offset_commit", 9, {**committed(stage, group, 4), **old}, "of an old epoch")
+    stage.main.ask("offset_commit", 8, {**committed(stage, group, 4), **old}, "of an old epoch")
 
 
 def _thrown_out(stage: Stage, group: str, epoch: int) -> None:
@@ -196,13 +197,21 @@ def _share(stage: Stage) -> None:
     stage.main.ask("share_group_describe", 1, {"group_ids": [group]})
     one.ask("share_fetch", 1, lent(stage, group, MEMBER, 0, max_records=2), "two records")
     two.ask("share_fetch", 1, lent(stage, group, OTHER, 0), "the others")
-    one.ask("share_acknowledge", 1, acknowledged(stage, group, MEMBER, 1, parts_of(stage, (0, 0, 1))))
-    one.ask("share_acknowledge", 1, acknowledged(stage, group, MEMBER, 2, parts_of(stage, (1, 1, 2))))
+    one.ask(
+        "share_acknowledge", 1, acknowledged(stage, group, MEMBER, 1, parts_of(stage, (0, 0, 1)))
+    )
+    one.ask(
+        "share_acknowledge", 1, acknowledged(stage, group, MEMBER, 2, parts_of(stage, (1, 1, 2)))
+    )
     two.ask("share_fetch", 1, lent(stage, group, OTHER, 1), "what was given back")
     stage.advance(30_001)
     one.ask("share_fetch", 1, lent(stage, group, MEMBER, 3), "what locks have let go")
-    two.ask("share_acknowledge", 1, acknowledged(stage, group, OTHER, 2, parts_of(stage, (1, 1, 1))))
-    one.ask("share_acknowledge", 1, acknowledged(stage, group, MEMBER, 4, parts_of(stage, (1, 2, 3))))
+    two.ask(
+        "share_acknowledge", 1, acknowledged(stage, group, OTHER, 2, parts_of(stage, (1, 1, 1)))
+    )
+    one.ask(
+        "share_acknowledge", 1, acknowledged(stage, group, MEMBER, 4, parts_of(stage, (1, 2, 3)))
+    )
     asked: Tree = {"groups": [{"group_id": group, "topics": None}]}
     stage.main.ask("describe_share_group_offsets", 1, asked)
     one.ask("share_fetch", 1, lent(stage, group, MEMBER, -1, topics=[]), "ends its session")

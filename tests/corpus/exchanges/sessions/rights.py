@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.corpus.exchanges.identities import AUTHORIZER, PASSWORD, USERS, listeners, logged_in
+from tests.corpus.exchanges.line import Stopped
 from tests.corpus.exchanges.registry import FLIGHTS, SCRIPTS, Script
 from tests.corpus.exchanges.scripts.cluster import (
     CLUSTER,
@@ -13,7 +14,7 @@ from tests.corpus.exchanges.scripts.cluster import (
     TOPIC,
     rule,
 )
-from tests.corpus.exchanges.session import Stage, Stopped
+from tests.corpus.exchanges.session import Stage
 from tests.corpus.exchanges.values import Tree, Value
 
 ALL = 2

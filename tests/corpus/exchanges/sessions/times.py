@@ -1,6 +1,7 @@
 """What comes by time: fetches that wait, retention, expiry, idle connections."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.corpus.exchanges.batches import batch
 from tests.corpus.exchanges.registry import append
@@ -8,7 +9,9 @@ from tests.corpus.exchanges.scripts.groups import ready
 from tests.corpus.exchanges.scripts.offsets import committed
 from tests.corpus.exchanges.scripts.records import fetched, produced, searched
 from tests.corpus.exchanges.session import NOW_MS, Stage
-from tests.corpus.exchanges.values import Tree
+
+if TYPE_CHECKING:
+    from tests.corpus.exchanges.values import Tree
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -46,6 +49,7 @@ def _waited(stage: Stage) -> None:
 def _retained(stage: Stage) -> None:
     stage.chapter("retained")
     stage.create_topic("aged", 1, retention_ms=str(10 * MINUTE_MS), segment_ms=str(MINUTE_MS))
+    stage.open_all()
     for number in range(4):
         made = batch(stage.clock.now_ms(), [b"%d" % number])
         stage.main.ask("produce", 9, produced(stage, made, "aged"))

@@ -1,0 +1,277 @@
+"""One connection to a broker. Each exchange is kept as bytes, with what they mean beside them."""
+
+import select
+import socket
+import ssl
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from tests.corpus.exchanges.batches import batch_lines
+from tests.corpus.exchanges.codec import Reader, Writer, decode, encode, given_names
+from tests.corpus.exchanges.schema import API_VERSIONS, api_key, api_name, known_names, message
+from tests.corpus.exchanges.values import Tree, Value, at, lines
+from tests.waiting import PATIENCE_S, until
+
+if TYPE_CHECKING:
+    from tests.corpus.exchanges.session import Stage
+
+_HEX_BYTES: Final = 32
+# The correlation id of requests that are not kept: they don't count.
+_QUIET: Final = 0
+
+
+class Stopped(Exception):
+    """A script was to end before its first normal request.
+
+    Attributes:
+        tree: That request.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__()
+        self.tree = tree
+
+
+class Line:
+    """One connection. What goes through it is kept in its stage, unless it is asked quietly."""
+
+    def __init__(
+        self,
+        stage: "Stage",
+        name: str,
+        port: int,
+        *,
+        listener: str | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name = name
+        self.listener = listener
+        self._stage = stage
+        self._place = ("127.0.0.1", port)
+        self._context = context
+        self._socket: socket.socket | None = None
+        self._correlation = 0
+        self._waiting: list[tuple[str, int, int]] = []
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            made = socket.create_connection(self._place, PATIENCE_S)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._context is not None:
+                made = self._context.wrap_socket(made, server_hostname="127.0.0.1")
+            self._socket = made
+        return self._socket
+
+    def close(self) -> None:
+        """End the connection; the next request opens a new one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._waiting.clear()
+
+    def move(self, port: int) -> None:
+        """Connect to another port from now on."""
+        self.close()
+        self._place = ("127.0.0.1", port)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def normal(self, api: str, version: int, tree: Tree) -> Tree:
+        """Keep a request that is answered without an error, and return its answer."""
+        return self._counted("normal", api, version, tree)
+
+    def refused(self, api: str, version: int, tree: Tree) -> Tree:
+        """Keep a request that is refused."""
+        return self._counted("refused", api, version, tree)
+
+    def edge(self, api: str, version: int, tree: Tree) -> Tree:
+        """Keep a request at the edge of what is allowed."""
+        return self._counted("edge", api, version, tree)
+
+    def _counted(self, kind: str, api: str, version: int, tree: Tree) -> Tree:
+        if kind == "normal":
+            if self._stage.stops:
+                raise Stopped(tree)
+            self._stage.asked.setdefault((api, version), (self.listener, tree))
+        return self.ask(api, version, tree, kind)
+
+    def ask(self, api: str, version: int, tree: Tree, words: str = "") -> Tree:
+        """Keep a request and its answer, and return it; empty where the connection was closed."""
+        self.send(api, version, tree, words)
+        return self.receive()
+
+    def send(self, api: str, version: int, tree: Tree, words: str = "") -> None:
+        """Keep a request; `receive` brings its answer."""
+        sent = self._request(api, version, tree)
+        masked = self._masked(api, tree)
+        self._title(f"{api} v{version}", words)
+        self._keep(">", self._frame(api, version, masked, self._correlation), masked)
+        self._give(sent)
+
+    def _masked(self, api: str, tree: Tree) -> Tree:
+        masked = self._stage.masked(api, tree)
+        assert isinstance(masked, dict)
+        return masked
+
+    def torn(self, api: str, version: int, tree: Tree) -> None:
+        """Keep a request whose last byte is missing, and what comes of it."""
+        self.close()
+        torn = self._request(api, version, tree)[4:-1]
+        shown_frame = self._frame(api, version, self._masked(api, tree), self._correlation)[4:-1]
+        self._title(f"{api} v{version}", "torn: without its last byte")
+        self._hexed(">", struct.pack(">i", len(shown_frame)) + shown_frame)
+        self._give(struct.pack(">i", len(torn)) + torn)
+        self._answer_of(api, version)
+        self.close()
+
+    def raw(self, given: bytes, words: str) -> None:
+        """The same on a connection of its own."""
+        self.close()
+        self.bare(given, words)
+        self.close()
+
+    def bare(self, given: bytes, words: str) -> None:
+        """Keep bytes in a frame without a header, as of log-ins before KIP-152, and the answer."""
+        self._title("bytes", words)
+        frame = struct.pack(">i", len(given)) + given
+        self._hexed(">", frame)
+        self._give(frame)
+        try:
+            self._hexed("<", self._take_frame())
+        except ConnectionError:
+            self._closed()
+
+    def quiet(self, api: str, version: int, tree: Tree) -> Tree:
+        """Ask without keeping anything: for what has to be there before, and for waiting."""
+        assert not self._waiting, self._waiting
+        self._connected().sendall(self._frame(api, version, tree, _QUIET))
+        return self._decoded(api, version, self._take_frame(), _QUIET)
+
+    def until(self, api: str, version: int, tree: Tree, *path: str | int, to: Value) -> None:
+        """Ask quietly until a field of the answer has a value: what a broker does by itself."""
+        found = until(lambda: at(self.quiet(api, version, tree), *path), lambda it: it == to)
+        assert found == to, (api, path, found)
+
+    def length(self, size: int) -> None:
+        """Keep the length of a frame that never comes, and what comes of it."""
+        self._title("bytes", f"a frame of {size}")
+        frame = struct.pack(">i", size)
+        self._hexed(">", frame)
+        self._give(frame + b"\0\3\0\0")
+        self.note_closed()
+
+    def note_closed(self) -> None:
+        """Wait for the broker to close the connection, and keep that."""
+        try:
+            self._hexed("<", self._take_frame())
+        except ConnectionError:
+            self._closed()
+
+    def no_answer(self, api: str, version: int, tree: Tree, words: str) -> None:
+        """Keep a request that is never answered (acks=0)."""
+        self.send(api, version, tree, words)
+        self._waiting.pop()
+
+    # -- bytes ---------------------------------------------------------------------------------
+
+    def _frame(self, api: str, version: int, tree: Tree, correlation: int) -> bytes:
+        odd = given_names(tree) - known_names(api_key(api))
+        assert not odd, f"{api} has no {odd} in any version"
+        found = message(api_key(api), version, "request")
+        writer = Writer(flexible=False)
+        writer.made += struct.pack(">hhi", api_key(api), version, correlation)
+        name = self.name.encode()
+        writer.made += struct.pack(">h", len(name)) + name
+        if found.flexible:
+            writer.made += b"\0"
+        body = bytes(writer.made) + encode(found, tree)
+        return struct.pack(">i", len(body)) + body
+
+    def _request(self, api: str, version: int, tree: Tree) -> bytes:
+        self._correlation += 1
+        self._waiting.append((api, version, self._correlation))
+        return self._frame(api, version, tree, self._correlation)
+
+    def _give(self, frame: bytes) -> None:
+        with suppress(ConnectionError):  # the broker has closed it: reading tells
+            self._connected().sendall(frame)
+
+    def _take(self, size: int) -> bytes:
+        made = bytearray()
+        while len(made) < size:
+            found = self._connected().recv(size - len(made))
+            if not found:
+                raise ConnectionError("the broker closed the connection")
+            made += found
+        return bytes(made)
+
+    def _take_frame(self) -> bytes:
+        head = self._take(4)
+        return head + self._take(int.from_bytes(head, "big"))
+
+    def note_silence(self) -> None:
+        """Keep whether there is an answer already."""
+        is_there = bool(select.select([self._connected()], [], [], 0)[0])
+        self._stage.note("an answer is there" if is_there else "no answer yet")
+
+    def receive(self) -> Tree:
+        """Keep the next answer, and return it; empty where the connection was closed."""
+        api, version, _ = self._waiting[0]
+        return self._answer_of(api, version)
+
+    def _answer_of(self, api: str, version: int) -> Tree:
+        try:
+            frame = self._take_frame()
+        except ConnectionError:
+            self._closed()
+            return {}
+        _, _, correlation = self._waiting.pop(0)
+        tree = self._decoded(api, version, frame, correlation)
+        same = self._answer_frame(api, version, tree, correlation)
+        assert same == frame, f"{api} v{version}: {frame.hex()} is read as {same.hex()}"
+        masked = self._masked(api, tree)
+        self._keep("<", self._answer_frame(api, version, masked, correlation), masked)
+        return tree
+
+    def _answer_version(self, api: str, version: int, frame: bytes) -> int:
+        """ApiVersions that a broker does not know are answered in version 0 (KIP-511)."""
+        unknown = api == api_name(API_VERSIONS) and frame[8:10] == b"\0\x23"
+        return 0 if unknown else version
+
+    def _decoded(self, api: str, version: int, frame: bytes, correlation: int) -> Tree:
+        version = self._answer_version(api, version, frame)
+        found = message(api_key(api), version, "response")
+        assert frame[4:8] == struct.pack(">i", correlation), frame[:8]
+        body = frame[8:]
+        if found.flexible and api_key(api) != API_VERSIONS:
+            assert Reader(body, flexible=True).varint() == 0
+            body = body[1:]
+        return decode(found, body)
+
+    def _answer_frame(self, api: str, version: int, tree: Tree, correlation: int) -> bytes:
+        known = api != api_name(API_VERSIONS) or tree.get("error_code") != 35
+        found = message(api_key(api), version if known else 0, "response")
+        head = struct.pack(">i", correlation)
+        if found.flexible and api_key(api) != API_VERSIONS:
+            head += b"\0"
+        body = head + encode(found, tree)
+        return struct.pack(">i", len(body)) + body
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    def _title(self, what: str, words: str) -> None:
+        self._stage.said.append(f"== {self.name}: {what}" + (f" {words}" if words else ""))
+
+    def _closed(self) -> None:
+        self._stage.said.append("< the broker closed the connection")
+        self.close()
+
+    def _hexed(self, mark: str, given: bytes) -> None:
+        for start in range(0, len(given), _HEX_BYTES):
+            self._stage.said.append(f"{mark} {given[start : start + _HEX_BYTES].hex()}")
+
+    def _keep(self, mark: str, frame: bytes, tree: Tree) -> None:
+        self._hexed(mark, frame)
+        self._stage.said += [f"{mark}   {each}" for each in lines(tree)]
+        self._stage.said += [f"{mark}   {each}" for each in batch_lines(tree)]
