@@ -64,16 +64,16 @@ def test_run_due_closes_connections_that_are_idle_by_a_moved_clock() -> None:
     clock = ManualClock(1_700_000_000_000)
     settings = {"connections.max.idle.ms": 60_000}
     asked = MetadataRequest(topics=[])
-    with tidelog.broker(settings=settings, env=Env(clock=clock)) as running:
-        with RawClient(running.bootstrap_servers) as client:
-            client.ask(METADATA, 9, asked)
-            clock.advance(59_999)
-            running.run_due()
-            client.ask(METADATA, 9, asked)
-            clock.advance(60_001)
-            assert running.run_due() >= 1
-            with pytest.raises(ConnectionError):
-                client.receive()
+    running = tidelog.broker(settings=settings, env=Env(clock=clock))
+    with running, RawClient(running.bootstrap_servers) as client:
+        client.ask(METADATA, 9, asked)
+        clock.advance(59_999)
+        running.run_due()
+        client.ask(METADATA, 9, asked)
+        clock.advance(60_001)
+        assert running.run_due() >= 1
+        with pytest.raises(ConnectionError):
+            client.receive()
     with pytest.raises(Closed, match="the broker is closed"):
         running.run_due()
 
