@@ -308,7 +308,9 @@ def as_time(given: object, name: str) -> object:
         return given
     ms = whole_ms(given, name, rounds_up=True, also="text as docs/time.md says")
     if not 0 <= ms <= INT64_MAX:
-        reason = "is negative" if ms < 0 else "lies beyond the times that a log can hold"
+        reason = (
+            "is negative; give 0 or more" if ms < 0 else "lies beyond the times that a log can hold"
+        )
         raise InvalidTime(str(ms), f"{name} {reason}")
     return ms
 
