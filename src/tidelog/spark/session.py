@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ from tidelog.spark.versions import check_session
 from tidelog.spark.worker_check import check_workers
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # With it Spark hands filters to the source; the source then has a reader that takes them.
@@ -39,8 +40,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 """
 _STDERR: Final = 2
-# What a worker's traceback says last of an error of ours.
-_OURS: Final = re.compile(r"^\s*(?:[\w.]*\btidelog\.[\w.]+)\.([A-Z]\w+): (.+)$", re.MULTILINE)
+# What Spark's message says of an error of ours: alone, or as the last line of a traceback.
+_OURS: Final = re.compile(r"(?:^|\s)(?:[\w.]*\btidelog\.[\w.]+)\.([A-Z]\w+): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +177,15 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
         job: The job's name, as the command has it.
         topics: Names of its topics or partitions.
     """
-    if is_connect(spark):
+    context: SparkContext | None = None
+    with suppress(Exception):  # each release of Spark Connect refuses it by another error
+        context = spark.sparkContext
+    if context is None:
         yield
         return
     names = sorted(set(map(str, topics)))
     more = len(names) - _TOPICS_SHOWN
     shown = ", ".join(names[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
     context.setJobDescription(f"tidelog {job}: {shown}")
     try:
