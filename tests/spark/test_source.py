@@ -274,8 +274,19 @@ def test_tables_of_the_catalog_are_refused(spark: "SparkSession", roots: dict[in
 def test_wrong_options_say_what_would_be_right(
     spark: "SparkSession", roots: dict[int, str], options: dict[str, str], said: str
 ) -> None:
-    with pytest.raises(Exception, match=said.replace("?", r"\?")):
+    with pytest.raises(Exception, match=said.replace("?", r"\?")) as raised:
         load(spark, roots[21], **options).count()
+    assert "Traceback" not in str(raised.value)
+
+
+def test_an_error_of_the_users_own_code_keeps_its_traceback(
+    spark: "SparkSession", roots: dict[int, str]
+) -> None:
+    from pyspark.sql.functions import udf
+
+    fails = udf(lambda value: value[1_000_000])
+    with pytest.raises(Exception, match=r"Traceback[\s\S]*IndexError"):
+        load(spark, roots[21]).select(fails("topic")).collect()
 
 
 def test_strict_is_about_records_without_a_time(

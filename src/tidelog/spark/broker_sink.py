@@ -19,6 +19,7 @@ from tidelog.spark.broker_markers import topic_key
 from tidelog.spark.broker_task import send
 from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
 from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
+from tidelog.spark.workers import sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,7 @@ class SentMessage(WriterCommitMessage):
         self.batch = batch
 
 
+@sentences_first
 class BrokerWriter(DataSourceArrowWriter):
     """A batch write; there is nothing to commit on the driver."""
 
@@ -72,6 +74,7 @@ class BrokerWriter(DataSourceArrowWriter):
         """Nothing: what a task has committed stays."""
 
 
+@sentences_first
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write; batches are told apart by the query's id and their number."""
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from tidelog.spark import sink_commit
 from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
 from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
-from tidelog.spark.workers import make_ready
+from tidelog.spark.workers import make_ready, sentences_first
 from tidelog.storage.attach import WriterVersion
 from tidelog.types import INT64_MAX
 
@@ -41,6 +41,7 @@ class StagedMessage(WriterCommitMessage):
         self.batch = batch
 
 
+@sentences_first
 class DirectoryWriter(DataSourceArrowWriter):
     """Stages in the workers, commits on the driver."""
 
@@ -87,6 +88,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         drop_staged(self._options, self._commit_id)
 
 
+@sentences_first
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     """The same for each batch of a streaming query; the driver's calls come in other processes."""
 

@@ -36,7 +36,7 @@ from tidelog.spark.stream_options import (
 )
 from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Task
 from tidelog.spark.versions import check_driver
-from tidelog.spark.workers import in_worker
+from tidelog.spark.workers import in_worker, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +51,7 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
+@sentences_first
 class TidelogSource(DataSource):
     """The data source `tidelog`. Refuses a Spark or a Java that it was not made for."""
 
@@ -119,6 +120,7 @@ class TaskPartition(InputPartition):
         self.task = task
 
 
+@sentences_first
 class TidelogReader(DataSourceReader):
     """Plans once on the driver, then reads tasks in the workers."""
 
@@ -146,6 +148,7 @@ class TidelogReader(DataSourceReader):
         return iter(()) if task is None else in_worker(task.read)
 
 
+@sentences_first
 class PushdownReader(TidelogReader):
     """The same, for sessions that hand filters over."""
 

@@ -38,7 +38,7 @@ from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json
 from tidelog.spark.stream_options import StreamOptions
 from tidelog.spark.tasks import Backend, Task
-from tidelog.spark.workers import in_worker
+from tidelog.spark.workers import in_worker, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +54,7 @@ class StreamPartition(InputPartition):
         self.task = task
 
 
+@sentences_first
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver, and reads their tasks in the workers."""
 
@@ -139,6 +140,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = None
 
 
+@sentences_first
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream that can't be: says why at the first question."""
 

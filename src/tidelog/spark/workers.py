@@ -12,16 +12,23 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from functools import cache, wraps
+from inspect import isfunction
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidelog.errors import MissingDependency
+from tidelog.errors import MissingDependency, TidelogError
 from tidelog.storage.kernel_cache import SOURCES, alone, choose_cache
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
+# Spark sets the first in the processes that it runs Python in, and reads the second where it makes
+# the message of an error; the process ends with that message.
+_RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+
+Class = TypeVar("Class", bound=type)
 
 
 def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.RecordBatch]":
@@ -51,10 +58,34 @@ def make_ready(*, to_write: bool = False) -> None:
 @contextmanager
 def worker_errors() -> Iterator[None]:
     """MissingDependency for what can't be imported within, with the Python that lacks it."""
+    with sentence_first():
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            raise missing(error.name or str(error)) from error
+
+
+@contextmanager
+def sentence_first() -> Iterator[None]:
+    """Let Spark's message of an error of ours begin with its sentence, without our traceback.
+
+    Errors of other types, which may be faults of the code, keep theirs.
+    """
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise missing(error.name or str(error)) from error
+    except TidelogError:
+        name, value = _RUNTIME
+        if os.environ.get(name) == value:
+            os.environ[_HIDE_TRACEBACK] = "1"
+        raise
+
+
+def sentences_first(kind: Class) -> Class:
+    """Class decorator that applies `sentence_first` to the methods that Spark calls."""
+    for name, member in list(vars(kind).items()):
+        if isfunction(member) and not name.startswith("_"):
+            setattr(kind, name, wraps(member)(sentence_first()(member)))
+    return kind
 
 
 def missing(name: str) -> MissingDependency:

@@ -53,6 +53,7 @@ def test_a_connect_server_has_its_own_driver(tmp_path: Path) -> None:
             "x\ntidelog.spark.jobs.checks.TargetLoses: t at d: all\n",
             ("TargetLoses", "t at d: all"),
         ),
+        ("[A] Failed: tidelog.errors.InvalidRequest: no b\n SQLSTATE", ("InvalidRequest", "no b")),
         ("java.lang.OutOfMemoryError: heap", None),
         ("see tidelog.errors for more", None),
     ],
