@@ -114,7 +114,7 @@ def test_what_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     assert (code, "a whole number >= 1" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--config", str(tmp_path / "nothing"))
     told = f"tidelog: --config {tmp_path}/nothing: No such file or directory\n"
-    assert (code, message) == (ExitCode.ERROR, told)
+    assert (code, message) == (ExitCode.USAGE, told)
     code, message = refused("--set", f"log.dirs={tmp_path}/a,{tmp_path}/b")
     assert (code, "a broker here has one" in message) == (ExitCode.USAGE, True)
     assert not (tmp_path / "data").exists()

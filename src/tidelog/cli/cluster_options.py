@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from shlex import quote
 from typing import Final, TypeVar
 
 import click
@@ -79,6 +80,16 @@ class Place:
 
     data: str | None = None
     access: Access | None = None
+
+    @property
+    def words(self) -> str:
+        """The options that name it, for a command that a message advises: ` --bootstrap h:9092`."""
+        access = self.access
+        if access is None:
+            given = {"--data": self.data}
+        else:
+            given = {"--bootstrap": access.bootstrap, "--command-config": access.command_config}
+        return "".join(f" {name} {quote(text)}" for name, text in given.items() if text)
 
 
 def place_options(command: _Function) -> Callable[..., object]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.cli import output
 from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Place
 from tidelog.cli.compact_plan import show_plan
 from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
@@ -99,9 +100,10 @@ class CompactCommand:
             return [TopicPartition(info.name, n) for info in topics for n in info.present]
         topic, number = parse_target(self.target)
         if not directory.topic(topic).config.is_compacted:
+            words = f"config {topic}{Place(data=self.data).words}"
             raise InvalidRequest(
-                f"{topic} is not compacted: `tidelog config {topic} --set cleanup.policy=compact`"
-                " makes it so"
+                f"{topic} is not compacted: `tidelog {words} --set cleanup.policy=compact` makes it"
+                " so"
             )
         return partitions_of(directory, topic, number)
 

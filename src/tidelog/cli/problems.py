@@ -21,6 +21,8 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 
+# Kafka's KAFKA_STORAGE_ERROR.
+_STORAGE_ERROR: Final = 56
 NO_DATA: Final = "which directory? Give --data DIR, or set TIDELOG_DATA"
 
 
@@ -61,10 +63,16 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
 USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
 
 
+# A file or folder that was named and is not there. Files of a log that are gone have typed errors.
+_NOT_THERE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """The exit code of an error, and its line; raises it where it is none of ours."""
     if isinstance(error, USAGE):
         return ExitCode.USAGE, _one_line(f"{error}")
+    if isinstance(error, _NOT_THERE) and not isinstance(error, TidelogError):
+        return ExitCode.USAGE, _one_line(_os_text(error))
     if isinstance(error, TidelogError):
         return ExitCode.ERROR, _one_line(f"{error}{_next_step(error)}")
     if isinstance(error, Refused):
@@ -75,6 +83,8 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
 
 
 def _next_step(error: TidelogError) -> str:
+    if isinstance(error, ClusterFailure) and error.error_code == _STORAGE_ERROR:
+        return ""  # the brokers were reached, and the text says what to do there
     for kind, step in _NEXT_STEPS:
         if isinstance(error, kind) and step not in str(error):
             return f" {step}" if str(error).endswith("?") else f"; {step}"

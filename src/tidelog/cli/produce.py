@@ -138,7 +138,8 @@ def produce(
     if tally.old:
         surroundings.say(
             f"note: {tally.old} of them are older than the topic's retention.ms: retention deletes"
-            f" them with their segment; `tidelog config {topic} --set retention.ms=-1` keeps them"
+            f" them with their segment; `tidelog config {topic}{place.words} --set retention.ms=-1`"
+            " keeps them"
         )
 
 

@@ -2,6 +2,7 @@
 
 from tidelog.cli import output
 from tidelog.cli.choices import Format
+from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
 from tidelog.cli.surroundings import Surroundings
 
@@ -41,5 +42,6 @@ def retain(
     for name in unknown:
         surroundings.say(
             f"note: {name} has no retention.ms of its own, and no broker's default is known:"
-            f" nothing of it goes by age; `tidelog config {name} --set retention.ms=MS` sets one"
+            f" nothing of it goes by age; `tidelog config {name}{Place(data=data).words} --set"
+            " retention.ms=MS` sets one"
         )

@@ -13,7 +13,7 @@ from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster
 
 from tidelog.cli import brokers, lag, rewind
 from tidelog.cli.choices import ClockName, Format
-from tidelog.cli.cluster_options import Access
+from tidelog.cli.cluster_options import Access, Place
 from tidelog.cli.lag import LagOptions
 from tidelog.cli.main import run
 from tidelog.cli.problems import ExitCode, UsageProblem
@@ -274,7 +274,7 @@ def test_settings_are_read_from_a_file(desk: Desk, tmp_path: Path) -> None:
     assert run(arguments, surroundings) == ExitCode.USAGE
     assert 'No such configuration property: "no.such.setting"' in desk.err.getvalue()
     arguments[-1] = str(tmp_path / "none")
-    assert run(arguments, surroundings) == ExitCode.ERROR
+    assert run(arguments, surroundings) == ExitCode.USAGE
     assert "No such file" in desk.err.getvalue()
 
 
@@ -317,3 +317,10 @@ def test_what_no_cluster_can_be_asked_for_is_refused_at_once(
 ) -> None:
     assert run([*command, *options], desk.surroundings) == ExitCode.USAGE
     assert told in desk.err.getvalue()
+
+
+def test_an_advised_command_names_the_place_again() -> None:
+    assert Place().words == ""
+    assert Place(data="my logs").words == " --data 'my logs'"
+    there = Place(access=Access(bootstrap="broker:9092", command_config="client.properties"))
+    assert there.words == " --bootstrap broker:9092 --command-config client.properties"

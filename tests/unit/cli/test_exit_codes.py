@@ -77,7 +77,25 @@ def test_a_report_in_a_folder_that_is_not_there(cli: Cli, name: str, tmp_path: P
         pytest.skip("it writes no report")
     file = str(tmp_path / "no" / "report.html")
     code, told = run(cli, name, cli.data, "flights", "--report", file)
-    assert (code, "no: No such file" in told) == (ExitCode.ERROR, True)
+    assert (code, "no: No such file" in told) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "produce flights --data DATA --from FILE",
+        "spark bootstrap FILE flights --to DATA",
+        "lag g --bootstrap 127.0.0.1:1 --command-config FILE",
+        "serve --config FILE",
+        "dump FILE",
+        "spark latency DATA flights --report FILE/report.html",
+    ],
+)
+def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> None:
+    file = f"{tmp_path}/nothing.parquet"
+    words = (word.replace("FILE", file).replace("DATA", str(cli.data)) for word in command.split())
+    result = cli.run(*words)
+    assert (result.code, "nothing.parquet: " in result.err) == (ExitCode.USAGE, True)
 
 
 def test_a_topic_that_cannot_be_made_leaves_nothing(cli: Cli, tmp_path: Path) -> None:

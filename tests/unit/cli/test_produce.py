@@ -178,7 +178,7 @@ def test_lines_have_no_columns(flights: Cli) -> None:
 
 def test_a_missing_file_is_one_line(flights: Cli) -> None:
     result = flights.run("produce", "flights", "--from", "nowhere.csv")
-    assert result.code == 1
+    assert result.code == 3
     assert result.err == "tidelog: nowhere.csv: No such file or directory\n"
 
 
