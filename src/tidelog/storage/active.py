@@ -267,7 +267,9 @@ class ActiveSegment(TailSegment):
     def _note_time(self, first: Batch, append_ms: int) -> None:
         times, offset = self.append_times, first.base_offset
         if append_ms == UNKNOWN_MS:
-            row = times.mark_unknown(offset)
+            last = self.last_batch if times.is_open else None
+            proof = 0 if last is None or last.next_offset != offset else fingerprint(last)
+            row = times.mark_unknown(offset, proof)
         else:
             named = fingerprint_of(first.crc, first.leader_epoch, offset)
             row = times.note(offset, append_ms, named)

@@ -270,6 +270,16 @@ class TestAppendClock:
         assert self.times(log) == [START_MS, None, START_MS + 5]
         assert at(log, START_MS + 1, ClockName.APPEND) == (2, START_MS + 5)
 
+    def test_a_reader_beside_the_writer_knows_all_batches_before_it_is_switched_off(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        put(log, 1)  # at the same time, so without a row of its own
+        directory.alter_config("t", {"tidelog.append.time.enable": "false"})
+        put(log, 1)
+        reader = reader_of(env)
+        assert [reader.append_time_of(offset) for offset in range(3)] == [START_MS, START_MS, None]
+        assert reader.without_append_time() == 1
+
     def test_gaps_that_compaction_left_are_passed_over(self) -> None:
         _, _, log = new_log()
         first = build_batch(new_records([1]), base_offset=0, leader_epoch=0)
