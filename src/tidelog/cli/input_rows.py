@@ -263,12 +263,12 @@ ROW_READERS: Final[Mapping[InputFormat, Callable[[BinaryIO, str, Wanted], Iterab
 
 
 def to_json(content: object) -> bytes:
-    """Return compact JSON; see `_special` for what JSON has no word for."""
+    """Return compact JSON; `_special` converts the types that JSON lacks."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_special).encode()
 
 
 def _special(content: object) -> object:
-    """What JSON has no word for: times as ISO 8601, numbers and ids as text, bytes as base64."""
+    """Convert a type that JSON lacks: times to ISO 8601, numbers and ids to text, bytes to base64."""
     if isinstance(content, datetime | date | time):
         return content.isoformat()
     if isinstance(content, timedelta):

@@ -59,7 +59,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
 )
 
 
-# What can't be as it was said, wherever it is found: on the command line or by the library.
+# Errors of invalid arguments and settings, whether the command line or the library finds them.
 USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
 
 

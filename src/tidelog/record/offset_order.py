@@ -49,7 +49,7 @@ _Batch = TypeVar("_Batch", bound=HasOffsets)
 
 
 class Reach(NamedTuple):
-    """What the whole batches of a buffer reach, up to the first that is damaged or out of order.
+    """Extent of the whole batches in a buffer, up to the first that is damaged or out of order.
 
     Attributes:
         next_offset: Offset behind the last one.

@@ -136,7 +136,7 @@ def resolve(
 def append_time_notes(
     reader: LogReader, wanted: Wanted, question: Question, start: int
 ) -> tuple[str, ...]:
-    """What `start` does not tell where it stands for a time on the append clock."""
+    """Return notes about records before `start` that have no append time, if it stands for one."""
     is_position = question.times is TimeMode.POSITIONS and wanted.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()

@@ -43,7 +43,7 @@ _Count: TypeAlias = Callable[[Buffer, int, int, int], tuple[Sequence[int], int]]
 
 @dataclass(slots=True)
 class Span:
-    """What was counted of a log.
+    """Counts of a range of offsets of a log.
 
     Attributes:
         end: Offset behind it.
@@ -56,7 +56,7 @@ class Span:
     total_ms: int = 0
 
     def add(self, counts: Sequence[int], total_ms: int) -> None:
-        """Count in what was found in one batch."""
+        """Add the counts of one batch."""
         self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]
         self.total_ms += total_ms
 

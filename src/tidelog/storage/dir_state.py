@@ -268,7 +268,7 @@ class DirectoryState(Closing):
         self.env.files.remove_dir(path)
 
     def _recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
-        """What checkpoints say of where a log ends, for readers; read anew if `fresh`."""
+        """Return the end of a log by its checkpoints, for readers; read them anew if `fresh`."""
         with typed_reads(self.path):
             if fresh or not self._knows_ends:
                 self._checkpoints.load_recovery_points()

@@ -171,7 +171,7 @@ def storm_of(log: LogReader, notes: Notes) -> RollStorm | None:
 
 
 def due_deletions(log: LogReader, config: TopicConfig) -> list[Deletion]:
-    """What retention would delete of a partition now, oldest first; changes nothing."""
+    """Return the segments that retention would delete now, oldest first; changes nothing."""
     with typed_reads(log.context.directory):
         return _Explanation(log, config).plan()
 
@@ -199,7 +199,7 @@ class _Explanation:
         return PartitionStory(stories, storm_of(self._log, self._notes))
 
     def plan(self) -> list[Deletion]:
-        """What retention would delete now."""
+        """Return the segments that retention would delete now."""
         log = self._log
         facts = [
             SegmentFacts(

@@ -1,4 +1,4 @@
-"""What proves where a log ends: one rule for readers, for opening and for `tidelog doctor`.
+"""Proofs of where a log ends: one rule for readers, for opening and for `tidelog doctor`.
 
 The last segment ends at its last whole, valid batch, and bytes behind that are "not written yet" to
 a reader and a torn write to recovery. Both guesses are wrong where something proves that more was
@@ -53,7 +53,7 @@ def mark_copied_gaps(fs: FileSystem, directory: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEnd:
-    """What a directory's checkpoints say of the end of one of its logs.
+    """End of a log as the directory's checkpoints record it.
 
     Attributes:
         recovery_point: Offset below which all records are on disk; 0 where nothing is recorded.

@@ -27,7 +27,7 @@ SOURCE_CHARACTERS_MAX: Final = 200
 
 
 class LoadedRange(NamedTuple):
-    """Where the rows of one partition went.
+    """Offsets of the rows of one partition.
 
     Attributes:
         rows: How many there are. At brokers, records of others may lie between them.

@@ -105,7 +105,7 @@ class LogOptions:
 
     @property
     def recorded_end(self) -> RecordedEnd:
-        """What is recorded of the log's end."""
+        """The recorded end of the log."""
         if self.recovery_point is not None:
             return RecordedEnd(self.recovery_point, is_dense=self.is_own)
         return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)
@@ -266,7 +266,7 @@ class OpeningLog(LogReader):
             self._refuse(DamagedLog(reason, path=path), "read: put the file itself there")
 
     def _load_refused(self) -> None:
-        """What reads need of a partition whose files must stay as they are."""
+        """Load the state that reads need; the files stay as they are."""
         active = self.active
         times = active.read_append_times()
         limit_times(active, times, self.trusted_end())

@@ -55,7 +55,7 @@ def find_refusal(
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """What becomes of a damaged log file.
+    """Plan for a damaged log file: the part that is kept and the part that is set aside.
 
     Attributes:
         path: The file.
@@ -77,7 +77,7 @@ class Parting:
 
     @property
     def aside_path(self) -> str:
-        """Where the damaged bytes go."""
+        """Path of the file that gets the damaged bytes."""
         return f"{self.path}.{self.start}{ASIDE_SUFFIX}"
 
     def __str__(self) -> str:

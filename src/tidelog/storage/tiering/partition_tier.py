@@ -117,6 +117,6 @@ def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
 
 
 def writer_of(log_dir: "LogDir") -> str:
-    """What a directory calls itself in manifests: its id in `meta.properties`."""
+    """Return the name of a directory in manifests: its id in `meta.properties`."""
     found = read_meta_properties(log_dir.env.files, log_dir.path) or {}
     return found.get("directory.id", "")
