@@ -268,7 +268,7 @@ def to_json(content: object) -> bytes:
 
 
 def _special(content: object) -> object:
-    """Convert a type that JSON lacks: times to ISO 8601, numbers and ids to text, bytes to base64."""
+    """Convert what JSON lacks: times to ISO 8601, numbers and ids to text, bytes to base64."""
     if isinstance(content, datetime | date | time):
         return content.isoformat()
     if isinstance(content, timedelta):

@@ -41,7 +41,7 @@ def lower_append_time_checkpoint(
 
 
 def end_below(segments: Sequence[Segment], offset: int) -> int:
-    """Return the log end after a cut at an offset; a batch that holds the offset goes as a whole."""
+    """Return the log end after a cut at an offset; a batch that holds it goes as a whole."""
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
     if last is None:
         return offset
