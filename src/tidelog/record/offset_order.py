@@ -134,7 +134,12 @@ def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | Non
 
 
 def in_order(
-    batches: Iterable[tuple[int, _Batch]], next_offset: int, end_offset: int, path: str
+    batches: Iterable[tuple[int, _Batch]],
+    next_offset: int,
+    end_offset: int,
+    path: str,
+    *,
+    knows_next: bool = True,
 ) -> Iterator[tuple[int, _Batch]]:
     """Hand out batches with their positions as long as their offsets are in order.
 
@@ -143,6 +148,9 @@ def in_order(
         next_offset: Smallest offset that the first batch may have.
         end_offset: Offset that no batch may reach.
         path: File, for errors.
+        knows_next: Whether `next_offset` is what lies before the first batch. Not so where a walk
+            begins in the middle of a file: an index entry proves that batch then, so it is not
+            the wrong one of two.
 
     Raises:
         CorruptBatch: Offsets that can't be there; the batches before were handed out.
@@ -162,7 +170,8 @@ def in_order(
                 break
             if held is not None:
                 yield held
-            held, before, next_offset = found, next_offset, found[1].last_offset + 1
+            before = next_offset if knows_next else first_known_offset(found[1])
+            held, next_offset, knows_next = found, found[1].last_offset + 1, True
     except CorruptData as error:
         failure = error
     if held is not None:

@@ -26,7 +26,7 @@ from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
 from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_reader import LogReader
-from tidelog.storage.proof import time_floor
+from tidelog.storage.proof import first_offset_at, time_floor
 from tidelog.storage.reading import ensure_there, slice_segment
 from tidelog.storage.segment import Segment
 from tidelog.storage.tiers.remote_segment import RemoteSegment
@@ -192,12 +192,14 @@ class PieceFinder:
     ) -> Iterator[Piece]:
         part = slice_segment(segment, start, end) if start < end else None
         if part is not None:
+            at = part.start_position
             found = ZoneRange(
-                part.start_position,
+                at,
                 part.end_position,
                 start,
                 end,
-                floor_offset=segment.base_offset,
+                # The index proves a batch in the middle: it is not the wrong one of two.
+                floor_offset=first_offset_at(segment, at) if at else segment.base_offset,
                 limit_offset=part.limit,
             )
             yield self._piece(segment, found, is_unknown=is_unknown)

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
 from weakref import ref
@@ -290,8 +291,11 @@ def _in_order_reaching(
     segment: Segment, offset: int, limit: int, source: SegmentBytes
 ) -> Frame | None:
     """The same where batches are out of order; raises where the wrong one may be what is asked."""
-    found = ((frame.position, frame) for frame in _frames_to(segment, offset, source))
-    for _, frame in in_order(found, segment.base_offset, limit, segment.log_path):
+    walked = _frames_to(segment, offset, source)
+    first = next(walked)
+    found = ((frame.position, frame) for frame in chain((first,), walked))
+    base, path, knows_next = segment.base_offset, segment.log_path, first.position == 0
+    for _, frame in in_order(found, base, limit, path, knows_next=knows_next):
         if frame.last_offset >= offset:
             return frame
     return None

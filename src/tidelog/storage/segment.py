@@ -364,7 +364,8 @@ def iterate_batches(
         end_offset = segment.end_offset if segment.has_known_end else INT64_MAX
     limit = segment_limit(segment.base_offset, end_offset)
     behind = start
-    for position, batch in in_order(batches, next_offset, limit, segment.log_path):
+    path, knows_next = segment.log_path, start == 0
+    for position, batch in in_order(batches, next_offset, limit, path, knows_next=knows_next):
         yield position, batch
         next_offset = batch.last_offset + 1
         behind = position + batch.size_bytes

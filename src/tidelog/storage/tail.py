@@ -119,8 +119,9 @@ class TailSegment(SegmentFiles):
         self.size_bytes, self.end_offset = first, base
         course = self.course = Course(first, base)
         batches = walk_file(file, self.log_path, first, file_size)
+        limit, path, knows_next = segment_limit(base), self.log_path, first == 0
         try:
-            for start, batch in in_order(batches, base, segment_limit(base), self.log_path):
+            for start, batch in in_order(batches, base, limit, path, knows_next=knows_next):
                 if check_crc and start >= position:
                     batch.ensure_valid()
                 if self.end_offset <= offset <= batch.last_offset and indexed != NO_TIMESTAMP:
