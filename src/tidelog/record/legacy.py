@@ -145,10 +145,9 @@ class LegacyBatch:
             return self.last_offset
         if self._base_offset is None:
             try:
-                body = self.body()
+                first, last = self._span(self.body())
             except UnsupportedCompression as error:
                 raise self._corrupt(CorruptBatch, f"{error}") from error
-            first, last = self._span(body)
             self._base_offset = self._inner_base(last) + first
         return self._base_offset
 
