@@ -141,7 +141,7 @@ def attach(
     ensure_finished(log_dir)
     if version is not None and (known := find_done(log_dir, version)) is not None:
         return known
-    skipped = {} if version is None else _done_topics(_marks_of(log_dir), version)
+    skipped = {} if version is None else _done_topics(marks_of(log_dir), version)
     works = _group(log_dir, (one for one in staged if one.topic_partition.topic not in skipped))
     _check(log_dir, works)
     for work in works:
@@ -196,7 +196,7 @@ def find_done(log_dir: LogDir, version: WriterVersion) -> AttachResult | None:
         CorruptFile, UnsupportedVersion, StorageFailure: What is known can't be read.
     """
     writers.ensure_version(version.writer, version.version, version.note)
-    marks = _marks_of(log_dir)
+    marks = marks_of(log_dir)
     if version.topics is not None:
         done = _done_topics(marks, version)
         is_all = bool(done) and len(done) == len(set(version.topics))
@@ -213,7 +213,8 @@ def find_done(log_dir: LogDir, version: WriterVersion) -> AttachResult | None:
     return AttachResult("", ranges, was_done=True, note=known.note)
 
 
-def _marks_of(log_dir: LogDir) -> dict[str, writers.Mark]:
+def marks_of(log_dir: LogDir) -> dict[str, writers.Mark]:
+    """Return how far writers have come; raises CorruptFile, UnsupportedVersion, StorageFailure."""
     try:
         return writers.read_marks(log_dir.env.files, log_dir.path)
     except OSError as error:

@@ -15,7 +15,12 @@ _OVER_MAX: Final = 4
 
 
 def build_batches(
-    records: Iterable[NewRecord], codec: Codec, batch_bytes: int, now_ms: int
+    records: Iterable[NewRecord],
+    codec: Codec,
+    batch_bytes: int,
+    now_ms: int,
+    *,
+    level: int | None = None,
 ) -> Iterator[bytearray]:
     """Batches of records, of about `batch_bytes` before compression.
 
@@ -24,6 +29,7 @@ def build_batches(
         codec: Compression.
         batch_bytes: Where a batch is closed; a larger record gets a batch of its own.
         now_ms: Time of records that have none.
+        level: Of the compression; the codec's own where None.
 
     Raises:
         InvalidRequest: No record.
@@ -40,7 +46,7 @@ def build_batches(
                 raise MessageTooLarge(
                     f"{size} bytes of records to compress, at most {limit} are taken"
                 )
-        yield build_batch(group, codec=codec, default_timestamp=now_ms)
+        yield build_batch(group, codec=codec, level=level, default_timestamp=now_ms)
 
 
 def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:

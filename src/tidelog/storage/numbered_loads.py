@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.errors import InvalidRequest
-from tidelog.record.batch import build_batch
 from tidelog.storage import writers
-from tidelog.storage.attach import WriterVersion, attach
+from tidelog.storage.attach import WriterVersion, attach, marks_of
+from tidelog.storage.grouping import build_batches
 from tidelog.storage.handles import FilePool
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
@@ -128,9 +128,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     """
     check_source(source)
     writer = f"load/{source}"
-    mark = writers.read_marks(log_dir.env.files, log_dir.path).get(
-        writers.topic_writer(writer, topic)
-    )
+    mark = marks_of(log_dir).get(writers.topic_writer(writer, topic))
     rows = _Rows(records)
     skipped = 0 if mark is None else mark.version
     for _ in itertools.islice(rows, skipped):
@@ -199,10 +197,7 @@ class _Stage:
             min_timestamp=min(known, default=INT64_MAX),
             has_null_key=any(one.key is None for one in records),
         )
-        batches = (
-            build_batch(chunk, codec=self._codec, level=self._level, default_timestamp=now_ms)
-            for chunk in _batches(records, self._batch_bytes)
-        )
+        batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)
         self._writer(partition).append(batches, facts)
 
     def _writer(self, partition: int) -> StagedWriter:
@@ -219,18 +214,3 @@ class _Stage:
         """Return the segments, held against the topic's rules."""
         now_ms = self._log_dir.env.clock.now_ms()
         return [one for writer in self._writers.values() for one in writer.finish(now_ms)]
-
-
-def _batches(records: Sequence[NewRecord], batch_bytes: int) -> Iterator[list[NewRecord]]:
-    batch: list[NewRecord] = []
-    size = 0
-    for record in records:
-        more = len(record.key or b"") + len(record.value or b"") + 32
-        more += sum(len(one.key) + len(one.value or b"") + 4 for one in record.headers)
-        if batch and size + more > batch_bytes:
-            yield batch
-            batch, size = [], 0
-        batch.append(record)
-        size += more
-    if batch:
-        yield batch

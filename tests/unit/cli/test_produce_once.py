@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.cli.running import Cli, Result
 
 import tidelog
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, MessageTooLarge
 from tidelog.types import Header, NewRecord
 
 ROWS = [b'{"k": "a", "v": 1}', b'{"k": "b", "v": 2}', b'{"k": null, "v": 3}', b'{"k": "a", "v": 4}']
@@ -172,3 +172,12 @@ def test_the_library_refuses_other_rows(tmp_path: Path) -> None:
         log.load_once("flights", [NewRecord(value=b"1")], source="mine", codec="zstd")  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest, match="the first 1 rows are others"):
             log.load_once("flights", [NewRecord(value=b"2")], source="mine")
+
+
+def test_records_that_nobody_would_decompress_are_refused(tmp_path: Path) -> None:
+    row = NewRecord(value=bytes(129 << 20))
+    with tidelog.open(tmp_path / "data", writable=True) as log:
+        log.create_topic("flights")
+        with pytest.raises(MessageTooLarge, match="bytes of records to compress"):
+            log.load_once("flights", [row], source="mine", codec="zstd")  # type: ignore[arg-type]
+        assert log.count("flights") == 0
