@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidelog.errors import InvalidRecord, InvalidRequest, InvalidTimestamp
-from tidelog.record.columns.encoder import create_times
+from tidelog.errors import InvalidRequest, InvalidTimestamp
+from tidelog.record.columns.encoder import create_times, header_parts
 from tidelog.tables import as_table, choose_rows
 
 if TYPE_CHECKING:
@@ -61,20 +61,15 @@ def headers(column: "Column") -> list[Headers | None]:
     """The headers of each row, None where it has none.
 
     Raises:
-        InvalidRecord: A header without a key.
+        InvalidRequest, InvalidRecord: As `header_parts`.
     """
-    assert isinstance(column, pa.ListArray)  # a map's column is one too
-    pairs = column.values
-    assert isinstance(pairs, pa.StructArray)
-    ends = np.asarray(column.offsets)
-    start, span = int(ends[0]), int(ends[-1] - ends[0])
-    names = pairs.field(0).slice(start, span)
-    if names.null_count:
-        raise InvalidRecord("a header without a key")
+    parts = header_parts(column)
+    if parts is None:
+        return [None] * len(column)
+    counts, names, values = parts
     texts = [name.decode() for name in binaries(names) if name is not None]
-    values = binaries(pairs.field(1).slice(start, span))
-    found: Headers = list(zip(texts, values, strict=True))
-    places = (ends - start).tolist()
+    found: Headers = list(zip(texts, binaries(values), strict=True))
+    places = np.cumsum(np.concatenate(([0], counts))).tolist()
     return [found[a:b] or None for a, b in itertools.pairwise(places)]
 
 

@@ -20,6 +20,7 @@ from tidelog.errors import (
     UnknownTopic,
     WriterFenced,
 )
+from tidelog.record.columns.arrays import HEADERS
 from tidelog.spark.broker_task import client_settings
 from tidelog.spark.routing import Router, by_partition
 from tidelog.spark.staging import row_facts
@@ -61,6 +62,22 @@ class TestObjects:
         want = [None, [("a", b"1"), ("a", None)], None, [("b", b"")]]
         assert broker_rows.headers(column) == want
         assert broker_rows.headers(column.slice(1, 3)) == want[1:]
+
+    def test_headers_of_other_forms(self) -> None:
+        large = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+        column = pa.array([[("a", b"1")], None], large)
+        assert broker_rows.headers(column) == [[("a", b"1")], None]
+        assert broker_rows.headers(pa.nulls(2)) == [None, None]
+        with pytest.raises(InvalidRequest, match="column 'headers'"):
+            broker_rows.headers(pa.array(["x"]))
+
+    def test_headers_under_a_null_are_none(self) -> None:
+        column = pa.array([[("a", b"1")], [("b", b"2")]], HEADERS)
+        assert isinstance(column, pa.ListArray)
+        hidden = pa.ListArray.from_arrays(
+            column.offsets, column.values, mask=pa.array([True, False]), type=HEADERS
+        )
+        assert broker_rows.headers(hidden) == [None, [("b", b"2")]]
 
     def test_a_header_without_a_key(self) -> None:
         pairs = pa.struct([("key", pa.string()), ("value", pa.binary())])

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRecord, InvalidRequest
-from tidelog.record.columns.arrays import HEADERS
 from tidelog.record.compression import compress
 from tidelog.record.header import (
     HEADER,
@@ -203,18 +202,27 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
-    """Ends of the rows' headers, and their keys and values."""
-    if column is None or pa.types.is_null(column.type):
-        return _NO_HEADERS
+# As `arrays.HEADERS`, but a missing name is found by us and not by a cast.
+_PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
+    """Return the number of headers of each row, and all names and values; None where none has any.
+
+    Raises:
+        InvalidRequest: The column holds something else.
+        InvalidRecord: A header without a name, or too many in one row.
+    """
+    if pa.types.is_null(column.type):
+        return None
     try:
-        lists = column.cast(HEADERS)
+        lists = column.cast(_PAIRS)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidRequest(f"column 'headers': {error}") from error
     assert isinstance(lists, pa.ListArray)
     pairs = lists.flatten()
     if len(pairs) == 0:
-        return _NO_HEADERS
+        return None
     assert isinstance(pairs, pa.StructArray)
     keys, values = pairs.flatten()
     if keys.null_count:
@@ -223,7 +231,16 @@ def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
         raise InvalidRecord(f"{most} headers, a record takes at most {HEADERS_MAX}")
-    ends = np.zeros(len(lists) + 1, np.int32)
+    return counts, keys, values
+
+
+def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
+    """Ends of the rows' headers, and their keys and values."""
+    parts = None if column is None else header_parts(column)
+    if parts is None:
+        return _NO_HEADERS
+    counts, keys, values = parts
+    ends = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=ends[1:])
     return _frozen(ends), _binary(keys, "headers"), _binary(values, "headers")
 
