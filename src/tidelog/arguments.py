@@ -4,6 +4,8 @@ Arguments are read where their meaning is clear: a choice as text or enum, a pat
 as `datetime`, settings as numbers, records as dicts. All else raises a typed error that names the
 argument and what would be right. Functions and classes are marked with `reads_arguments`; a test
 walks all public signatures, so that no call is left out.
+
+Over 400 lines because the readers of all arguments are one table.
 """
 
 import inspect
@@ -207,6 +209,8 @@ def _typed(annotation: object) -> _Reader | None:
     )
     if not takes_text and str in lists:
         return _Reader(frozenset({list, tuple, type(None)}), _as_names)
+    if kinds - {type(None)} and all(map(_is_settings, kinds - {type(None)})):
+        return _Reader(frozenset({type(None)}), _as_dict)
     if not kinds <= _PLAIN:
         return _Reader(frozenset({str}), _as_path) if takes_text else None
     words = " or ".join(word for kind, word in _WORDS.items() if kind in kinds)
@@ -219,9 +223,31 @@ def _typed(annotation: object) -> _Reader | None:
                 return index(given)  # type: ignore[arg-type]
             except TypeError:
                 pass
+        if float in kinds and isinstance(given, int | float) and not isinstance(given, bool):
+            return float(given)
         raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {words}")
 
     return _Reader(kinds, read)
+
+
+def _is_settings(kind: object) -> bool:
+    """Whether an annotation is a mapping of names to what settings hold."""
+    origin, words = get_origin(kind), get_args(kind)
+    if not (isinstance(origin, type) and issubclass(origin, Mapping)) or words[0] is not str:
+        return False
+    return set(get_args(words[1]) or {words[1]}) <= {str, object, type(None)}
+
+
+def _as_dict(given: object, name: str) -> object:
+    if given is None or isinstance(given, Mapping):
+        return given
+    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give a dict")
+
+
+def _as_env(given: object, name: str) -> object:
+    if given is None or all(hasattr(given, part) for part in ("files", "clock", "random")):
+        return given
+    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give an Env")
 
 
 def _as_names(given: object, _: str) -> object:
@@ -285,7 +311,7 @@ _WORDS: Final = {
     float: "a number",
     type(None): "None",
 }
-_PLAIN: Final = frozenset({str, int, bool, type(None)})
+_PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
 
 def _as_path(given: object, name: str) -> object:
@@ -386,4 +412,5 @@ READERS: Final[Mapping[str, Read]] = {
     "config": _as_settings,
     "changes": _as_settings,
     "records": _as_records,
+    "env": _as_env,
 }

@@ -1,4 +1,7 @@
-"""What public calls take where the meaning is clear, and the typed errors for all else."""
+"""What public calls take where the meaning is clear, and the typed errors for all else.
+
+Over 400 lines because each kind of argument has a few.
+"""
 
 import inspect
 import re
@@ -398,3 +401,32 @@ def test_every_error_is_public() -> None:
     assert {name for name in kinds if name in tidelog.__all__} == kinds.keys()
     assert all(getattr(tidelog, name) is kind for name, kind in kinds.items())
     assert issubclass(InvalidRecord, TidelogError)
+
+
+SERVERS = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"bootstrap": 5}, r"bootstrap is 5 \(int\); give text"),
+        ({"bootstrap": [SERVERS]}, r"bootstrap is \['127.0.0.1:1'\] \(list\); give text"),
+        ({"config": 5}, "config is 5; give a dict of settings"),
+        ({"config": {5: "a"}}, "the name of setting 5 is int"),
+        ({"config": {"acks": object()}}, "acks"),
+        ({"timeout_s": "5"}, r"timeout_s is '5' \(str\); give a number"),
+        ({"timeout_s": True}, r"timeout_s is True \(bool\); give a number"),
+        ({"env": 5}, r"env is 5 \(int\); give an Env"),
+    ],
+)
+@pytest.mark.parametrize("connect", [tidelog.connect, tidelog.connect_async])
+def test_a_connection_names_the_argument_that_is_wrong(
+    connect: Callable[..., object], wrong: dict[str, object], told: str
+) -> None:
+    with pytest.raises((InvalidRequest, ConfigError), match=told):
+        connect(**{"bootstrap": SERVERS, **wrong})
+
+
+def test_a_connection_takes_settings_as_numbers_and_whole_seconds() -> None:
+    config = {"linger.ms": 5, "enable.idempotence": True}
+    tidelog.connect(SERVERS, config=config, timeout_s=5).close()  # type: ignore[arg-type]

@@ -2,16 +2,18 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from types import UnionType
+from typing import Union, get_args, get_origin
 
 import pytest
 from tests.unit.cli.running import NOW, Cli
 
 import tidelog
 from tidelog import scan, spark
-from tidelog.arguments import CHOICES, choice, choices_of, word_of
+from tidelog.arguments import CHOICES, READERS, choice, choices_of, word_of
 from tidelog.errors import InvalidChoice, InvalidRequest
 from tidelog.record.builder import build_batch
 from tidelog.spark.jobs import tables
@@ -23,6 +25,9 @@ NAMES = {*CHOICES, "order", "mode", "settings"}
 # These mean something else: a clock to ask, a broker's settings by name.
 OTHERS = {("Env", "clock"), ("ManualClock", "clock"), ("tidelog", "settings")}
 MODULES = (tidelog, scan, spark)
+# A clock for tests, and the records of a log: for who has the values already. `tidelog.open` hands
+# its arguments over to `Directory.open`.
+OWN_WORDS = ("ManualClock.", "NewRecord.of_log", "tidelog.open")
 
 
 def public_calls() -> Iterator[tuple[str, Callable[..., object]]]:
@@ -101,6 +106,39 @@ def test_each_refuses_what_it_does_not_know_before_anything_else(
     with pytest.raises(InvalidChoice, match=f"^{name} is .*; give one of ") as refused:
         call(**{name: given})
     assert all(word_of(member) in str(refused.value) for member in kinds[name])
+
+
+# What a parameter with such an annotation does not take.
+WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes"}
+
+
+def plain_parameters() -> Iterator[tuple[str, Callable[..., object], str, object]]:
+    """Parameters of public calls that are text, a number or a flag, None aside."""
+    for owner, call in public_calls():
+        try:
+            parameters = inspect.signature(call).parameters
+        except (TypeError, ValueError):
+            continue
+        for parameter in parameters.values():
+            kind = parameter.annotation
+            is_union = get_origin(kind) in (Union, UnionType)
+            kinds = {*(get_args(kind) if is_union else (kind,))} - {type(None)}
+            is_special = parameter.name in READERS or takes_a_choice(owner, parameter)
+            if len(kinds) == 1 and kinds <= WRONG.keys() and not is_special:
+                yield owner, call, parameter.name, WRONG[kinds.pop()]
+
+
+PLAIN = [one for one in plain_parameters() if not one[0].startswith(OWN_WORDS)]
+
+
+@pytest.mark.parametrize(
+    ("owner", "call", "name", "given"), PLAIN, ids=[f"{o}:{n}" for o, _, n, _ in PLAIN]
+)
+def test_each_plain_argument_of_another_type_is_named(
+    owner: str, call: Callable[..., object], name: str, given: object
+) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^{name} "):
+        call(**{name: given})
 
 
 @pytest.mark.parametrize("kind", [ClockName, IsolationLevel, Codec, Kind])

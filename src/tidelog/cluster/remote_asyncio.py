@@ -303,6 +303,7 @@ class _Steps(Generic[_Item]):
                 close()
 
 
+@reads_arguments()
 async def connect_async(
     bootstrap: str,
     *,

@@ -564,6 +564,7 @@ def _headers(record: NewRecord) -> appends.Headers | None:
     return found or None
 
 
+@reads_arguments()
 def connect(
     bootstrap: str,
     *,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import pyarrow as pa
 
+from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import (
     CorruptData,
@@ -81,6 +82,7 @@ class ReadOptions:
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+@reads_arguments()
 def read(
     split: Split,
     columns: Sequence[str] = COLUMNS,
@@ -107,6 +109,7 @@ def read(
     return reader.batches()
 
 
+@reads_arguments()
 def to_reader(
     splits: Iterable[Split],
     columns: Sequence[str] = COLUMNS,
@@ -123,6 +126,7 @@ def to_reader(
     return pa.RecordBatchReader.from_batches(kind, batches)
 
 
+@reads_arguments()
 def to_table(
     splits: Iterable[Split],
     columns: Sequence[str] = COLUMNS,

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
 from tidelog.record.columns import COLUMN_TYPES, ROWS, view_types
 from tidelog.scan.split import Split
@@ -36,6 +37,7 @@ ALL_COLUMNS: Final = (*COLUMNS, *(name for name in COLUMN_TYPES if name not in C
 _APPEND_TIME: Final = "appendTimestamp"
 
 
+@reads_arguments()
 def schema(columns: Sequence[str] = COLUMNS, *, views: bool = False) -> pa.Schema:
     """The schema of what a scan yields for these columns; keys and values may be views.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Final, Self
 
+from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
 
 BROKER_SCHEME: Final = "kafka://"
@@ -17,6 +18,7 @@ _SERVER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):[0-9]{1,5}")
 _PORT_MAX: Final = 65_535
 
 
+@reads_arguments()
 @dataclass(frozen=True, slots=True)
 class Place:
     """A cluster or a directory.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
 from tidelog.spark.places import Place
 from tidelog.spark.versions import check_session
@@ -140,6 +141,7 @@ def stderr_to(path: Path) -> Iterator[None]:
         os.close(saved)
 
 
+@reads_arguments()
 def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSession":
     """Set in a session what tidelog gains by: filters reach the source. The session itself.
 

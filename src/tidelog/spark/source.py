@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.arguments import reads_arguments
 from tidelog.errors import TidelogError
 from tidelog.spark.acks import Arrival
 from tidelog.spark.backend import open_backend
@@ -170,6 +171,7 @@ def takes_filters() -> bool:
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
 
 
+@reads_arguments()
 def plan_batch(options: Mapping[str, str]) -> BatchPlan:
     """What a read with these options would do: its tasks, what is lost, what is empty and why.
 
