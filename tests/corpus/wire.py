@@ -21,6 +21,7 @@ from tests.corpus.exchanges.sessions import (
     legacy,
     log_ins,
     quotas,
+    repeated,
     rights,
     times,
     transactions,
@@ -50,6 +51,8 @@ def play(home: Path) -> Iterator[Entry]:
         yield from _entries(api, stage)
     for name, session in SESSIONS.items():
         yield from _entries(f"session-{name}", session(home / name))
+    for name, stage in repeated.play(home / "repeated"):
+        yield from _entries(f"session-repeated-{name}", stage)
     for stage in rights.play(home / "rights", served):
         yield from _entries("session-rights", stage)
 

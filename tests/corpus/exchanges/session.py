@@ -155,15 +155,21 @@ class Stage:
         self.said.append(f"# {words}")
 
     def advance(self, delta_ms: int) -> None:
-        """Move the clock, and let the broker do what is due."""
+        """Move the clock, and let the broker do what is due.
+
+        What was asked before has been read by then, and what its answer entails has been done.
+        """
+        self.settle()
         self.note(f"the clock moves by {delta_ms} ms")
         self.clock.advance(delta_ms)
         self.broker.run_due()
 
     def settle(self) -> None:
         """Let the broker's loop turn some times: what was sent before has been read then."""
+        line = Line(self, "settle", next(iter(self.broker.ports.values())))
         for _ in range(_TURNS):
-            self.main.quiet("metadata", 9, {"topics": []})
+            line.quiet("metadata", 9, {"topics": []})
+        line.close()
 
     def masked(self, api: str, value: Value, name: str = "") -> Value:
         """The value as it is kept."""

@@ -1,0 +1,193 @@
+"""The same requests again and again, while what they are about changes between them.
+
+A broker may answer a request that it has just answered from what it remembers. Whether it does must
+not show: not after a topic was changed, deleted and created anew, not after a right or a quota was.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.corpus.exchanges.batches import batch
+from tests.corpus.exchanges.codec import TAGS
+from tests.corpus.exchanges.identities import context, logged_in, secured
+from tests.corpus.exchanges.line import Line
+from tests.corpus.exchanges.registry import FLIGHTS, flights
+from tests.corpus.exchanges.scripts.cluster import DENY, LITERAL, TOPIC, filtered, rule
+from tests.corpus.exchanges.scripts.configs import SET, quota
+from tests.corpus.exchanges.scripts.records import (
+    WITH_TIMES,
+    fetched,
+    produced,
+    searched,
+    topic_of,
+)
+from tests.corpus.exchanges.session import NOW_MS, Stage
+from tests.corpus.exchanges.values import Tree, Value, number
+
+ALL = 2
+OTHER = "other"
+PRODUCE_VERSIONS = (7, 9, 13)
+FETCH_VERSIONS = (4, 11, 12, 17)
+LIST_OFFSETS_VERSIONS = (1, 7, 11)
+TIMES = 3
+
+
+def play(home: Path) -> Iterator[tuple[str, Stage]]:
+    """Ask a broker without guards, one that asks for rights and quotas, one behind TLS as well."""
+    with Stage(home / "plain") as stage:
+        _prepared(stage)
+        _told(stage, stage.line("client"))
+    yield "plain", stage
+    for name, listener in (("rights", "SASL_PLAINTEXT"), ("tls", "SSL")):
+        keys = home / f"{name}-keys"
+        with Stage(home / name, secured(keys)) as stage:
+            _prepared(stage)
+            _allowed(stage)
+            if name == "tls":
+                line = stage.line("client", listener, context(keys, shows="alice"))
+            else:
+                line = logged_in(stage.line("client", listener), "alice")
+            _told(stage, line)
+            _guarded(stage, line)
+        yield name, stage
+
+
+def _prepared(stage: Stage) -> None:
+    flights(stage)
+    stage.create_topic(OTHER)
+
+
+def _allowed(stage: Stage) -> None:
+    every: list[Value] = [rule(topic, TOPIC, operation=ALL) for topic in (FLIGHTS, OTHER)]
+    stage.main.quiet("create_acls", 3, {"creations": every})
+
+
+def _told(stage: Stage, line: Line) -> None:
+    stage.chapter("repeated")
+    for version in PRODUCE_VERSIONS:
+        for _ in range(TIMES):
+            line.ask("produce", version, produced(stage, batch(NOW_MS)))
+        line.ask("produce", version, produced(stage, batch(NOW_MS, [b"longer than the others"])))
+        line.ask("produce", version, produced(stage, batch(NOW_MS), partition=1, acks=1))
+        line.ask("produce", version, _two(stage))
+        line.ask("produce", version, _two(stage))
+        line.ask("produce", version, produced(stage, batch(NOW_MS)[:-1] + b"!"), "damaged")
+        line.ask("produce", version, produced(stage, batch(NOW_MS)), "sound again")
+    _numbered(stage, line)
+    _read(stage, line, "before changes")
+    _changed(stage, line)
+
+
+def _two(stage: Stage) -> Tree:
+    """A Produce request of two topics with two partitions each."""
+    parts: list[Value] = [{"index": n, "records": batch(NOW_MS + n, [b"two"])} for n in range(2)]
+    topics: list[Value] = [
+        {**topic_of(stage, name), "partition_data": parts} for name in (FLIGHTS, OTHER)
+    ]
+    return {"acks": -1, "timeout": 1000, "topic_data": topics}
+
+
+def _numbered(stage: Stage, line: Line) -> None:
+    stage.chapter("numbered")
+    given = stage.main.quiet("init_producer_id", 4, {"transactional_id": None, "producer_id": -1})
+    own = number(given, "producer_id")
+    for sequence in (0, 2, 4, 4, 2, 6, 9, 8):
+        made = batch(NOW_MS, producer=(own, 0, sequence))
+        line.ask("produce", 9, produced(stage, made), f"sequence {sequence}")
+
+
+def _read(stage: Stage, line: Line, words: str) -> None:
+    """The same reads, each some times."""
+    stage.chapter("read")
+    stage.note(words)
+    for version in FETCH_VERSIONS:
+        for offset in (0, 3, 99):
+            for _ in range(TIMES - 1):
+                line.ask("fetch", version, fetched(stage, offset, largest=200))
+    for _ in range(TIMES):
+        line.ask("fetch", 12, {**fetched(stage, 0, largest=100), TAGS: WITH_TIMES})
+    for version in LIST_OFFSETS_VERSIONS:
+        for time in (-1, -2, NOW_MS - 1500):
+            for _ in range(TIMES - 1):
+                line.ask("list_offsets", version, searched(time))
+    _session(stage, line)
+
+
+def _session(stage: Stage, line: Line) -> None:
+    tree = fetched(stage, 0, largest=100)
+    first = line.ask("fetch", 12, {**tree, "session_epoch": 0}, "opens a session")
+    own: Tree = {**tree, "session_id": number(first, "session_id"), "topics": []}
+    for epoch in range(1, 4):
+        line.ask("fetch", 12, {**own, "session_epoch": epoch}, "within the session")
+    line.ask("fetch", 12, {**own, "session_epoch": -1}, "closes the session")
+
+
+def _once(stage: Stage, line: Line, words: str) -> None:
+    """Each request twice after a change."""
+    stage.note(words)
+    for _ in range(2):
+        line.ask("produce", 9, produced(stage, batch(NOW_MS)))
+        line.ask("produce", 13, produced(stage, batch(NOW_MS)))
+        line.ask("fetch", 12, fetched(stage, 3, largest=200))
+        line.ask("fetch", 17, fetched(stage, 3, largest=200))
+        line.ask("list_offsets", 7, searched(-1))
+        line.ask("list_offsets", 7, searched(-2))
+        line.ask("list_offsets", 7, searched(NOW_MS - 1500))
+
+
+def _set(stage: Stage, key: str, value: str) -> None:
+    config: Tree = {"name": key, "config_operation": SET, "value": value}
+    resource: Tree = {"resource_type": TOPIC, "resource_name": FLIGHTS, "configs": [config]}
+    stage.main.ask("incremental_alter_configs", 1, {"resources": [resource]})
+
+
+def _changed(stage: Stage, line: Line) -> None:
+    stage.chapter("changed")
+    part: Tree = {"partition_index": 0, "offset": 2}
+    gone: Tree = {"topics": [{"name": FLIGHTS, "partitions": [part]}], "timeout": 1000}
+    stage.main.ask("delete_records", 2, gone)
+    _once(stage, line, "records are deleted")
+    _set(stage, "message.timestamp.type", "LogAppendTime")
+    _once(stage, line, "the log's own time is kept")
+    stage.advance(5000)
+    _once(stage, line, "five seconds later")
+    _set(stage, "message.timestamp.type", "CreateTime")
+    _set(stage, "tidelog.lookup.clock", "append")
+    _once(stage, line, "lookups go by append time")
+    _set(stage, "tidelog.expose.append.time", "true")
+    _once(stage, line, "append times are shown in headers")
+    _set(stage, "max.message.bytes", "80")
+    _once(stage, line, "batches are too large")
+    _set(stage, "max.message.bytes", "1000")
+    _set(stage, "min.insync.replicas", "2")
+    _once(stage, line, "too few replicas")
+    names: list[Value] = [{"name": FLIGHTS}]
+    stage.main.ask("delete_topics", 6, {"topics": names, "timeout": 1000})
+    _once(stage, line, "the topic is deleted")
+    stage.create_topic(FLIGHTS)
+    _once(stage, line, "a topic of its name is created")
+
+
+def _guarded(stage: Stage, line: Line) -> None:
+    """Rights and quotas come and go between requests."""
+    stage.chapter("rights")
+    denied = rule(FLIGHTS, TOPIC, operation=ALL, permission=DENY)
+    stage.main.ask("create_acls", 3, {"creations": [denied]})
+    _once(stage, line, "everything is denied")
+    taken = filtered(TOPIC, FLIGHTS, pattern=LITERAL, permission_type=DENY)
+    stage.main.ask("delete_acls", 3, {"filters": [taken]})
+    _once(stage, line, "it is allowed again")
+    stage.main.ask("delete_acls", 3, {"filters": [filtered(TOPIC, FLIGHTS, pattern=LITERAL)]})
+    _once(stage, line, "no rule is left")
+    _allowed(stage)
+    stage.chapter("quotas")
+    alice = ("user", "alice")
+    rates = quota(alice, producer_byte_rate=1e6, consumer_byte_rate=1e6, request_percentage=200.0)
+    stage.main.ask("alter_client_quotas", 1, rates)
+    _once(stage, line, "quotas that are not reached")
+    stage.main.ask("alter_client_quotas", 1, quota(alice, producer_byte_rate=20.0))
+    for _ in range(2):
+        answer = line.ask("produce", 9, produced(stage, batch(NOW_MS)))
+        stage.advance(number(answer, "throttle_time"))
+    stage.main.ask("alter_client_quotas", 1, quota(alice, producer_byte_rate=None))
+    _once(stage, line, "no quota of appends")
