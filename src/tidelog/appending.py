@@ -6,12 +6,12 @@ The part of `tidelog.Directory` that writes.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tidelog.arguments import reads_arguments
+from tidelog.arguments import codec_of, reads_arguments
 from tidelog.closing import Closing
 from tidelog.storage.log import BATCH_BYTES, AppendResult
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.partitioner import Partitioner
-from tidelog.types import Codec, NewRecord
+from tidelog.types import Codec, Compression, NewRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ class Appending(Closing):
         records: Iterable[NewRecord],
         *,
         partition: int | None = None,
-        codec: Codec = Codec.NONE,
+        codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> dict[int, AppendResult]:
         """Append records; what each partition that got some answered.
@@ -55,7 +55,7 @@ class Appending(Closing):
         groups = self._by_partition(topic, records, partition)
         return {
             number: self._log_dir.log(topic, number).append(
-                group, codec=codec, batch_bytes=batch_bytes
+                group, codec=codec_of(codec), batch_bytes=batch_bytes
             )
             for number, group in groups.items()
         }
@@ -67,7 +67,7 @@ class Appending(Closing):
         *,
         source: str,
         partition: int | None = None,
-        codec: Codec = Codec.NONE,
+        codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "Loaded":
         """Append the rows of a source that a topic doesn't have yet, all together or none.
@@ -93,7 +93,7 @@ class Appending(Closing):
             records,
             source=source,
             group=lambda rows: self._by_partition(topic, rows, partition),
-            codec=codec,
+            codec=codec_of(codec),
             batch_bytes=batch_bytes,
         )
 
@@ -102,7 +102,7 @@ class Appending(Closing):
         topic: str,
         table: "pa.Table | pa.RecordBatch",
         *,
-        codec: Codec = Codec.NONE,
+        codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> dict[int, AppendResult]:
         """Append the rows of an Arrow table; the last answer of each partition that got some.
@@ -129,7 +129,7 @@ class Appending(Closing):
             topic,
             table,
             keyless=self._keyless_partition(topic),
-            codec=codec,
+            codec=codec_of(codec),
             batch_bytes=batch_bytes,
         )
 

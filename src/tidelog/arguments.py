@@ -15,13 +15,25 @@ from functools import partial, wraps
 from operator import index
 from os import PathLike, fspath
 from types import UnionType
-from typing import Final, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    Final,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
 from tidelog.types import (
     INT64_MAX,
     ClockName,
     Codec,
+    Compression,
+    Isolation,
     IsolationLevel,
     NewRecord,
     TopicPartition,
@@ -69,6 +81,20 @@ def choice(kind: type[Chosen], given: object, name: str) -> Chosen:
         return cast("Chosen", kind(given))
     words = ", ".join(map(word_of, kind))
     raise InvalidChoice(f"{name} is {given!r:.60}; give one of {words}, as text or {kind.__name__}")
+
+
+def level_of(given: Isolation) -> IsolationLevel:
+    """Return the isolation level that a member or a text names; for arguments that were read."""
+    return choice(IsolationLevel, given, "isolation")
+
+
+@overload
+def codec_of(given: Compression) -> Codec: ...
+@overload
+def codec_of(given: None) -> None: ...
+def codec_of(given: Compression | None) -> Codec | None:
+    """Return the codec that a member or a text names; for arguments that were read."""
+    return None if given is None else choice(Codec, given, "codec")
 
 
 def choices_of(kind: type[Chosen], given: object, name: str) -> frozenset[Chosen]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from tidelog.appending import Appending
-from tidelog.arguments import reads_arguments
+from tidelog.arguments import level_of, reads_arguments
 from tidelog.config import ConfigNote
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, TopicExists
@@ -30,6 +30,7 @@ from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
     ClockName,
+    Isolation,
     IsolationLevel,
     OffsetAndTimestamp,
     RecordCount,
@@ -248,10 +249,10 @@ class Directory(Appending):
         self,
         partitions: Iterable[TopicPartition],
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
         """The offset behind the last visible record. Source: KIP-79."""
-        return self._log_dir.end_offsets(partitions, isolation=isolation)
+        return self._log_dir.end_offsets(partitions, isolation=level_of(isolation))
 
     def point(self, when: When) -> int:
         """A point in time in ms; text is read by the grammar of docs/time.md."""
@@ -269,11 +270,12 @@ class Directory(Appending):
         self,
         topic: str,
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[tuple[TopicPartition, Record]]:
         """Every record of a topic with its append time, by partition; for small amounts."""
+        level = level_of(isolation)
         for name in self._log_dir.partitions(topic):
-            for record in self.partition(topic, name.partition).timed_records(isolation):
+            for record in self.partition(topic, name.partition).timed_records(level):
                 yield name, record
 
     def read(  # noqa: PLR0913 - one keyword for each way to choose
@@ -284,7 +286,7 @@ class Directory(Appending):
         end: When | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "pa.RecordBatchReader":
@@ -316,7 +318,7 @@ class Directory(Appending):
             times=(_maybe(self.point, start), _maybe(self.point, end)),
             clock=ClockName(clock),
             columns=columns,
-            isolation=isolation,
+            isolation=level_of(isolation),
             strict=strict,
             stats=stats,
         )
@@ -328,7 +330,7 @@ class Directory(Appending):
         start: When | None = None,
         end: When | None = None,
         clock: str = ClockName.RECORD,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> RecordCount:
         """How many records `read` would hand out of the same range, mostly by zone maps alone.
 
@@ -355,7 +357,7 @@ class Directory(Appending):
         during: str | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
     ) -> "Scan":
         """Records for Arrow, Polars, DuckDB or pandas; nothing is read until they ask.
@@ -390,7 +392,7 @@ class Directory(Appending):
             wanted=Wanted(start_ms=first, end_ms=last),
             clock=ClockName(clock),
             columns=columns,
-            isolation=isolation,
+            isolation=level_of(isolation),
             strict=strict,
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from operator import index
-from typing import Final, NamedTuple, NewType, Self, TypeAlias
+from typing import Final, Literal, NamedTuple, NewType, Self, TypeAlias
 
 from tidelog.errors import InvalidRequest, InvalidTime, InvalidTimestamp
 
@@ -83,6 +83,11 @@ class Codec(IntEnum):
     def config_name(self) -> str:
         """Kafka's spelling, e.g. `lz4`; no compression is `none`."""
         return self.name.lower()
+
+
+# What public calls take for a choice: a member, or its text.
+Isolation: TypeAlias = IsolationLevel | Literal["read_uncommitted", "read_committed"]
+Compression: TypeAlias = Codec | Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -29,7 +29,7 @@ def rows(count: int) -> list[NewRecord]:
 
 
 def values(log: tidelog.RemoteDirectory) -> Counter[bytes | None]:
-    found = log.records("flights", isolation="read_committed")  # type: ignore[arg-type]
+    found = log.records("flights", isolation="read_committed")
     return Counter(record.value for _, record in found)
 
 
@@ -39,7 +39,7 @@ def test_a_load_that_is_run_again_appends_what_is_new(log: tidelog.RemoteDirecto
     assert sum(one.rows for one in first.partitions.values()) == 10
     again = log.load_once("flights", rows(10), source="mine")
     assert (again.rows, again.skipped, again.partitions) == (0, 10, {})
-    more = log.load_once("flights", rows(13), source="mine", codec="zstd")  # type: ignore[arg-type]
+    more = log.load_once("flights", rows(13), source="mine", codec="zstd")
     assert (more.rows, more.skipped) == (3, 10)
     assert values(log) == Counter(b"%d" % n for n in range(13))
 

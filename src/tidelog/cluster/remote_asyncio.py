@@ -26,7 +26,8 @@ from tidelog.record.record import Record
 from tidelog.storage.log import AppendResult
 from tidelog.types import (
     ClockName,
-    Codec,
+    Compression,
+    Isolation,
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
@@ -111,7 +112,7 @@ class AsyncRemoteDirectory:
         records: Iterable[NewRecord],
         *,
         partition: int | None = None,
-        codec: Codec | None = None,
+        codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
         """See `RemoteDirectory.append`; records of a call that is cancelled may be in the log."""
         send = self._directory.send
@@ -119,7 +120,7 @@ class AsyncRemoteDirectory:
         return await _answer_of(sent)
 
     async def append_table(
-        self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Codec | None = None
+        self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Compression | None = None
     ) -> dict[int, AppendResult]:
         """See `RemoteDirectory.append_table`."""
         send = self._directory.send_table
@@ -153,7 +154,7 @@ class AsyncRemoteDirectory:
         self,
         partitions: Iterable[TopicPartition],
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
         """See `RemoteDirectory.end_offsets`."""
         return await self._run(lambda: self._directory.end_offsets(partitions, isolation=isolation))
@@ -169,7 +170,7 @@ class AsyncRemoteDirectory:
     # -- reading -----------------------------------------------------------------------------
 
     def records(
-        self, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+        self, topic: str, *, isolation: Isolation = IsolationLevel.READ_UNCOMMITTED
     ) -> AsyncIterator[tuple[TopicPartition, Record]]:
         """See `RemoteDirectory.records`; for `async for`."""
         return self._each(lambda: self._directory.records(topic, isolation=isolation))
@@ -182,7 +183,7 @@ class AsyncRemoteDirectory:
         end: When | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "AsyncIterator[pa.RecordBatch]":
@@ -208,7 +209,7 @@ class AsyncRemoteDirectory:
         during: str | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> "pa.Table":
         """The records of topics in memory as an Arrow table; see `RemoteDirectory.scan`."""
         found = self._directory.scan(
@@ -223,7 +224,7 @@ class AsyncRemoteDirectory:
         start: When | None = None,
         end: When | None = None,
         clock: str = ClockName.RECORD,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> RecordCount:
         """See `RemoteDirectory.count`."""
         found = self._directory.scan(topic, start=start, end=end, clock=clock, isolation=isolation)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.arguments import reads_arguments
+from tidelog.arguments import codec_of, level_of, reads_arguments
 from tidelog.closing import Closing
 from tidelog.cluster import appends, topics
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, require_client
@@ -35,6 +35,8 @@ from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
     ClockName,
     Codec,
+    Compression,
+    Isolation,
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
@@ -153,7 +155,7 @@ class RemoteDirectory(Closing):
         records: Iterable[NewRecord],
         *,
         partition: int | None = None,
-        codec: Codec | None = None,
+        codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
         """Append records; where they are in each partition that got some.
 
@@ -187,10 +189,10 @@ class RemoteDirectory(Closing):
         records: Iterable[NewRecord],
         *,
         partition: int | None = None,
-        codec: Codec | None = None,
+        codec: Compression | None = None,
     ) -> "Future[dict[int, AppendResult]]":
         """`append` that does not wait: what becomes its answer, once the records are queued."""
-        return self._sender.send(topic, self._rows(topic, records, partition), codec)
+        return self._sender.send(topic, self._rows(topic, records, partition), codec_of(codec))
 
     def _rows(
         self, topic: str, records: Iterable[NewRecord], partition: int | None
@@ -209,7 +211,7 @@ class RemoteDirectory(Closing):
         *,
         source: str,
         partition: int | None = None,
-        codec: Codec | None = None,
+        codec: Compression | None = None,
     ) -> "Loaded":
         """Append the rows of a source that a topic doesn't have yet, by transactions.
 
@@ -228,7 +230,7 @@ class RemoteDirectory(Closing):
         """
         from tidelog.cluster.numbered_loads import load_once
 
-        name = self._codec_name if codec is None else codec.config_name
+        name = self._codec_name if codec is None else codec_of(codec).config_name
         rows = self._rows(topic, records, partition)
         return load_once(self._cluster, topic, rows, source=source, codec_name=name)
 
@@ -237,7 +239,7 @@ class RemoteDirectory(Closing):
         topic: str,
         table: "pa.Table | pa.RecordBatch",
         *,
-        codec: Codec | None = None,
+        codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
         """Append the rows of an Arrow table; as `append` of its rows.
 
@@ -255,7 +257,7 @@ class RemoteDirectory(Closing):
         return self.send_table(topic, table, codec=codec).result()
 
     def send_table(
-        self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Codec | None = None
+        self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Compression | None = None
     ) -> "Future[dict[int, AppendResult]]":
         """`append_table` that does not wait: what becomes its answer, once the rows are queued."""
         from tidelog.cluster.broker_rows import table_rows
@@ -267,7 +269,7 @@ class RemoteDirectory(Closing):
             keyless=partitioner.choose(None),
             now_ms=self._env.clock.now_ms(),
         )
-        return self._sender.send(topic, rows, codec)
+        return self._sender.send(topic, rows, codec_of(codec))
 
     def _partitioner(self, topic: str) -> Partitioner:
         """One for this call alone: it is not for two threads."""
@@ -349,10 +351,10 @@ class RemoteDirectory(Closing):
         self,
         partitions: Iterable[TopicPartition],
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
         """The offset behind the last visible record; raises UnknownTopic. Source: KIP-79."""
-        marks = watermarks(self._cluster, partitions, isolation)
+        marks = watermarks(self._cluster, partitions, level_of(isolation))
         return {partition: mark.end for partition, mark in marks.items()}
 
     def point(self, when: When) -> int:
@@ -371,7 +373,7 @@ class RemoteDirectory(Closing):
         self,
         topic: str,
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[tuple[TopicPartition, Record]]:
         """Every record of a topic, partition after partition; for small amounts.
 
@@ -379,9 +381,10 @@ class RemoteDirectory(Closing):
         where brokers stamp records.
         """
         names = self._cluster.partitions(topic)
-        for name, mark in self._cluster.watermarks(names, isolation=isolation).items():
+        level = level_of(isolation)
+        for name, mark in self._cluster.watermarks(names, isolation=level).items():
             self._cluster.ensure_open()
-            found = self._reading.records(name, mark.start, mark.end, isolation)
+            found = self._reading.records(name, mark.start, mark.end, level)
             for record, append_ms in found:
                 yield name, appended_at(record, append_ms)
 
@@ -393,7 +396,7 @@ class RemoteDirectory(Closing):
         end: When | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "pa.RecordBatchReader":
@@ -430,7 +433,7 @@ class RemoteDirectory(Closing):
         start: When | None = None,
         end: When | None = None,
         clock: str = ClockName.RECORD,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> RecordCount:
         """How many records `read` would hand out of the same range; they are all fetched."""
         return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
@@ -444,7 +447,7 @@ class RemoteDirectory(Closing):
         during: str | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
     ) -> RemoteScan:
         """Records for Arrow, Polars, DuckDB or pandas; nothing is read until they ask.
@@ -462,7 +465,7 @@ class RemoteDirectory(Closing):
             wanted=self._wanted(start, end, during),
             clock=ClockName(clock),
             columns=columns,
-            isolation=isolation,
+            isolation=level_of(isolation),
             strict=strict,
         )
 

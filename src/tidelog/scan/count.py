@@ -8,7 +8,7 @@ zone map (the active segment; foreign directories without a zone cache) is read.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.arguments import reads_arguments
+from tidelog.arguments import level_of, reads_arguments
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
 from tidelog.scan.plan import ScanPlan, plan_count
@@ -16,7 +16,7 @@ from tidelog.scan.split import Split, Wanted
 from tidelog.scan.stats import ScanStats
 from tidelog.storage.gaps import GAP_REASON
 from tidelog.storage.log_dir import LogDir
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import ClockName, Isolation, IsolationLevel, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
     *,
     wanted: Wanted | None = None,
-    clock: ClockName = ClockName.RECORD,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    clock: str = ClockName.RECORD,
+    isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     zone_cache: str | None = None,
     env: Env | None = None,
 ) -> Count:
@@ -114,8 +114,8 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
         source,
         topics,
         wanted or Wanted(),
-        clock=clock,
-        isolation=isolation,
+        clock=ClockName(clock),
+        isolation=level_of(isolation),
         zone_cache=zone_cache,
         env=env,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
-from tidelog.arguments import reads_arguments
+from tidelog.arguments import level_of, reads_arguments
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
 from tidelog.markup import bytes_text, html_table
@@ -25,7 +25,7 @@ from tidelog.storage.handles import typed_reads
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.zone_files import ZoneCache
-from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
+from tidelog.types import INT64_MAX, ClockName, Isolation, IsolationLevel, TopicPartition
 
 SPLIT_BYTES: Final = 128 << 20
 # Below this a task costs more than what it reads.
@@ -97,10 +97,10 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     *,
     wanted: Wanted | None = None,
     per_partition: Mapping[TopicPartition, Wanted] | None = None,
-    clock: ClockName = ClockName.RECORD,
-    times: TimeMode = TimeMode.EXACT,
+    clock: str = ClockName.RECORD,
+    times: str = TimeMode.EXACT,
     needs_match: bool = False,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     columns: Sequence[str] | None = None,
     split_bytes: int = SPLIT_BYTES,
     min_partitions: int = 1,
@@ -143,7 +143,12 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     """
     sizes = {"split_bytes": split_bytes, "min_partitions": min_partitions}
     _check_sizes(sizes | {"max_offsets": max_offsets, "least_splits": least_splits})
-    question = Question(clock=clock, times=times, isolation=isolation, needs_match=needs_match)
+    question = Question(
+        clock=ClockName(clock),
+        times=TimeMode(times),
+        isolation=level_of(isolation),
+        needs_match=needs_match,
+    )
     everywhere, single = wanted or Wanted(), per_partition or {}
     with_times = columns is None or APPEND_TIME_COLUMN in columns
     how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)

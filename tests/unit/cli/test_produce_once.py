@@ -169,7 +169,7 @@ def test_the_library_refuses_other_rows(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights")
     with tidelog.open(str(cli.data), writable=True, env=cli.env) as log:
-        log.load_once("flights", [NewRecord(value=b"1")], source="mine", codec="zstd")  # type: ignore[arg-type]
+        log.load_once("flights", [NewRecord(value=b"1")], source="mine", codec="zstd")
         with pytest.raises(InvalidRequest, match="the first 1 rows are others"):
             log.load_once("flights", [NewRecord(value=b"2")], source="mine")
 
@@ -179,5 +179,5 @@ def test_records_that_nobody_would_decompress_are_refused(tmp_path: Path) -> Non
     with tidelog.open(tmp_path / "data", writable=True) as log:
         log.create_topic("flights")
         with pytest.raises(MessageTooLarge, match="bytes of records to compress"):
-            log.load_once("flights", [row], source="mine", codec="zstd")  # type: ignore[arg-type]
+            log.load_once("flights", [row], source="mine", codec="zstd")
         assert log.count("flights") == 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from tidelog.arguments import choices_of, reads_arguments
+from tidelog.arguments import choices_of, level_of, reads_arguments
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.spark.jobs.audit_kinds import Kind
@@ -41,7 +41,7 @@ from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.latency import HOUR_MS
 from tidelog.timespec import parse_point
-from tidelog.types import IsolationLevel
+from tidelog.types import Isolation, IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +106,7 @@ def audit(  # noqa: PLR0913 - one keyword for each way to choose
     end: int | str | None = None,
     offset_map: str | None = None,
     state: str | None = None,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    isolation: Isolation = IsolationLevel.READ_COMMITTED,
     history: bool | None = None,
     ignore: Iterable[Kind | str] = (),
     span_ms: int = HOUR_MS,
@@ -150,7 +150,7 @@ def audit(  # noqa: PLR0913 - one keyword for each way to choose
         end_ms=_point(end),
         offset_map=offset_map,
         state=state,
-        isolation=isolation,
+        isolation=level_of(isolation),
         history=history,
         ignore=choices_of(Kind, ignore, "ignore"),
         span_ms=span_ms,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from tidelog.arguments import reads_arguments
+from tidelog.arguments import level_of, reads_arguments
 from tidelog.cluster.lag import Observation, PartitionLag, lag_of
 from tidelog.cluster.view import Count
 from tidelog.errors import InvalidRequest
@@ -28,7 +28,7 @@ from tidelog.spark.jobs.latency_tables import timestamp
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
-from tidelog.types import IsolationLevel
+from tidelog.types import Isolation, IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +85,7 @@ def lag(  # noqa: PLR0913 - one keyword for each way to choose
     *,
     data: str | None = None,
     positions: "DataFrame | None" = None,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     listener: Listener = NOBODY,
 ) -> Lag:
     """The lag of consumer groups.
@@ -114,7 +114,7 @@ def lag(  # noqa: PLR0913 - one keyword for each way to choose
         topics,
         data=data,
         positions=given,
-        isolation=isolation,
+        isolation=level_of(isolation),
         listener=listener,
     )
     return Lag(
