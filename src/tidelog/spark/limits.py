@@ -145,13 +145,14 @@ class LimitMaker:
         before = times or (INT64_MIN, INT64_MAX)
         both = (max(before[0], start), min(before[1], end))
         self.limits = replace(self.limits, clock=clock, times=both)
-        return is_exact
+        # A time in the range that Spark can't hold is null in its row: Spark has to look again.
+        return is_exact and not self.options.permissive
 
     def _is_implied(self, one: Filter) -> bool:
         """Whether all that is left has a time, which is all that the filter asks for."""
         clock = _CLOCKS.get(_column(one))
         is_range = self.limits.times is not None and self.limits.clock is clock
-        return isinstance(one, IsNotNull) and is_range
+        return isinstance(one, IsNotNull) and is_range and not self.options.permissive
 
 
 def _column(one: Filter) -> str:

@@ -126,6 +126,12 @@ class SparkRows:
             _converter(field.name, field.type, serdes.get(field.name, "bytes"))
             for field in self._schema
         ]
+        # Not shown, but read for the column of reasons.
+        self._hidden = {
+            column: _serde_converter(column, serdes[column])
+            for column in self.scanned
+            if column in serdes and column not in self._schema.names and serdes[column] != "bytes"
+        }
 
     def convert(self, batch: pa.RecordBatch, name: TopicPartition) -> pa.RecordBatch:
         """The same rows in Spark's types.
@@ -145,6 +151,8 @@ class SparkRows:
             if field.name != REASON
         }
         if REASON in self._schema.names:
+            for column, converter in self._hidden.items():
+                self._converted(converter, batch, column, name, reasons)
             arrays[REASON] = _told(reasons, batch.num_rows)
         ordered = [arrays[column] for column in self._schema.names]
         return pa.RecordBatch.from_arrays(ordered, schema=self._schema)

@@ -351,9 +351,13 @@ def read_mode(options: Options) -> bool:
 def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that a scan reads for these rows.
 
-    The offset is among them wherever a cell may be one that can't be shown: errors name it.
+    The offset is among them wherever a cell may be one that can't be shown: errors name it. For the
+    column of reasons, columns with a serializer are read even where they are not shown: a record is
+    sound or not whatever columns a query names.
     """
     found = tuple(name for name in columns if name != REASON)
+    if REASON in columns:
+        found += tuple(name for name in ("key", "value") if name in serdes and name not in found)
     may_fail = any(name in TIME_COLUMNS or serdes.get(name, "bytes") != "bytes" for name in found)
     return (*found, "offset") if may_fail and "offset" not in found else found
 

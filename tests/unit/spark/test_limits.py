@@ -67,6 +67,16 @@ def test_names(one: Filter, kept: set[str]) -> None:
     assert returned == []
 
 
+@pytest.mark.parametrize("column", [TIME, APPENDED])
+def test_a_time_that_is_shown_as_null_is_left_to_spark(column: tuple[str, ...]) -> None:
+    """With mode=permissive a time that Spark can't hold is null, and null is in no range."""
+    filters = [GreaterThanOrEqual(column, us(5_000)), IsNotNull(column)]
+    limits, returned = take(*filters, permissive=True)
+    assert limits.times == (5, INT64_MAX)
+    assert returned == filters
+    assert take(*filters)[1] == []
+
+
 COMPARED = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 PLAIN: dict[type[Filter], Callable[[int, int], bool]] = {
     EqualTo: lambda a, b: a == b,

@@ -75,6 +75,15 @@ def test_permissive_needs_no_other_column(root: str) -> None:
     assert sum(row["value"] is None for row in found) == 1
 
 
+@pytest.mark.parametrize("columns", ["offset", "_corrupt_record", "key", "value,key"])
+def test_a_record_is_sound_or_not_whatever_columns_are_shown(root: str, columns: str) -> None:
+    found = rows(root, mode="permissive", keyAs="int64", valueAs="json", columns=columns)
+    (odd,) = [row for row in found if row["_corrupt_record"] is not None]
+    assert "(column key):" in str(odd["_corrupt_record"])
+    assert "(column value):" in str(odd["_corrupt_record"])
+    assert set(odd) == {*columns.split(","), "_corrupt_record"}
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
