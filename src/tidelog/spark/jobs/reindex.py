@@ -361,6 +361,7 @@ def finding_rows(found: Found) -> Iterator[tuple[object, ...]]:
 
 
 def _row(finding: Finding, state: str) -> tuple[object, ...]:
+    remedy = finding.remedy
     return (
         finding.severity.value,
         state,
@@ -368,5 +369,6 @@ def _row(finding: Finding, state: str) -> tuple[object, ...]:
         finding.position,
         finding.offset,
         finding.damage,
-        finding.remedy,
+        # An option of the command that looks for damage; this one has none of that name.
+        f"tidelog doctor {remedy}" if remedy.startswith("--repair") else remedy,
     )

@@ -162,7 +162,7 @@ def build_zones(
             built = segment.zones_on(ClockName.APPEND) is None and zone_files.write(segment)
             is_there = not built and segment.zones_on(ClockName.APPEND) is not None
             if built:
-                done.built.append(segment.context.path(segment.base_offset, files.ZONES_SUFFIX))
+                done.built.append(_path_beside(segment))
         else:
             is_there = _fitting(segment, cache)
             built = not is_there and zone_files.load_or_build(segment, cache) is not None
@@ -178,18 +178,24 @@ def build_zones(
 def verify_zones(
     env: Env, directory: str, name: TopicPartition, bases: Collection[int], cache_folder: str
 ) -> PartDone:
-    """Hold the zone maps in a cache against what the logs say, byte by byte; nothing is written."""
+    """Hold the zone maps in a cache against what the logs say, byte by byte; nothing is written.
+
+    A map that lies beside its log needs none in the cache, and is checked in its place.
+    """
     cache = ZoneCache(env.files, cache_folder)
 
     def verify(segment: ClosedSegment, done: PartDone) -> None:
         path = cache.path_of(segment)
+        finding = _note(path, "missing", "building puts it there; until then more is read")
+        found = None
         try:
             found = zone_files.open_map(segment, path)
         except FileNotFoundError:
-            finding = _note(path, "missing", "building puts it there; until then more is read")
+            found = _beside(segment)
+            path = path if found is None else _path_beside(segment)
         except (CorruptData, UnsupportedVersion) as error:
             finding = _wrong(path, str(error))
-        else:
+        if found is not None:
             done.maps_there += 1
             if _says_the_same(found, segment, done):
                 return
@@ -220,10 +226,17 @@ def _says_the_same(found: ZoneMap, segment: ClosedSegment, done: PartDone) -> bo
 
 
 def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
+    return _beside(segment) is not None or cache.load(segment) is not None
+
+
+def _beside(segment: ClosedSegment) -> ZoneMap | None:
+    """The map beside a segment's log; None where there is none of its append times."""
     found = segment.zones
-    if found is not None and zone_files.knows_times_of(found, segment):
-        return True
-    return cache.load(segment) is not None
+    return found if found is not None and zone_files.knows_times_of(found, segment) else None
+
+
+def _path_beside(segment: ClosedSegment) -> str:
+    return segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
 
 
 def _note(path: str, damage: str, remedy: str) -> Finding:

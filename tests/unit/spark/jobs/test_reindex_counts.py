@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
-from tidelog.spark.jobs.reindex_work import build_zones, check_partition
+from tidelog.spark.jobs.reindex_work import build_zones, check_partition, verify_zones
 from tidelog.types import NewRecord, TopicPartition
 
 NAME = TopicPartition("t", 0)
@@ -23,3 +23,25 @@ def test_a_look_counts_the_zone_maps_that_are_there(tmp_path: Path) -> None:
     assert check_partition(env, path, NAME, mends=False).maps_there == len(maps)
     maps[0].write_bytes(b"no map")
     assert check_partition(env, path, NAME, mends=False).maps_there == len(maps) - 1
+
+
+def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
+    """Building leaves it where it is, so a check of the cache neither misses it nor asks for it."""
+    path, cache, env = str(tmp_path / "log"), str(tmp_path / "cache"), os_env()
+    with Directory.open(path, writable=True, env=env) as directory:
+        directory.create_topic("t", config={"internal.segment.bytes": "600"})
+        for number in range(40):
+            directory.append("t", [NewRecord(value=b"%0100d" % number)])
+        bases = [one.base_offset for one in directory.partition("t", 0).segments][:-1]
+    build_zones(env, path, NAME, bases, None)
+    maps = sorted((tmp_path / "log" / "t-0").glob("*.zones"))
+    sound = verify_zones(env, path, NAME, bases, cache)
+    assert (sound.maps_there, sound.found) == (len(maps), [])
+    maps[0].unlink()
+    without = verify_zones(env, path, NAME, bases, cache)
+    assert (without.maps_there, [one.damage for one in without.found]) == (
+        len(maps) - 1,
+        ["missing"],
+    )
+    assert build_zones(env, path, NAME, bases, cache).maps_built == 1
+    assert verify_zones(env, path, NAME, bases, cache).maps_there == len(maps)
