@@ -11,6 +11,7 @@ their first use, so that `import tidelog` costs nothing.
 ...     log.offsets_at("flights", "-6h", clock="append")
 """
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -293,9 +294,15 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(
-        import_module(f"tidelog.{home}"), "open_directory" if name == "open" else name
-    )
+    # What comes in stays: to look for garbage meanwhile takes time for nothing.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        module = import_module(f"tidelog.{home}")
+    finally:
+        if was_enabled:
+            gc.enable()
+    found: object = getattr(module, "open_directory" if name == "open" else name)
     globals()[name] = found
     return found
 

@@ -4,6 +4,8 @@ Clients that are told COORDINATOR_LOAD_IN_PROGRESS pause: librdkafka for three s
 """
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 from confluent_kafka import Consumer
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from tests.relay import Led, Relay
+from tests.server.loop_meter import HELD_MAX_S
 from tests.server.raw import RawClient
 from tests.waiting import PATIENCE_S
 
@@ -34,6 +37,7 @@ from tidelog.protocol.messages.groups import (
 from tidelog.protocol.messages.membership import JoinGroupRequest, JoinGroupRequestProtocol
 from tidelog.protocol.messages.producers import InitProducerIdRequest
 from tidelog.server.in_process import Broker
+from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.types import NewRecord
 
 if TYPE_CHECKING:
@@ -42,6 +46,24 @@ if TYPE_CHECKING:
 LATER = {14, 15, 16}
 CLIENTS = 4
 ID_NEEDED = 79
+# Prints what the first request about a group holds the loop for.
+FIRST_OF_A_PROCESS = """
+import tempfile
+import pytest
+from tests.server.loop_meter import metered_broker
+from tests.server.raw import RawClient
+from tidelog.protocol.messages import FIND_COORDINATOR, METADATA
+from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.metadata import MetadataRequest
+
+with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as path:
+    with metered_broker(path, patch, {}) as metered:
+        with RawClient(metered.broker.bootstrap_servers) as client:
+            client.ask(METADATA, 9, MetadataRequest(topics=[]))
+            metered.held_s()
+            client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="g"))
+        print(metered.held_s())
+"""
 
 
 def by_confluent(address: str) -> None:
@@ -134,6 +156,28 @@ def test_many_that_ask_at_once_for_a_topic_that_is_not_there_wait_for_one() -> N
                 client.close()
         assert codes == [0] * CLIENTS
         assert joined == [ID_NEEDED] * CLIENTS
+
+
+def test_the_first_group_of_a_process_leaves_the_loop_to_others() -> None:
+    """What groups use is imported in a thread: by a request at once after the start, too."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) < HELD_MAX_S
+
+
+def test_a_broker_whose_directory_goes_with_it_makes_few_partitions(tmp_path: Path) -> None:
+    def partitions(broker: Broker) -> int:
+        with RawClient(broker.bootstrap_servers) as client:
+            client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="g", key_type=0))
+        return broker.call(lambda node: node.topics.all()[OFFSETS_TOPIC].partitions)
+
+    with tidelog.broker() as broker:
+        assert partitions(broker) == 1
+    with tidelog.broker(settings={"offsets.topic.num.partitions": "3"}) as broker:
+        assert partitions(broker) == 3
+    with tidelog.broker(str(tmp_path)) as broker:
+        assert partitions(broker) == 50
 
 
 def test_requests_wait_while_groups_and_transactions_are_loaded(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Share groups through a broker: heartbeats, what administrators ask, rights, restarts."""
 
+import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
-from tests.waiting import until
+from tests.waiting import until, until_so
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -15,6 +18,7 @@ from tidelog.protocol.messages import (
     DESCRIBE_SHARE_GROUP_OFFSETS,
     FIND_COORDINATOR,
     LIST_GROUPS,
+    SHARE_FETCH,
     SHARE_GROUP_DESCRIBE,
     SHARE_GROUP_HEARTBEAT,
 )
@@ -23,6 +27,12 @@ from tidelog.protocol.messages.groups import (
     FindCoordinatorRequest,
     ListedGroup,
     ListGroupsRequest,
+)
+from tidelog.protocol.messages.share_fetch import (
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareFetchTopic,
 )
 from tidelog.protocol.messages.share_groups import (
     DescribedShareGroup,
@@ -42,11 +52,18 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
+from tidelog.server.groups.codes import Code
+from tidelog.server.handlers import handler_of
 from tidelog.server.in_process import Broker
+from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.requests import Answer, RequestContext
+from tidelog.server.work import THREADS
 
 # The topic of groups is being made, or read.
 LOADING = (14, 15, 16)
 GROUP = "sharers"
+# Of the loop: enough for an answer that waits for nothing.
+TURNS = 20
 
 
 @pytest.fixture
@@ -243,3 +260,44 @@ def test_a_group_that_was_deleted_begins_anew(data: str) -> None:
             told = asking.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[GROUP]))
         assert [result.error_code for result in told.results] == [0]
         assert offsets(broker, 0) == [(0, -1, -1, 0)]
+
+
+def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
+    """A member is not answered without records because its group is being read again."""
+    with start(data) as broker:
+        broker.call(lambda node: node.topics.create("routes", 1))
+        beat(broker, "A", 0, "routes")
+        topic_id = broker.call(lambda node: node.topics.all()["routes"].topic_id)
+        assert topic_id is not None
+        partition = ShareFetchPartition(partition_index=0)
+        topic = ShareFetchTopic(topic_id=topic_id, partitions=[partition])
+        request = ShareFetchRequest(group_id=GROUP, member_id="A", max_records=1, topics=[topic])
+        answers = list["asyncio.Future[ShareFetchResponse]"]()
+        may_load = Event()
+
+        def fetch_while_loading(node: Node) -> None:
+            for _ in range(THREADS):
+                node.work.submit(may_load.wait)
+            shards = node.groups.shards
+            shards._topic.lose(shards.number_of(GROUP))
+            assert shards.code_for(GROUP) is Code.COORDINATOR_LOAD_IN_PROGRESS
+            context = RequestContext(node, SHARE_FETCH, 1, "A", ConnectionFacts(1, "127.0.0.1"))
+            answers.append(
+                asyncio.ensure_future(_awaited(handler_of(SHARE_FETCH.key)(context, request)))
+            )
+
+        broker.call(fetch_while_loading)
+        for _ in range(TURNS):
+            broker.call(lambda _: None)
+        was_answered = answers[0].done()
+        may_load.set()
+        until_so(answers[0].done)
+        told = answers[0].result()
+    assert not was_answered
+    assert told.error_code == 0
+
+
+async def _awaited(said: Answer) -> ShareFetchResponse:
+    found = await said if isinstance(said, Awaitable) else said
+    assert isinstance(found, ShareFetchResponse)
+    return found

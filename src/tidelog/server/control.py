@@ -35,7 +35,7 @@ _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 class Control:
     """Serves the channel. start -> stop; belongs to the loop's thread."""
 
-    def __init__(self, node: Node, compaction: "Compaction") -> None:
+    def __init__(self, node: Node, compaction: "Callable[[], Compaction]") -> None:
         self._node = node
         self._compaction = compaction
         self._connections: dict[_Connection, None] = {}
@@ -209,7 +209,7 @@ class Control:
         from tidelog.control.compact_verb import encode_report, read_wishes
 
         wanted = read_wishes(arguments)
-        report = await self._compaction.clean_now(
+        report = await self._compaction().clean_now(
             wanted.name, roll=wanted.roll, is_asked=wanted.is_asked
         )
         return encode_report(report)
@@ -220,7 +220,7 @@ class Control:
         from tidelog.control.lending_verbs import encode_lent
 
         wanted = read_wishes(arguments)
-        lending = self._compaction.lending
+        lending = self._compaction().lending
         found = await lending.begin(wanted.name, roll=wanted.roll, is_asked=wanted.is_asked)
         return encode_lent(*found)
 
@@ -230,7 +230,7 @@ class Control:
 
         made = read_take_back(arguments)
         try:
-            more = await self._compaction.lending.take_back(made)
+            more = await self._compaction().lending.take_back(made)
         finally:
             self._show([made.name.topic])
         return {"more": more}

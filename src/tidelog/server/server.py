@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
@@ -18,6 +19,7 @@ from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.deferring import Beside
 from tidelog.server.doors import Door
+from tidelog.server.handlers import import_coordinators
 from tidelog.server.kernels import load_beside
 from tidelog.server.listener import Listener, listening_sockets
 from tidelog.server.listening import SEND_BUFFER, naming, prepare
@@ -27,6 +29,7 @@ from tidelog.server.node import LOGGER, Address, Node
 from tidelog.server.security.listeners import ListenerPlan, plan_listeners
 from tidelog.server.settings import Endpoint
 from tidelog.server.slices import Slices
+from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.work import Work
 from tidelog.storage.cluster_file import read_cluster, settings_of
 from tidelog.storage.dir_state import DirectoryState
@@ -144,8 +147,9 @@ class Server:
 
         Args:
             node: What it serves.
-            kernels_after_s: Kernels are loaded so long after it listens, in a thread. Until then
-                logs do without; the load takes the interpreter from the first clients.
+            kernels_after_s: Kernels are loaded so long after it listens, in a thread, and the
+                cleaner starts then. Until then logs do without; the load takes the interpreter from
+                the first clients.
         """
         self.node = node
         self._kernels_after_s = kernels_after_s
@@ -155,6 +159,7 @@ class Server:
         self._pages: MetricsServer | None = None
         self._control: Control | None = None
         self._compaction: Compaction | None = None
+        self._rest: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen where it is said, on the only listener of the settings; its port.
@@ -198,18 +203,26 @@ class Server:
 
             self._pages = await start_pages(self.node, self._is_serving)
         self.clients.watch_idle()
-        # Groups and transactions are read from their logs when clients can ask already.
-        loop.call_soon(self.node.resume_groups)
-        loop.call_soon(self.node.resume_transactions)
         Background(self.node).start()
         self.node.removals.add(self.node.log_dir.set_aside)
-        await self._serve_control(self._begin_compaction())
-        if self._kernels_after_s:
-            later = loop.call_later(self._kernels_after_s, load_beside, self._use_kernels)
-            self.node.closers.append(later.cancel)
-        else:
-            load_beside(self._use_kernels)
+        await self._serve_control()
+        self._rest = loop.create_task(self._start_rest())
         return found
+
+    async def _start_rest(self) -> None:
+        """Start what nobody needs to listen: clients can ask already.
+
+        Its modules are imported in a thread, those that the first group waits for before others.
+        """
+        node = self.node
+        await node.work.run(import_coordinators, node.topics.find(TRANSACTIONS_TOPIC) is not None)
+        node.resume_groups()
+        node.resume_transactions()
+        if self._kernels_after_s:
+            await asyncio.sleep(self._kernels_after_s)
+        await node.work.run(import_module, "tidelog.server.compaction")
+        self._started_compaction()
+        load_beside(self._use_kernels)
 
     async def _listen(self, door: Door) -> int:
         """Open one door; its port."""
@@ -244,18 +257,20 @@ class Server:
     def _use_kernels(self) -> None:
         self.node.topics.begin(use_kernels(self.node))
 
-    def _begin_compaction(self) -> "Compaction":
-        from tidelog.server.compaction import Compaction  # nobody who listens needs it at once
+    def _started_compaction(self) -> "Compaction":
+        """The cleaner, started at the first call."""
+        if self._compaction is None:
+            from tidelog.server.compaction import Compaction
 
-        self._compaction = Compaction(self.node)
-        self._compaction.start()
+            self._compaction = Compaction(self.node)
+            self._compaction.start()
         return self._compaction
 
-    async def _serve_control(self, compaction: "Compaction") -> None:
+    async def _serve_control(self) -> None:
         """Let other processes ask for changes; a broker works without that, too."""
         from tidelog.server.control import Control  # what it may be asked for is much
 
-        control = Control(self.node, compaction)
+        control = Control(self.node, self._started_compaction)
         try:
             await control.start()
         except (TidelogError, OSError) as error:
@@ -271,6 +286,8 @@ class Server:
         """
         for listener in self._listeners:
             listener.close()
+        if self._rest is not None:
+            self._rest.cancel()
         self.clients.close()
         if self._pages is not None:
             await self._pages.stop()

@@ -3,6 +3,7 @@
 A version stands here only when all of it works: this table is what ApiVersions announces.
 """
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -11,7 +12,11 @@ from typing import TYPE_CHECKING, Final, cast
 from tidelog.server.requests import Handler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from _typeshed import DataclassInstance
+
+    from tidelog.server.requests import Answer, Long, RequestContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +260,37 @@ def items_at_once(key: int, frame_bytes: int) -> int:
 # APIs about groups or transactional ids, which wait while these are loaded. Heartbeats don't: while
 # a group is loaded a member is believed.
 _AFTER_LOAD: Final = frozenset(
-    {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 90, 91, 92}
+    {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
+# What these handlers use takes a tenth of a second to import: a thread does that.
+_GROUPS: Final = "tidelog.server.groups.coordinator"
+_TRANSACTIONS: Final = "tidelog.server.transactions.coordinator"
+_SHARES: Final = "tidelog.server.shares.shares"
+_COORDINATORS: Final = {
+    **dict.fromkeys((8, 9, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69), (_GROUPS,)),
+    **dict.fromkeys((24, 26, 65, 66), (_TRANSACTIONS,)),
+    **dict.fromkeys((25, 28), (_GROUPS, _TRANSACTIONS)),
+    **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), (_GROUPS, _SHARES)),
+}
+# FindCoordinator, by the type of its key; InitProducerId, which may have no transactional id.
+_FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
+_BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARES)}
+# What the members of a consumer group ask for, in their order.
+_OF_MEMBERS: Final = (_FIND_COORDINATOR, 11, 14, 12, 9, 2, 1, 8, 13)
+# Names of coordinators, keys of handlers.
+_imported: Final = set[object]()
 
 
 @cache
 def handler_of(key: int) -> Handler:
     """The handler of an API that stands in the table."""
+    if key in _COORDINATORS or key in {_FIND_COORDINATOR, _INIT_PRODUCER_ID}:
+        return _importing(key)
+    return _handler_of(key)
+
+
+@cache
+def _handler_of(key: int) -> Handler:
     row = BY_KEY[key]
     module = import_module(f"tidelog.server.handlers.{row.module}")
     found = cast("Handler", getattr(module, row.function))
@@ -270,6 +299,51 @@ def handler_of(key: int) -> Handler:
     from tidelog.server.handlers.waiting import after_load  # no need of it to listen
 
     return after_load(key, found)
+
+
+def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
+    """Import the handler of an API, and what it uses; for any thread."""
+    names = (*coordinators, *_COORDINATORS.get(key, ()))
+    for name in names:
+        import_module(name)
+    _handler_of(key)
+    _imported.update(names, (key,))
+
+
+def import_coordinators(with_transactions: bool) -> None:
+    """Import what a consumer group uses, and transactions where there are some; for any thread."""
+    for key in _OF_MEMBERS:
+        import_for(key, _BY_KEY_TYPE[0])
+    if with_transactions:
+        import_for(_FIND_COORDINATOR, _BY_KEY_TYPE[1])
+
+
+def _importing(key: int) -> Handler:
+    """A handler whose modules are imported in a thread, at its first request."""
+
+    def answer(context: "RequestContext", request: "DataclassInstance") -> "Answer":
+        names = _used_by(key, request)
+        if key in _imported and _imported.issuperset(names):
+            return _handler_of(key)(context, request)
+        return later(names, context, request)
+
+    async def later(
+        names: "Iterable[str]", context: "RequestContext", request: "DataclassInstance"
+    ) -> "DataclassInstance | Long | None":
+        await context.node.work.run(import_for, key, names)
+        said = _handler_of(key)(context, request)
+        return await said if isinstance(said, Awaitable) else said
+
+    return answer
+
+
+def _used_by(key: int, request: object) -> tuple[str, ...]:
+    """The coordinators that a request is for."""
+    if key == _FIND_COORDINATOR:
+        return _BY_KEY_TYPE.get(getattr(request, "key_type", 0), ())
+    if key == _INIT_PRODUCER_ID:
+        return (_TRANSACTIONS,) if getattr(request, "transactional_id", None) else ()
+    return _COORDINATORS[key]
 
 
 @cache

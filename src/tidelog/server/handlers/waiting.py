@@ -1,6 +1,7 @@
 """Answers that come later: those of the rules, and those to requests that came too early.
 
-While groups or transactional ids are read from their log, requests about them wait for that:
+While groups, transactional ids or share partitions are read from their log, requests about them
+wait for that:
 clients that are told COORDINATOR_LOAD_IN_PROGRESS pause, librdkafka for three seconds.
 """
 
@@ -23,6 +24,8 @@ LOAD_WAIT_S: Final = 2.0
 _FIND_COORDINATOR: Final = 10
 _GROUP, _TRANSACTION = 0, 1
 _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
+# About what is kept of share partitions; ShareFetch and ShareAcknowledge wait for those they name.
+_OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,9 +56,14 @@ def after_load(api_key: int, handler: "Handler") -> "Handler":
 
     def answer(context: "RequestContext", request: "DataclassInstance") -> "Answer":
         keeper, key = _keeper_of(api_key, context.node, request)
-        if keeper is None or not keeper.is_loading:
-            return handler(context, request)
-        return _later(keeper, key, lambda: handler(context, request))
+        if keeper is not None and keeper.is_loading:
+            return _later(keeper, key, lambda: answer_states(context, request))
+        return answer_states(context, request)
+
+    def answer_states(context: "RequestContext", request: "DataclassInstance") -> "Answer":
+        if api_key in _OF_SHARE_STATES and context.node.shares.states.is_loading:
+            return _later(context.node.shares.states, None, lambda: handler(context, request))
+        return handler(context, request)
 
     return answer
 

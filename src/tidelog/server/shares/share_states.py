@@ -106,6 +106,15 @@ class ShareStates(Watched):
         """Begin to read what the topic has; fine where that was begun, or there is nothing."""
         self._topic.resume()
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether some partition of the topic waits to be loaded."""
+        return self._topic.is_loading
+
+    async def loaded(self, key: str | None, *, wait_s: float) -> None:
+        """Return when a share partition (all where None) is loaded, or after some seconds."""
+        await self._topic.loaded(key, wait_s=wait_s)
+
     async def ensure_topic(self) -> Code:
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
         return await self._topic.ensure()
