@@ -64,10 +64,12 @@ class ClosedSegment(SegmentFiles):
         end_offset: int,
         *,
         limit_times: Callable[["ClosedSegment", AppendTimes], None] | None = None,
+        find_aborted: Callable[["ClosedSegment"], TxnIndex] | None = None,
     ) -> None:
         super().__init__(context, base_offset)
         self.end_offset = end_offset
         self._limit_times = limit_times
+        self._find_aborted = find_aborted
         self._facts: FileStat | None = None
         self._is_mapped: bool | None = None
         self.hides_records = False
@@ -205,12 +207,16 @@ class ClosedSegment(SegmentFiles):
     def txn_index(self) -> TxnIndex:
         """Aborted transactions; the file exists only where there are some.
 
+        Where there is none, and no zone map says that there was none, the batches say what it held.
+
         Raises:
             CorruptIndex: It is damaged, or not the one that the zone map knows: readers of
                 committed records must not be shown aborted ones.
         """
         if self._txn_index is None:
             index, zones = super().txn_index, self.zones
+            if zones is None and not index.entries and self._find_aborted is not None:
+                index = self._find_aborted(self)
             problem = None if zones is None else txn_problem(index, zones.siblings)
             if problem is not None:
                 self._txn_index = None

@@ -14,11 +14,18 @@ from tidelog.env import forget
 from tidelog.storage import commits, files, lookup
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.loading import bases_among, file_names, limit_times
+from tidelog.storage.loading import (
+    bases_among,
+    file_names,
+    find_aborted,
+    limit_times,
+    may_have_transactions,
+)
 from tidelog.storage.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.tail import TailSegment, load_tail
 from tidelog.storage.tiers.view import TierAccess, TierView
 from tidelog.storage.trust import AppendTimeCheckpoint, trusted_end
+from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
@@ -29,6 +36,9 @@ if TYPE_CHECKING:
 _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 # A live directory may change while it is looked at again and again, but not for ever.
 _LOOKS_MAX: Final = 5
+# The last segment has no zone map, and mostly no aborted transaction: so much is walked at an
+# opening to say so, in some ms.
+_LAST_WALKED_BYTES: Final = 16 << 20
 
 
 class LoadedLog:
@@ -49,6 +59,7 @@ class LoadedLog:
         self._segments: list[Segment] = []
         self._maxima = lookup.RunningMaxima()
         self._trusted: int | None = None
+        self._has_transactions: bool | None = None
         self._checkpointed_ms = NO_TIMESTAMP
         self._search: lookup.BatchSearch = lookup.search_segment
         self._kernels: KernelSearch | None = None
@@ -108,16 +119,34 @@ class LoadedLog:
             and not known.was_replaced()
         ):
             return known
-        return ClosedSegment(self.context, base, next_base, limit_times=self._limit_times)
+        return ClosedSegment(
+            self.context,
+            base,
+            next_base,
+            limit_times=self._limit_times,
+            find_aborted=self._find_aborted,
+        )
+
+    def _find_aborted(self, segment: Segment) -> TxnIndex:
+        """The aborted transactions of a segment that has no file of them, by its batches."""
+        if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
+            return TxnIndex(segment.base_offset)
+        if self._has_transactions is None:
+            self._has_transactions = may_have_transactions(self.context)
+        if not self._has_transactions:
+            return TxnIndex(segment.base_offset)
+        return find_aborted(self.context, segment)
 
     def _tail(self, base: int) -> TailSegment:
-        return load_tail(self.context, base)
+        tail = load_tail(self.context, base)
+        tail.find_aborted = self._find_aborted
+        return tail
 
     def _replace_segments(self, local: Sequence[Segment]) -> None:
         """Take these local segments, behind those that the tier has alone."""
         self._segments = [*self._remote_segments(local), *local]
         self._maxima = lookup.RunningMaxima()
-        self._trusted = None
+        self._trusted = self._has_transactions = None
         self._forget_maps()  # a file's name may stand for another file now
         first = self._segments[0].base_offset if self._segments else 0
         told = 0 if self._tier is None else self._tier.record.log_start_offset

@@ -5,6 +5,7 @@ Owns no state.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from tidelog.env import forget
 from tidelog.errors import CorruptData, CorruptFile, StorageFailure
@@ -14,9 +15,10 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.producer_recall import recall_batches
 from tidelog.storage.producers import ProducerStates
 from tidelog.storage.reading import LogSlice, slices
-from tidelog.storage.segment import Segment, SegmentContext, read_optional
+from tidelog.storage.segment import Segment, SegmentContext, iterate_batches, read_optional
 from tidelog.storage.tiers.remote_segment import RemoteSegment
 from tidelog.storage.trust import batch_ending_at, fingerprint, sure_end
+from tidelog.storage.txn_index import TxnIndex
 
 
 def list_bases(context: SegmentContext) -> list[int]:
@@ -138,6 +140,47 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
     spans = itertools.pairwise([*bases, offset])
     earlier = [ClosedSegment(context, base, end) for base, end in spans]
     return _states_from(context, earlier, offset)
+
+
+def may_have_transactions(context: SegmentContext) -> bool:
+    """Whether anything beside a partition's logs speaks of transactions, or nothing speaks at all.
+
+    An index of aborted ones does, and a snapshot whose producers have one open, or had a marker.
+    """
+    parsed = [found for name in file_names(context) if (found := files.parse_file_name(name))]
+    if any(suffix == files.TXN_INDEX_SUFFIX for _, suffix in parsed):
+        return True
+    snapshots = [
+        snapshot_at(context, at) for at, suffix in parsed if suffix == files.SNAPSHOT_SUFFIX
+    ]
+    return not snapshots or any(
+        entry.coordinator_epoch >= 0 or entry.txn_first_offset is not None
+        for states in snapshots
+        if states is not None
+        for entry in states.producers.values()
+    )
+
+
+def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
+    """The index of aborted transactions that the batches of a segment make.
+
+    It begins with what producers had open before it, and ends where damage does: whoever reads on
+    there is told.
+    """
+    index, states = TxnIndex(segment.base_offset), None
+    with suppress(CorruptData):
+        for _, batch in iterate_batches(segment, 0, segment.size_bytes):
+            if not batch.is_transactional:
+                continue
+            if states is None:
+                states = states_at(context, segment.base_offset)
+            completed = states.replay(batch)
+            if completed is not None and completed.is_aborted:
+                index.append(states.aborted_entry(completed))
+    if index.entries:
+        path = context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+        context.report(f"{path}: missing; rebuilt in memory")
+    return index
 
 
 def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:

@@ -378,6 +378,13 @@ class OpeningLog(LogReader):
         for segment in self.local_segments[:-1]:
             if isinstance(segment, ClosedSegment):
                 self._restore_index(segment, names)
+        active, fs = self.active, self.context.env.files
+        if files.file_name(active.base_offset, files.TXN_INDEX_SUFFIX) not in names:
+            aborted = self._find_aborted(active)
+            if aborted.entries:
+                path = self.context.path(active.base_offset, files.TXN_INDEX_SUFFIX)
+                self.recovery_report.actions.append(f"{path}: missing; rebuilt from the log")
+                files.write_atomically(fs, path, aborted.encoded)
 
     def _restore_index(self, segment: ClosedSegment, names: AbstractSet[str]) -> None:
         suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)

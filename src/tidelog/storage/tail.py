@@ -20,9 +20,10 @@ from tidelog.storage.index_files import IndexBuilder, load_indexes
 from tidelog.storage.log_end import Course, Damage, Jump, RecordedEnd, find_damage
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.proof import batch_at, misfit, time_misfit
-from tidelog.storage.segment import SegmentContext, SegmentFiles
+from tidelog.storage.segment import Segment, SegmentContext, SegmentFiles
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
+from tidelog.storage.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
 # A reader looks at an end that may be damaged until two looks agree, but not for ever.
@@ -37,6 +38,7 @@ class TailSegment(SegmentFiles):
             `size_bytes` and `end_offset` include the damage. `damaged` is its error.
         course: How far its batches are sound.
         doubt: Why its last batch is left out, if only its offset is in doubt.
+        find_aborted: How to find its aborted transactions where it has no file of them.
         has_index_files: Whether its indexes are those on disk, not built from the log.
     """
 
@@ -63,6 +65,7 @@ class TailSegment(SegmentFiles):
         self.damage: Damage | None = None
         self.damaged: DamagedLog | None = None
         self.doubt: Damage | None = None
+        self.find_aborted: Callable[[Segment], TxnIndex] | None = None
 
     @classmethod
     def empty(cls, context: SegmentContext, base_offset: int) -> Self:
@@ -135,6 +138,13 @@ class TailSegment(SegmentFiles):
             where = f"{self.log_path}, position {course.size_bytes}"
             self.context.report(f"{where}: {error.reason}; read up to there")
         return position == 0 or self.size_bytes > position
+
+    def read_txn_index(self) -> TxnIndex:
+        """The `.txnindex` file; where there is none, what the batches say of aborted ones."""
+        index = super().read_txn_index()
+        if index.entries or self.find_aborted is None:
+            return index
+        return self.find_aborted(self)
 
     def settle_end(self, recorded: RecordedEnd) -> Damage | None:
         """Hold the end that was found against what is recorded of it, and look behind it.

@@ -235,6 +235,7 @@ def write(
     """
     context = segment.context
     try:
+        _restore_txn_index(segment)
         data = build(segment, by_kernels=by_kernels, check_crc=check_crc)
     except (CorruptData, UnsupportedCompression) as error:
         context.report(f"{segment.log_path}: no zone map: {error}")
@@ -251,6 +252,15 @@ def write(
     context.pool.forget(path)
     segment.use_zones(None, loaded=False)
     return True
+
+
+def _restore_txn_index(segment: FinishedSegment) -> None:
+    """Write an index of aborted transactions that is gone, before a map says there was none."""
+    path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+    if segment.zones is None and not segment.context.env.files.exists(path):
+        index = segment.txn_index
+        if index.entries:
+            files.write_atomically(segment.context.env.files, path, index.encoded)
 
 
 def build_missing(segments: Iterable[Segment]) -> list[int]:

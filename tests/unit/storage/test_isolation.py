@@ -1,17 +1,28 @@
 """Both isolation levels: open, committed and aborted transactions as readers see them."""
 
 import pytest
+from tests.faults import SeededEnv
 from tests.unit.storage.logs import (
+    PATH,
+    TOPIC,
     batch,
+    names,
     new_log,
     offsets,
+    path_of,
     put,
+    read,
     reader_of,
     write,
 )
 
 from tidelog.errors import CorruptIndex
+from tidelog.scan.plan import plan
+from tidelog.scan.reader import ReadOptions, to_table
+from tidelog.storage import zone_files
+from tidelog.storage.loading import may_have_transactions
 from tidelog.storage.log import Log
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -97,3 +108,95 @@ class TestIsolation:
         assert offsets(reader.records()) == [0]
         with pytest.raises(CorruptIndex, match=r"00000000000000000000\.txnindex"):
             list(reader.records(isolation=COMMITTED))
+
+
+class TestAnIndexOfAbortedTransactionsThatIsGone:
+    """It is disposable: without it, and without a zone map, the batches say the same."""
+
+    @staticmethod
+    def stopped() -> tuple[SeededEnv, list[int]]:
+        """Transactions over three finished segments, and what readers of committed records see."""
+        env, directory, log = new_log()
+        put(log, 1)
+        transact(log, 5)
+        transact(log, 8)
+        log.roll()
+        transact(log, 6, count=2)
+        end(log, 6, commit=False)
+        end(log, 5, commit=False)
+        transact(log, 6, sequence=2)
+        log.roll()
+        end(log, 6, commit=True)
+        transact(log, 6, sequence=3)
+        end(log, 6, commit=False)
+        end(log, 8, commit=False)
+        put(log, 2)
+        log.roll()
+        put(log, 3)
+        seen = offsets(log.records(isolation=COMMITTED))
+        directory.close()
+        assert len([name for name in names(env) if name.endswith(".txnindex")]) == 2
+        return env, seen
+
+    @pytest.mark.parametrize("gone", [(".txnindex",), (".txnindex", ".snapshot")])
+    @pytest.mark.parametrize("number", [0, 1, None])
+    def test_readers_see_the_same(self, gone: tuple[str, ...], number: int | None) -> None:
+        env, seen = self.stopped()
+        indexes = [name for name in names(env) if name.endswith(".txnindex")]
+        kept = set() if number is None else {indexes[number]}
+        for name in names(env):
+            if name.endswith((*gone, ".zones")) and name not in kept:
+                env.files.remove(path_of(name))
+        directory = LogDir.open(PATH, env=env)
+        reader = directory.reader(TOPIC, 0)
+        assert offsets(reader.records(isolation=COMMITTED)) == seen
+        assert any("txnindex: missing; rebuilt in memory" in line for line in directory.reports)
+        planned = plan(directory, TOPIC, isolation=COMMITTED)
+        table = to_table(planned.splits, ("offset",), options=ReadOptions(env=env))
+        assert table["offset"].to_pylist() == seen
+        # Zone maps that a writer builds don't seal that it is gone.
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
+            log = writing.log(TOPIC, 0)
+            zone_files.build_missing(log.segments)
+            assert offsets(log.records(isolation=COMMITTED)) == seen
+        assert set(indexes) <= set(names(env))
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_the_last_segment_says_the_same(self, *, clean: bool) -> None:
+        env, directory, log = new_log()
+        transact(log, 5)
+        log.roll()
+        put(log, 1)
+        end(log, 5, commit=False)
+        transact(log, 5, sequence=1)
+        end(log, 5, commit=True)
+        transact(log, 5, sequence=2)
+        end(log, 5, commit=False)
+        seen = offsets(log.records(isolation=COMMITTED))
+        assert len(seen) == 2
+        (directory.close if clean else directory.abandon)()
+        (index,) = [name for name in names(env) if name.endswith(".txnindex")]
+        before = read(env, index)
+        env.files.remove(path_of(index))
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
+        with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
+            log = writing.log(TOPIC, 0)
+            assert offsets(log.records(isolation=COMMITTED)) == seen
+            assert read(env, index) == before
+            transact(log, 5, sequence=3)
+            end(log, 5, commit=False)
+            assert offsets(log.records(isolation=COMMITTED)) == seen
+        assert read(env, index)[: len(before)] == before
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen
+
+    def test_a_log_without_transactions_is_not_walked(self) -> None:
+        env, directory, log = new_log()
+        put(log, 1)
+        log.roll()
+        put(log, 2)
+        directory.close()
+        env.files.remove(path_of("00000000000000000000.zones"))
+        reader = reader_of(env)
+        assert not may_have_transactions(reader.context)
+        assert offsets(reader.records(isolation=COMMITTED)) == [0, 1]
