@@ -143,12 +143,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     """
     sizes = {"split_bytes": split_bytes, "min_partitions": min_partitions}
     _check_sizes(sizes | {"max_offsets": max_offsets, "least_splits": least_splits})
-    question = Question(
-        clock=ClockName(clock),
-        times=TimeMode(times),
-        isolation=level_of(isolation),
-        needs_match=needs_match,
-    )
+    question = _question(clock, times, isolation, needs_match=needs_match)
     everywhere, single = wanted or Wanted(), per_partition or {}
     with_times = columns is None or APPEND_TIME_COLUMN in columns
     how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)
@@ -172,6 +167,15 @@ def _check_sizes(sizes: Mapping[str, int]) -> None:
     for name, value in sizes.items():
         if value < 1:
             raise InvalidRequest(f"{name}={value}: 1 up")
+
+
+def _question(clock: str, times: str, isolation: Isolation, *, needs_match: bool) -> Question:
+    return Question(
+        clock=ClockName(clock),
+        times=TimeMode(times),
+        isolation=level_of(isolation),
+        needs_match=needs_match,
+    )
 
 
 @reads_arguments()
