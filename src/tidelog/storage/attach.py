@@ -23,13 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.errors import (
-    CorruptData,
-    InvalidRequest,
-    ReadOnly,
-    StorageFailure,
-    TidelogError,
-)
+from tidelog.errors import CorruptData, InvalidRequest, ReadOnly, StorageFailure, TidelogError
 from tidelog.storage import commits, files, writers
 from tidelog.storage.commits import Move
 from tidelog.storage.handles import as_storage_failure
