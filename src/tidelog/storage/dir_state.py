@@ -126,7 +126,9 @@ class DirectoryState(Closing):
         self.doubts: set[str] = set()
         # Directories of deleted topics that the opening has left for `remove_set_aside`.
         self.set_aside: list[str] = []
+        # Of a reader: the topics, and the settings of those that have none of their own.
         self._found_topics: Mapping[str, TopicInfo] | None = None
+        self._found_defaults: Mapping[str, str] = {}
         # Of a reader: whether recovery points were read, and the mark of a clean stop was there.
         self._knows_ends = self._has_clean_mark = False
         self._is_closed = False
@@ -184,9 +186,7 @@ class DirectoryState(Closing):
         self._purge_deleted_topics()
         for line in commits.replay(self.env.files, self.path):
             self.report(line)
-        defaults = self._options.topic_defaults
-        if defaults is None:
-            defaults = read_kept_defaults(self.env.files, self.path, self.report)
+        defaults = self._read_defaults()
         self._registry = TopicRegistry(self.env.files, self.path, defaults, self.env.random)
         keeps_notes = self._options.deferrals is not None
         self._dirs = PartitionDirs(self.env.files, self.path, keeps_notes=keeps_notes)
@@ -220,6 +220,12 @@ class DirectoryState(Closing):
             "node.id": "0",
             "directory.id": files.encode_topic_id(files.random_topic_id(source)),
         }
+
+    def _read_defaults(self) -> Mapping[str, str]:
+        """Return settings of topics that have none of their own: given, or as a broker had them."""
+        if self._options.topic_defaults is not None:
+            return self._options.topic_defaults
+        return read_kept_defaults(self.env.files, self.path, self.report)
 
     @property
     def was_clean(self) -> bool:

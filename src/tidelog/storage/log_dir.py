@@ -98,7 +98,9 @@ class LogDir(TopicDeletion):
             return self._registry.topics
         if self._found_topics is None:
             with typed_reads(self.path):
-                self._found_topics = find_topics(self.env.files, self.path)[0]
+                self._found_defaults = self._read_defaults()
+                found = find_topics(self.env.files, self.path, self._found_defaults)[0]
+            self._found_topics = found
         return self._found_topics
 
     def refresh(self) -> None:
@@ -239,7 +241,8 @@ class LogDir(TopicDeletion):
         if self._options.topic_defaults is not None or "retention.ms" in self.topic(name).given:
             return True
         names = {synonym.name for synonym in TOPIC_CONFIG_BY_NAME["retention.ms"].synonyms}
-        return self.is_writable and not names.isdisjoint(self._registry.defaults)
+        defaults = self._registry.defaults if self.is_writable else self._found_defaults
+        return not names.isdisjoint(defaults)
 
     def follow_config(self, name: str) -> None:
         """Let open partitions of a topic go by its settings as they are now."""

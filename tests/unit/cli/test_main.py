@@ -243,7 +243,7 @@ def test_a_stream_that_is_not_there_is_written_to_nowhere(
     """As with `>&-`, where Python has None."""
     monkeypatch.setattr(sys, name, None)
     missing = str(tmp_path / "missing.properties")
-    assert run(["serve", "--config", missing], Surroundings()) == ExitCode.ERROR
+    assert run(["serve", "--config", missing], Surroundings()) == ExitCode.USAGE
     assert run(["create", "flights", "--data", str(tmp_path / "log")], Surroundings()) == 0
     assert run(["topics", "--data", str(tmp_path / "log")], Surroundings()) == 0
 

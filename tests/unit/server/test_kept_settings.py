@@ -118,6 +118,20 @@ def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
         return dict(log_dir._registry.defaults), log_dir.topic("t").config.retention_ms
 
 
+def test_readers_know_the_defaults_that_a_broker_had() -> None:
+    env = seeded_env(1)
+    started(env).close()
+    given = {"log.retention.ms": "1000", "log.cleanup.policy": "compact,delete"}
+    node = open_node(PATH, BrokerConfig.parse(given)[0], env=env)
+    node.log_dir.create_topic("t")
+    node.close()
+
+    with LogDir.open(PATH, env=env) as reader:
+        config = reader.topic("t").config
+        assert (config.retention_ms, config.is_compacted) == (1000, True)
+        assert reader.knows_age_limit("t")
+
+
 def test_what_a_broker_was_only_started_with_holds_when_it_has_stopped() -> None:
     env = seeded_env(1)
     started(env).close()
