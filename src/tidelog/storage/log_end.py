@@ -7,7 +7,8 @@ there:
 1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
 2. A sound batch behind the bytes that can't be read: a log is written from its start to its end.
 3. A later segment, for the segments before it.
-4. A right checksum: a batch that lacks nothing but the right offsets was written to its end.
+4. A right checksum: a batch that lacks nothing but the right offsets or magic was written to its
+   end.
 
 Then the bytes are damage (`DamagedLog`). Nothing cuts or overwrites them by itself.
 
@@ -26,9 +27,17 @@ from typing import Final, NamedTuple
 
 from tidelog.env import File, FileSystem
 from tidelog.errors import CorruptData, DamagedLog
-from tidelog.record.header import MAGIC_2
+from tidelog.record.header import (
+    FRAME_PREFIX_SIZE,
+    LENGTH,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+)
 from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
-from tidelog.record.views import Batch
+from tidelog.record.views import Batch, frame_size, view_batch
 from tidelog.storage.handles import walk_file
 from tidelog.storage.resync import TooManyPlaces, find_sound_batch
 
@@ -179,8 +188,9 @@ def find_damage(
         if behind is not None:
             proof.append(f"a sound batch stands behind, at position {behind}")
             end = _end_behind(file, path, base_offset, behind, size)
-        elif (count := _offsets_with_right_checksum(file, path, place, size)) > 0:
-            proof.append("the batch's checksum is right")
+        elif (whole := _batch_with_right_checksum(file, place, size)) is not None:
+            proof.append(f"the batch's checksum is right for magic {whole.magic}")
+            count = max(whole.last_offset_delta, 0) + 1 if whole.magic == MAGIC_2 else 1
             end = expected if recorded.is_end else expected + count
     if not proof:
         return None
@@ -193,14 +203,29 @@ def find_damage(
     )
 
 
-def _offsets_with_right_checksum(file: File, path: str, position: int, size: int) -> int:
-    """How many offsets a whole batch at a position takes, whatever they are; 0 where none lies."""
-    with suppress(CorruptData):
-        for _, batch in walk_file(file, path, position, size):
+def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
+    """Return the whole batch at a position, whatever its offsets and its magic; None if none lies.
+
+    The checksum of magic 2 leaves out the magic, so a batch is tried under each. Its magic is then
+    the one that its checksum is right for.
+    """
+    frame = file.pread(min(FRAME_PREFIX_SIZE, size - position), position)
+    if len(frame) < FRAME_PREFIX_SIZE:
+        return None
+    (length,) = LENGTH.unpack_from(frame, LENGTH_AT)
+    if not LENGTH_MIN <= length <= size - position - LOG_OVERHEAD:
+        return None
+    data = bytearray(file.pread(LOG_OVERHEAD + length, position))
+    if len(data) < LOG_OVERHEAD + length:
+        return None
+    for magic in range(MAGIC_2, -1, -1):
+        data[MAGIC_AT] = magic
+        with suppress(CorruptData):
+            frame_size(data, 0, len(data))
+            batch = view_batch(data)
             if batch.is_valid():
-                return max(batch.last_offset_delta, 0) + 1 if batch.magic == MAGIC_2 else 1
-            break
-    return 0
+                return batch
+    return None
 
 
 def damaged(path: str, position: int, offset: int, reason: str) -> DamagedLog:

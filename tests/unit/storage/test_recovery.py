@@ -21,7 +21,7 @@ from tests.unit.storage.logs import (
     write,
 )
 
-from tidelog.errors import CorruptBatch
+from tidelog.errors import CorruptBatch, DamagedLog
 from tidelog.record.batch import build_batch
 from tidelog.record.legacy_builder import build_legacy_message, build_legacy_set
 from tidelog.storage.log_dir import LogDir
@@ -55,7 +55,6 @@ class TestWhereTheLogIsCut:
             (17, b"\0\0\0\0"),  # the checksum
             (8, b"\xff\xff\xff\xff"),  # a length that can't be
             (8, b"\0\0\0\x80"),  # a length that leads on behind the end
-            (16, b"\x07"),  # the magic
         ],
     )
     def test_at_a_bad_last_batch(self, at: int, data: bytes) -> None:
@@ -69,6 +68,19 @@ class TestWhereTheLogIsCut:
         assert line.endswith(f"; cut 70 bytes from {path_of(FIRST_LOG)}")
         put(log, 9)
         assert offsets(log.records()) == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("bit", range(8))
+    @pytest.mark.parametrize("magic", [0, 1])
+    def test_not_at_an_old_message_whose_magic_flipped(self, magic: int, bit: int) -> None:
+        env = stopped()
+        message = build_legacy_message(b"key", b"value", magic=magic, offset=4)
+        message[16] ^= 1 << bit
+        whole = read(env, FIRST_LOG) + bytes(message)
+        write(env, FIRST_LOG, whole)
+        _, log = reopen(env)
+        with pytest.raises(DamagedLog, match=f"checksum is right for magic {magic}"):
+            put(log, 9)
+        assert read(env, FIRST_LOG) == whole
 
     @pytest.mark.parametrize("size", [1, 11, 16, 60, 69])
     def test_at_an_incomplete_batch(self, size: int) -> None:
