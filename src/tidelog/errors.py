@@ -28,6 +28,18 @@ class TidelogError(Exception):
 
     code: ClassVar[int | None] = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy by the attributes: constructors take other arguments than the text."""
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(
+    kind: type[TidelogError], args: tuple[object, ...], attributes: dict[str, object]
+) -> TidelogError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
+
 
 class CorruptData(TidelogError):
     """Bytes that break a rule of their format.
