@@ -8,6 +8,7 @@ from tests.corpus.book import Entry, read_part
 from tests.corpus.exchanges.codec import decode, encode
 from tests.corpus.exchanges.identities import USERS
 from tests.corpus.exchanges.schema import api_key, message
+from tests.corpus.exchanges.session import FAILED
 from tests.corpus.exchanges.sessions.legacy import OLD
 from tests.corpus.exchanges.sessions.rights import WITHOUT_RIGHTS
 from tests.corpus.exchanges.values import Tree, lines
@@ -51,6 +52,10 @@ def test_each_announced_version_has_each_kind_of_request() -> None:
             api,
             version,
         )
+
+
+def test_no_script_has_failed_when_it_was_kept() -> None:
+    assert [name for name in kept() if name.endswith(f"/{FAILED}")] == []
 
 
 def test_each_version_of_old_clients_has_each_kind_of_request() -> None:

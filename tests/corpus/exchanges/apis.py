@@ -12,8 +12,10 @@ assert FAMILIES  # importing them has entered their scripts
 
 def announced(home: Path) -> dict[str, tuple[int, int]]:
     """First and last version of each API that a broker announces, by the API's name."""
+    found: dict[str, tuple[int, int]] = {}
     with Stage(home) as stage:
-        return {name: (first, last) for name, first, last in stage.names()}
+        found |= {name: (first, last) for name, first, last in stage.names()}
+    return found
 
 
 def play_apis(home: Path, served: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, Stage]]:

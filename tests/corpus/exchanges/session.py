@@ -35,6 +35,7 @@ MASKS: Final[Mapping[tuple[str, str], Value]] = {
     ("describe_log_dirs", "usable_bytes"): 1 << 39,
 }
 HOME_SHOWN: Final = "/home"
+FAILED: Final = "failed"
 # The port of the first listener; the others count on from it.
 PORT_SHOWN: Final = 9092
 # How often the loop turns until it has read what lay there, and begun with it.
@@ -117,8 +118,20 @@ class Stage:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    ) -> bool:
+        """Close. A script that fails is kept as chapter FAILED, so that the others are played.
+
+        A broker that does not answer within `PATIENCE_S` ends everything.
+        """
+        failures = [] if error is None else [error]
+        try:
+            self.close()
+        except tidelog.TidelogError as failure:
+            failures.append(failure)
+        if failures:
+            self.chapter(FAILED)
+        self.said += [ascii(f"{type(each).__name__}: {each}") for each in failures]
+        return isinstance(error, Exception) and not isinstance(error, TimeoutError)
 
     def close(self) -> None:
         """Close connections and broker."""

@@ -8,6 +8,8 @@ from tests.corpus.exchanges.session import Stage
 from tests.corpus.exchanges.values import Tree, Value, number, text
 
 MEMBER_ID_REQUIRED = 79
+DESCRIBE = "consumer_group_describe"
+EPOCH = ("groups", 0, "group_epoch")
 
 
 def subscription(*topics: str) -> bytes:
@@ -212,6 +214,10 @@ def begun(group: str, member: str, **more: Value) -> Tree:
     return {**beating(group, member, 0), **first, **more}
 
 
+def _epoch_of(stage: Stage, group: str) -> int:
+    return number(stage.main.quiet(DESCRIBE, 1, {"group_ids": [group]}), *EPOCH)
+
+
 @script("consumer_group_heartbeat", ready)
 def consumer_group_heartbeat(stage: Stage, version: int) -> None:
     main, api, group = stage.main, "consumer_group_heartbeat", f"c{version}"
@@ -231,7 +237,11 @@ def consumer_group_heartbeat(stage: Stage, version: int) -> None:
     main.edge(api, version, beating(group, member, epoch, topic_partitions=held))
     main.edge(api, version, begun(group, "second", rack_id="r1", server_assignor="range"))
     main.edge(api, version, begun(group, "static", instance_id="i1"))
+    epoch = _epoch_of(stage, group)
     main.edge(api, version, begun(group, "regex", subscribed_topic_regex="fl.*"))
+    if version >= 1:
+        # One epoch for the member, and one when a thread has found what the expression means.
+        stage.main.until(DESCRIBE, 1, {"group_ids": [group]}, *EPOCH, to=epoch + 2)
     main.refused(api, version, begun(group, "broken", subscribed_topic_regex="fl(*"))
     main.edge(api, version, beating(group, "static", -2, instance_id="i1"))
     main.edge(api, version, beating(group, member, -1))
