@@ -15,7 +15,7 @@ from typing import Final
 KEPT: Final = Path(__file__).parent / "kept"
 PLAIN_MAX_BYTES: Final = 1_000_000
 
-_NAME: Final = re.compile(r"[a-z]+/[a-z0-9_-]+(/[A-Za-z0-9_.,:=@+-]+)+")
+_NAME: Final = re.compile(r"[a-z]+/[a-z0-9_-]+(/[A-Za-z0-9_.,:=@~+-]+)+")
 _HEADING: Final = "=== "
 # A line of a text that looks like a heading, or like this escape, begins with a backslash.
 _ESCAPED: Final = ("=== ", "\\")

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 # 2024-05-15T12:00:00Z, a Wednesday.
 START_MS: Final = 1_715_774_400_000
@@ -24,7 +24,9 @@ class _World:
 
     now_ns = START_MS * 1_000_000
     passed_ns = 1_000_000_000_000
-    source = Random(0)
+    is_running = False
+    name = ""
+    sources: ClassVar[dict[int, Random]] = {}
 
 
 def now_ms() -> int:
@@ -43,23 +45,41 @@ def advance(by_ms: int) -> None:
     _World.passed_ns += max(by_ms, 0) * 1_000_000
 
 
+def run(*, is_running: bool = True) -> None:
+    """Let monotonic time run while wall time stands still: for what waits, such as a long poll."""
+    _World.is_running = is_running
+
+
 def draw_for(name: str) -> None:
-    """Draw random numbers anew, the same ones for each use of one name."""
-    _World.source.seed(name)
+    """Draw random numbers anew, the same ones for each use of one name.
+
+    Each size of a draw has numbers of its own, so that ids don't change with draws of other kinds.
+    """
+    _World.name = name
+    _World.sources.clear()
 
 
 def _random_bytes(size: int) -> bytes:
-    return _World.source.randbytes(size)
+    source = _World.sources.setdefault(size, Random(f"{_World.name} {size}"))
+    return source.randbytes(size)
 
 
 def _gettime_ns(clock: int) -> int:
     if clock == time.CLOCK_REALTIME:
         return _World.now_ns
-    return _World.passed_ns if clock == _RUNNING else _real_gettime_ns(clock)
+    if clock != _RUNNING:
+        return _real_gettime_ns(clock)
+    return _World.passed_ns + (_real_gettime_ns(clock) if _World.is_running else 0)
+
+
+def _no_sync(descriptor: int) -> None:
+    """Let the system write when it likes: the directory is thrown away."""
 
 
 def hold() -> None:
-    """Stop the clocks and fix the random numbers of this process."""
+    """Stop the clocks and fix the random numbers of this process; its syncs wait for no disk."""
+    os.fsync = _no_sync  # type: ignore[assignment]
+    os.fdatasync = _no_sync  # type: ignore[assignment]
     time.time_ns = lambda: _World.now_ns  # noqa: TID251 - replaced, not called
     time.time = lambda: _World.now_ns / 1_000_000_000  # noqa: TID251 - replaced, not called
     time.clock_gettime_ns = _gettime_ns

@@ -1,0 +1,20 @@
+"""The commands: each command, each option and each error that users can cause, as transcripts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.corpus import logs
+from tests.corpus.book import Entry
+from tests.corpus.transcripts import SCENES, Folder, play_page
+
+# Pages of commands that start Spark: part `jobs`.
+SPARK_PAGES = ("spark",)
+
+
+def play(home: Path) -> Iterator[Entry]:
+    """All pages but those that start Spark."""
+    logs.make(home / "logs")
+    folder = Folder(home / "scene", home / "logs")
+    for path in sorted(SCENES.glob("*.txt")):
+        if path.stem not in SPARK_PAGES:
+            yield from play_page("commands", path.stem, folder)

@@ -1,0 +1,26 @@
+"""Page `help` of the surface: the help of each command at 80 columns, found by reading help."""
+
+import re
+from collections.abc import Iterator
+
+from tests.corpus.book import Entry
+from tests.corpus.shell import run, shown
+
+_COMMANDS = re.compile(r"^Commands:\n((?:  .*\n)+)", re.MULTILINE)
+_COMMAND = re.compile(r"^  ([a-z][a-z-]*)", re.MULTILINE)
+
+
+def pages() -> Iterator[Entry]:
+    """The help of `tidelog` and of all commands below it."""
+    for path, text in helps():
+        name = "-".join(path) or "tidelog"
+        yield Entry(f"surface/help/{name}", "\n".join(shown(text.encode())))
+
+
+def helps(path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Each command's path and help text."""
+    text = run(*path, "--help").out.decode()
+    yield path, text
+    if listed := _COMMANDS.search(text):
+        for name in _COMMAND.findall(listed[1]):
+            yield from helps((*path, name))

@@ -1,0 +1,160 @@
+"""Pages `topic-settings` and `broker-settings` of the surface: defaults, and what values mean.
+
+Each setting is given each of the same values. A topic shows what it has taken in its own way of
+writing; a broker's refusals come all at once, as one error for each setting.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource, ConfigSource
+from tests.corpus.book import Entry
+from tests.corpus.shell import run
+
+import tidelog
+
+VALUES: Final = (
+    *("", "-2", "-1", "0", "1", "9", "22", "100", "1024", "86400000", "2147483647", "2147483648"),
+    *("9223372036854775807", "9223372036854775808", "0.5", "1.5", "-0.1", "1e3", " 5 ", "NaN"),
+    *("true", "FALSE", "yes", "x", "compact", "delete", "compact,delete", "delete, delete"),
+    *("CreateTime", "LogAppendTime", "producer", "uncompressed", "lz4", "gzip", "zstd"),
+    *("record", "append", "offset", "timestamp", "header", "generational", "brute-force", "md5"),
+    *("fsync", "page-cache", "file:///tmp/x", "s3://bucket/logs", "127.0.0.1:9404", "0.0.0.0:1"),
+    *("PLAINTEXT", "PLAINTEXT://127.0.0.1:9092", "SSL", "PLAIN,SCRAM-SHA-256", "a,b", "a:b", "*"),
+    *("User:ann;User:bob", "uniform", "range", "classic,consumer", "latest", "earliest", "none"),
+)
+# Settings of other names that are taken: Kafka's older ones, and such as never had an effect.
+OTHER_NAMES: Final = (
+    *("log.retention.hours", "log.retention.minutes", "log.segment.bytes", "log.roll.hours"),
+    *(
+        "message.timestamp.difference.max.ms",
+        "message.format.version",
+        "message.downconversion.enable",
+    ),
+    *("log.cleaner.enable", "log.retention.ms", "log.cleanup.policy", "nope", "Retention.ms", ""),
+    *("retention.ms ", "zookeeper.connect", "process.roles", "controller.quorum.voters"),
+)
+
+
+def pages(home: Path) -> Iterator[Entry]:
+    """Both pages."""
+    os.chdir(home)
+    yield from _topic_page()
+    yield from _broker_page(home)
+
+
+# ------------------------------------------------------------------------------------- Topics
+
+
+def _settings(*options: str) -> dict[str, tuple[str, str]]:
+    """Value and source of each setting that the topic `t` shows."""
+    rows = map(
+        json.loads, run("config", "t", "--data", "topics", *options, "-o", "json").out.splitlines()
+    )
+    return {row["setting"]: (row["value"], row["source"]) for row in rows}
+
+
+def _topic_page() -> Iterator[Entry]:
+    run("create", "t", "--data", "topics")
+    with tidelog.open("topics", writable=True) as directory:
+        for name, (value, source) in _settings("--all").items():
+            lines = [f"default {value!r} ({source})", *_by_outcome(_tries(directory, name))]
+            yield Entry(f"surface/topic-settings/{name}", "\n".join(lines))
+        for name in OTHER_NAMES:
+            lines = [f"name {name!r}", *_by_outcome(_tries(directory, name))]
+            plain = name.replace(" ", "_") or "empty"
+            yield Entry(f"surface/topic-settings/~{plain}", "\n".join(lines))
+
+
+def _tries(directory: tidelog.Directory, name: str) -> dict[str, str]:
+    return {value: _try(directory, name, value) for value in VALUES}
+
+
+def _by_outcome(tries: dict[str, str]) -> list[str]:
+    """Outcomes with the values that have them; for the most frequent one just how many."""
+    values = defaultdict[str, list[str]](list)
+    for value, outcome in tries.items():
+        values[outcome].append(f"    {value!r}")
+    most = max(values, key=lambda outcome: len(values[outcome]))
+    others = [line for outcome in values if outcome != most for line in (outcome, *values[outcome])]
+    return [*others, most, f"    all others ({len(values[most])})"]
+
+
+def _without(text: str, name: str, value: str) -> str:
+    """The text of an error without the value that it is about."""
+    return text.replace(f"{name}={value}", f"{name}=VALUE")
+
+
+def _try(directory: tidelog.Directory, name: str, value: str) -> str:
+    """What a topic makes of a setting; it has none of its own afterwards."""
+    try:
+        notes = directory.alter_config("t", {name: value})
+    except tidelog.TidelogError as error:
+        return _without(f"{type(error).__name__}: {error}", name, value)
+    own = _settings()
+    directory.alter_config("t", dict.fromkeys(own))
+    told = [
+        f"{setting} as given" if shown == value else f"{setting}={shown!r}"
+        for setting, (shown, _source) in own.items()
+    ]
+    noted = [_without(f"note: {note}", name, value) for note in notes]
+    return "; ".join([*told, *noted]) or "nothing set"
+
+
+# ------------------------------------------------------------------------------------- Broker
+
+
+def _broker_page(home: Path) -> Iterator[Entry]:
+    told = _described(home)
+    tries = defaultdict[str, dict[str, str]](dict)
+    for value in VALUES:
+        refused = _refused(dict.fromkeys(told, value))
+        for name in told:
+            tries[name][value] = _without(refused.get(name, "taken"), name, value)
+    for name, facts in told.items():
+        text = "\n".join([facts, *_by_outcome(tries[name])])
+        yield Entry(f"surface/broker-settings/{name}", text)
+    for name in OTHER_NAMES:
+        text = _refused({name: "1"}).get(name, "taken")
+        plain = name.replace(" ", "_") or "empty"
+        yield Entry(f"surface/broker-settings/~{plain}", text)
+
+
+def _described(home: Path) -> dict[str, str]:
+    """What a running broker tells of each of its settings, by name."""
+    with tidelog.broker(str(home / "data")) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        resource = ConfigResource(ConfigResource.Type.BROKER, "0")
+        found = admin.describe_configs([resource])[resource].result(timeout=60)
+        port = broker.bootstrap_servers.rpartition(":")[2]
+    return {
+        name: " ".join(
+            [
+                f"default {entry.value!r}".replace(port, "PORT"),
+                f"({ConfigSource(entry.source).name})",
+                f"synonyms {', '.join(entry.synonyms) or 'none'}",
+                *(["read-only"] if entry.is_read_only else []),
+                *(["sensitive"] if entry.is_sensitive else []),
+            ]
+        )
+        for name, entry in sorted(found.items())
+    }
+
+
+def _refused(settings: dict[str, str]) -> dict[str, str]:
+    """The error of each setting that a broker refuses at its start."""
+    try:
+        # One that is always refused, so that no broker starts.
+        tidelog.broker(settings=settings | {"node.id": "refused"}).close()
+    except tidelog.ConfigErrors as errors:
+        return {error.key: f"{error}" for error in errors.errors}
+    except tidelog.ConfigError as error:
+        if error.key == "node.id":
+            return {}
+        return dict.fromkeys(settings, f"{type(error).__name__}: {error}")
+    raise AssertionError("a broker started with a refused setting")

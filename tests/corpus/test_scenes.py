@@ -1,0 +1,48 @@
+"""The scenes of commands miss nothing: each command and each option is in one of them."""
+
+import re
+
+import pytest
+from tests.corpus.shell import run
+from tests.corpus.surface_help import helps
+from tests.corpus.transcripts import SCENES, commands_of, scenes
+
+# Options that no scene has, and why.
+LEFT_OUT = {
+    ("spark", "--continuous"): "runs until it is stopped",
+    ("spark", "--master"): "all cores of the machine where it is left out",
+}
+_OPTION = re.compile(r"^  (-.+?)(?:  |$)", re.MULTILINE)
+
+
+def options(text: str) -> set[str]:
+    """The long names of options that a help text lists."""
+    listed = " ".join(_OPTION.findall(text.partition("Options:")[2]))
+    return set(re.findall(r"--[a-z-]+", listed)) - {"--help", "--version"}
+
+
+def used() -> dict[tuple[str, ...], set[str]]:
+    """The words of all commands in scenes by each path that they may begin with."""
+    found: dict[tuple[str, ...], set[str]] = {(): set()}
+    for path in SCENES.glob("*.txt"):
+        for scene in scenes(path.stem):
+            for words in commands_of(scene):
+                for length in range(3):
+                    found.setdefault(tuple(words[:length]), set()).update(words)
+    return found
+
+
+def short_names(text: str) -> dict[str, str]:
+    """Short names of options with the long name beside them."""
+    return dict(re.findall(r"^  (-\w), (--[a-z-]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", [path for path, _ in helps()])
+def test_each_command_and_option_is_in_a_scene(path: tuple[str, ...]) -> None:
+    words = used()
+    assert path in words, f"no scene has {' '.join(path)}"
+    text = run(*path, "--help").out.decode()
+    shorts = short_names(text)
+    given = words[path] | {shorts[word] for word in words[path] if word in shorts}
+    missing = options(text) - given
+    assert {one for one in missing if (path[0], one) not in LEFT_OUT} == set()

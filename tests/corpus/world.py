@@ -1,0 +1,256 @@
+"""What the world does in a scene: damage, time, brokers, processes. A method is a directive."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import Consumer, TopicPartition
+from tests.corpus import still
+from tests.corpus.logs import FEW
+from tests.corpus.shell import Ran, run
+from tests.corpus.stage import ROOT
+
+import tidelog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WAIT_S: Final = 60
+_LOCK: Final = """
+import sys, tidelog
+with tidelog.open(sys.argv[1], writable=True):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+class World:
+    """The world of one scene; what it has started ends with the scene.
+
+    Attributes:
+        variables: Environment variables of commands.
+    """
+
+    def __init__(self, ends: ExitStack) -> None:
+        self.variables: dict[str, str] = {}
+        self._ends = ends
+        self._addresses: dict[str, str] = {}
+        self._started: dict[str, Child] = {}
+
+    def does(self, line: str) -> list[str]:
+        """Do what a line says; what is to be seen of it. `write` takes its text as it is."""
+        words = line.split(" ", 2) if line.startswith("write ") else shlex.split(line)
+        directive: Callable[..., list[str] | None] = getattr(self, words[0])
+        return directive(*words[1:]) or []
+
+    def filled(self, argument: str) -> str:
+        """An argument with addresses and the current directory in the place of their names."""
+        argument = argument.replace("HERE", str(Path.cwd()))
+        for name, address in self._addresses.items():
+            argument = argument.replace(name, address)
+        return argument
+
+    # -- files -------------------------------------------------------------------------------
+
+    def flip(self, path: str, at: str) -> None:
+        """Change a byte; negative from the end."""
+        data = bytearray(Path(path).read_bytes())
+        data[int(at)] ^= 0xFF
+        Path(path).write_bytes(data)
+
+    def cut(self, path: str, size: str) -> None:
+        """Keep so many bytes; negative: take so many away."""
+        Path(path).write_bytes(Path(path).read_bytes()[: int(size)])
+
+    def write(self, path: str, text: str) -> None:
+        """Write a text file; `\\n` is a line end."""
+        Path(path).write_text(text.replace("\\n", "\n"))
+
+    def extend(self, path: str, digits: str) -> None:
+        """Add bytes to a file."""
+        with Path(path).open("ab") as file:
+            file.write(bytes.fromhex(digits))
+
+    def spoil(self, path: str, suffix: str) -> list[str]:
+        """Change the first byte of the first file below a directory with this suffix."""
+        found = min(one for one in Path(path).rglob(f"*{suffix}") if one.stat().st_size)
+        self.flip(str(found), "0")
+        return [str(found)]
+
+    def save(self, path: str, *arguments: str) -> None:
+        """Keep what a command writes to stdout in a file."""
+        Path(path).write_bytes(run(*map(self.filled, arguments), variables=self.variables).out)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a directory."""
+        if Path(path).is_dir():
+            shutil.rmtree(path)
+        else:
+            Path(path).unlink()
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file or a directory; `ROOT` is the checkout."""
+        found = Path(source.replace("ROOT", str(ROOT)))
+        if found.is_dir():
+            shutil.copytree(found, target)
+        else:
+            shutil.copyfile(found, target)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file or a directory."""
+        Path(source).rename(target)
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory."""
+        Path(path).mkdir()
+
+    def ls(self, path: str) -> list[str]:
+        """The files below a directory with their sizes, but of those that name the directory."""
+        files = sorted(one for one in Path(path).rglob("*") if one.is_file())
+        here = str(Path.cwd()).encode()
+        lines = []
+        for one in files:
+            data = one.read_bytes()
+            size = "" if here in data else f" {len(data)}"
+            lines.append(f"{one.relative_to(path)}{size}")
+        return lines
+
+    def show(self, path: str) -> list[str]:
+        """The text of a file."""
+        return Path(path).read_text().splitlines()
+
+    # -- surroundings ------------------------------------------------------------------------
+
+    def time(self, minutes: str) -> None:
+        """Let so many minutes pass."""
+        still.advance(int(float(minutes) * 60_000))
+
+    def env(self, *words: str) -> None:
+        """Set an environment variable."""
+        name, _, value = " ".join(words).partition("=")
+        self.variables[name] = value
+
+    def lock(self, path: str) -> None:
+        """Let another process have a directory open for writing."""
+        holder = subprocess.Popen(
+            [sys.executable, "-c", _LOCK, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+
+        def end() -> None:
+            holder.communicate()
+
+        self._ends.callback(end)
+
+    # -- brokers -----------------------------------------------------------------------------
+
+    def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
+        """Start a broker on a directory; commands call it `BROKER`, the second one `OTHER`.
+
+        From then on monotonic time runs, since a broker waits by it.
+        """
+        still.run()
+        self._ends.callback(still.run, is_running=False)
+        given = dict(setting.split("=", 1) for setting in settings)
+        found = self._ends.enter_context(tidelog.broker(data, settings={**FEW, **given}))
+        name = "OTHER" if name in self._addresses else name
+        self._addresses[name] = found.bootstrap_servers
+
+    def commit(self, group: str, *places: str) -> None:
+        """Commit offsets of a group, `TOPIC:P=OFFSET`."""
+        consumer = self._consumer(group)
+        offsets = []
+        for place in places:
+            topic, partition, offset = place.replace("=", ":").split(":")
+            offsets.append(TopicPartition(topic, int(partition), int(offset)))
+        consumer.commit(offsets=offsets, asynchronous=False)
+        consumer.close()
+
+    def member(self, group: str, topic: str) -> None:
+        """Let a consumer be a member of a group."""
+        consumer = self._consumer(group)
+        consumer.subscribe([topic])
+        end = time.monotonic() + WAIT_S
+        while not consumer.assignment() and time.monotonic() < end:
+            consumer.poll(0.05)
+        self._ends.callback(consumer.close)
+
+    def _consumer(self, group: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._addresses["BROKER"],
+                "group.id": group,
+                "client.id": "corpus",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+
+    # -- commands that run until they are stopped ----------------------------------------------
+
+    def serve(self, *arguments: str) -> list[str]:
+        """Run `tidelog serve` and stop it by SIGTERM as soon as it listens."""
+        return self._child("listening on", ["serve", *arguments]).lines(signal.SIGTERM)
+
+    def start(self, name: str, text: str, *arguments: str) -> None:
+        """Run a command beside the scene, and wait until it has written a text to stdout."""
+        self._started[name] = self._child(text, list(arguments))
+
+    def stop(self, name: str) -> list[str]:
+        """Stop a command by SIGINT."""
+        return self._started.pop(name).lines(signal.SIGINT)
+
+    def end(self, name: str) -> list[str]:
+        """Wait until a command ends by itself."""
+        return self._started.pop(name).lines(None)
+
+    def _child(self, text: str, arguments: list[str]) -> "Child":
+        child = Child([*map(self.filled, arguments)], self.variables)
+        self._ends.callback(child.kill)
+        child.wait_for(text)
+        return child
+
+
+class Child:
+    """A command in a process of its own, in the same still world."""
+
+    def __init__(self, arguments: list[str], variables: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.corpus.shell", str(still.now_ms()), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        )
+        self._out: list[str] = []
+
+    def wait_for(self, text: str) -> None:
+        """Wait until a line of stdout holds a text, or the command has ended."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._out.append(line)
+            if text in line:
+                return
+
+    def lines(self, signal_number: int | None) -> list[str]:
+        """End it, and show what it wrote."""
+        if signal_number is not None:
+            self._process.send_signal(signal_number)
+        out, err = self._process.communicate(timeout=WAIT_S)
+        written = "".join([*self._out, out])
+        return Ran(self._process.returncode, written.encode(), err.encode()).lines()
+
+    def kill(self) -> None:
+        """End it however it goes on."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
