@@ -46,7 +46,7 @@ READS: Final[dict[str, list[dict[str, str]]]] = {
         {"kafka.client.id": "x"},
         {"store.endpoint": "http://127.0.0.1:1"},
         {"nonsense": "1"},
-        {"subscibe": "flights"},
+        {"subscribes": "flights"},
     ],
     "topics": [
         {"subscribe": "flights,planes"},
