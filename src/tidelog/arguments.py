@@ -29,7 +29,9 @@ from typing import (
 
 from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
 from tidelog.types import (
+    INT32_MAX,
     INT64_MAX,
+    INT64_MIN,
     ClockName,
     Codec,
     Compression,
@@ -238,7 +240,7 @@ def _typed(annotation: object) -> _Reader | None:
     if kinds - {type(None)} and all(map(_is_settings, kinds - {type(None)})):
         return _Reader(frozenset({type(None)}), _as_dict)
     if not kinds <= _PLAIN:
-        return _Reader(frozenset({str}), _as_path) if takes_text else None
+        return _other(lists, takes_text=takes_text)
     words = " or ".join(word for kind, word in _WORDS.items() if kind in kinds)
 
     def read(given: object, name: str) -> object:
@@ -246,14 +248,41 @@ def _typed(annotation: object) -> _Reader | None:
             return _as_path(given, name)
         if int in kinds and not isinstance(given, bool):
             try:
-                return index(given)  # type: ignore[arg-type]
+                return _as_int64(index(given), name)  # type: ignore[arg-type]
             except TypeError:
                 pass
         if float in kinds and isinstance(given, int | float) and not isinstance(given, bool):
-            return float(given)
+            return float(given if isinstance(given, float) else _as_int64(given, name))
         raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {words}")
 
-    return _Reader(kinds, read)
+    # Each int is looked at: those over 64 bits fail late, deep inside, without their name.
+    return _Reader(kinds - {int}, read)
+
+
+def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
+    """Return the reader of what is annotated as more than plain types; None if all is taken."""
+    if takes_text:
+        return _Reader(frozenset({str}), _as_path)
+    return _Reader(frozenset(), _as_numbers) if lists == {int} else None
+
+
+def _as_int64(given: int, name: str) -> int:
+    if INT64_MIN <= given <= INT64_MAX:
+        return given
+    raise InvalidRequest(f"{name} is {_digits(given)}; give a whole number of at most 64 bits")
+
+
+def _digits(given: int) -> str:
+    """Return a number as text, a long one without its digits: Python refuses to write them."""
+    return str(given) if given.bit_length() <= _SHOWN_BITS else f"{given.bit_length()} bits long"
+
+
+def _as_numbers(given: object, name: str) -> object:
+    if isinstance(given, list | tuple):
+        for one in given:
+            if isinstance(one, int):
+                _as_int64(one, name)
+    return given
 
 
 def _is_settings(kind: object) -> bool:
@@ -295,11 +324,11 @@ def _as_partitions(
     """Return what names topics or partitions: one of `kinds`, or some of what `lists` are of."""
     if given is None and type(None) in kinds:
         return None
-    found = _as_name(given, kinds | lists)
+    found = _as_name(given, kinds | lists, name)
     if found is not None:
         return found if kinds & {str, TopicPartition} else [found]
     if lists and isinstance(given, Iterable) and not isinstance(given, bytes | Mapping):
-        some = [_as_name(one, lists) for one in given]
+        some = [_as_name(one, lists, name) for one in given]
         if None not in some:
             return some
     form = "a TopicPartition(topic, number)"
@@ -308,13 +337,22 @@ def _as_partitions(
     raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {form}")
 
 
-def _as_name(given: object, kinds: frozenset[object]) -> str | TopicPartition | None:
-    if isinstance(given, TopicPartition) or (isinstance(given, str) and str in kinds):
-        return given
+def _as_name(given: object, kinds: frozenset[object], name: str) -> str | TopicPartition | None:
+    if isinstance(given, str):
+        return given if str in kinds else None
     match given:
+        case TopicPartition():
+            found = given
         case tuple((str(topic), int(number))):
-            return TopicPartition(topic, number)
-    return None
+            found = TopicPartition(topic, number)
+        case _:
+            return None
+    number: object = found.partition
+    if type(number) is int and 0 <= number <= INT32_MAX:
+        return found
+    shown = _digits(number) if isinstance(number, int) else f"{number!r:.60}"
+    where = f"{name} has partition {shown} of topic {found.topic!r}"
+    raise InvalidRequest(f"{where}; give a number from 0 to {INT32_MAX}")
 
 
 def _as_times(given: object, name: str) -> object:
@@ -323,7 +361,7 @@ def _as_times(given: object, name: str) -> object:
         raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); {form}")
     found = {}
     for key, value in given.items():
-        partition, ms = _as_name(key, frozenset()), as_time(value, f"{name}[{key!s}]")
+        partition, ms = _as_name(key, frozenset(), name), as_time(value, f"{name}[{key!s}]")
         if partition is None or not isinstance(ms, int):
             raise InvalidRequest(f"{name} has {key!r:.60}: {value!r:.60}; {form}")
         found[partition] = ms
@@ -337,6 +375,8 @@ _WORDS: Final = {
     float: "a number",
     type(None): "None",
 }
+# 128-bit numbers are shown, longer ones are not.
+_SHOWN_BITS: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
 

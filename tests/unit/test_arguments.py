@@ -236,6 +236,43 @@ def test_times_by_partition_are_ms_or_datetimes(log: tidelog.Directory) -> None:
         log.offsets_for_times({PARTITION: -1})
 
 
+@pytest.mark.parametrize("number", [-1, 2**31, 2**70, -(2**70), 2**2_000, "0", 0.5, True])
+def test_what_is_no_number_of_a_partition_is_refused(
+    log: tidelog.Directory, number: object
+) -> None:
+    wrong = TopicPartition("flights", number)  # type: ignore[arg-type]
+    calls: list[Callable[[], object]] = [
+        lambda: log.end_offsets([wrong]),
+        lambda: log.scan(wrong),
+        lambda: log.scan([wrong]),
+        lambda: log.offsets_for_times({wrong: NOW}),
+        lambda: log.without_append_time(wrong),
+    ]
+    for call in calls:
+        with pytest.raises(
+            InvalidRequest, match=r"has partition .* of topic 'flights'; give a num"
+        ):
+            call()
+
+
+@pytest.mark.parametrize("size", [2**31, 2**40, 2**63 - 1])
+def test_a_large_batch_takes_no_more_memory_than_its_records(
+    log: tidelog.Directory, size: int
+) -> None:
+    log.append_table("flights", pa.table({"value": ["a" * 600_000, "b"]}), batch_bytes=size)
+    log.append("flights", b"c", batch_bytes=size)  # type: ignore[arg-type]
+    assert [value and value[:1] for value in values(log)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_has_a_byte_at_least(log: tidelog.Directory, size: int) -> None:
+    for append in (log.append, log.append_table):
+        records = pa.table({"value": ["a"]}) if append == log.append_table else [NewRecord()]
+        with pytest.raises(InvalidRequest, match=f"batch_bytes={size}"):
+            append("flights", records, batch_bytes=size)  # type: ignore[arg-type]
+    assert values(log) == []
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -382,6 +419,8 @@ def test_collections_are_no_plain_arguments() -> None:
     assert call([1], names=("a",)) == 2
     with pytest.raises(InvalidRequest, match=r"n is '5' \(str\); give a whole number"):
         call(n="5")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=f"delays_ms is {2**70}; give a whole number of at mo"):
+        call([0, 2**70])
 
 
 def test_scans_show_both_times_by_default(log: tidelog.Directory) -> None:

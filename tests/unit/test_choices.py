@@ -141,6 +141,22 @@ def test_each_plain_argument_of_another_type_is_named(
         call(**{name: given})
 
 
+NUMBERS = [one for one in PLAIN if one[3] == "five"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "call", "name"),
+    [one[:3] for one in NUMBERS],
+    ids=[f"{o}:{n}" for o, _, n, _ in NUMBERS],
+)
+@pytest.mark.parametrize("given", [2**70, -(2**63) - 1, 2**2_000])
+def test_each_number_over_64_bits_is_named(
+    owner: str, call: Callable[..., object], name: str, given: int
+) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^{name} is .*; give a whole number of at most 64"):
+        call(**{name: given})
+
+
 @pytest.mark.parametrize("kind", [ClockName, IsolationLevel, Codec, Kind])
 def test_a_choice_is_a_member_or_its_text_in_any_case(kind: type[Enum]) -> None:
     for member in kind:

@@ -33,6 +33,7 @@ from tidelog.storage.log import AppendResult
 from tidelog.storage.partitioner import Partitioner
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
+    INT32_MAX,
     ClockName,
     Codec,
     Compression,
@@ -129,8 +130,8 @@ class RemoteDirectory(Closing):
                 changed.
             NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         """
-        if partitions < 1:
-            raise InvalidPartitions(f"{name}: {partitions} partitions; there must be 1 at least")
+        if not 1 <= partitions <= INT32_MAX:
+            raise InvalidPartitions(f"{name}: {partitions} partitions; give 1 to {INT32_MAX}")
         try:
             topics.create(self._cluster, name, partitions=partitions, config=config or {})
         except TopicExists:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import InvalidRequest
-from tidelog.types import Codec, TimestampType
+from tidelog.types import INT32_MAX, INT64_MAX, Codec, TimestampType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,12 +44,12 @@ def encode_table(
     """
     from tidelog.record.columns.encoder import Encoding, encode
 
-    if batch_bytes < 1:
-        raise InvalidRequest(f"batch_bytes={batch_bytes}: at least 1")
+    if not 1 <= batch_bytes <= INT64_MAX:
+        raise InvalidRequest(f"batch_bytes={batch_bytes}: 1 to {INT64_MAX}")
     encoding = Encoding(
         codec=codec,
         level=level,
-        batch_bytes=batch_bytes,
+        batch_bytes=min(batch_bytes, INT32_MAX),
         timestamp_type=timestamp_type,
         now_ms=now_ms,
     )

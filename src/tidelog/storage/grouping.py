@@ -32,10 +32,12 @@ def build_batches(
         level: Of the compression; the codec's own where None.
 
     Raises:
-        InvalidRequest: No record.
+        InvalidRequest: No record, or `batch_bytes` is below 1.
         MessageTooLarge: Records of one batch that nobody would decompress again.
         What `build_batch` raises.
     """
+    if batch_bytes < 1:
+        raise InvalidRequest(f"batch_bytes={batch_bytes}: at least 1")
     limit = APPEND_DECOMPRESSION_LIMIT
     may_be_long = batch_bytes > limit // _OVER_MAX
     for group in group_records(records, batch_bytes):

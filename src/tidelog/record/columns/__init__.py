@@ -130,8 +130,8 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
         InvalidRequest: At the first step: an unknown column, or no rows asked for.
     """
     kind = schema(columns, views=views)
-    if rows < 1:
-        raise InvalidRequest(f"rows={rows}: at least 1")
+    if not 1 <= rows <= INT64_MAX:
+        raise InvalidRequest(f"rows={rows}: 1 to {INT64_MAX}")
     selection = Selection(
         offset_start=offset_start,
         offset_end=offset_end,

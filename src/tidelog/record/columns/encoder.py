@@ -53,6 +53,8 @@ Number = TypeVar("Number", bound=np.generic)
 # enough to stay in the cache until they are summed and copied.
 _OUT_BYTES: Final = 1 << 19
 _OUT_BATCHES: Final = 256
+# Room for one batch to begin with; a larger one gets more once its records need it.
+_BATCH_ROOM: Final = 1 << 24
 _NO_INTS: Final = np.frombuffer(b"", np.int32)
 _NO_BYTES: Final = np.frombuffer(b"", np.uint8)
 _ALL_NULL: Final = BinarySource(_NO_INTS, _NO_BYTES, _NO_BYTES, 0)
@@ -78,7 +80,8 @@ def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[byt
     if unknown := set(table.schema.names) - set(_COLUMNS):
         raise InvalidRequest(f"column {min(unknown)!r}; a record has: {', '.join(_COLUMNS)}")
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
-    out, first_row = np.empty(_OUT_BYTES + encoding.batch_bytes, np.uint8), 0
+    room = _OUT_BYTES + min(encoding.batch_bytes, _BATCH_ROOM)
+    out, first_row = np.empty(room, np.uint8), 0
     for batch in batches:
         source = _source(batch, encoding.now_ms)
         row = 0
