@@ -58,6 +58,8 @@ def create_topics(stage: Stage, version: int) -> None:
     main.refused("create_topics", version, tree(_topic("bad", no_such="x")))
     main.refused("create_topics", version, tree(_topic("bad", retention_ms=None)))
     main.refused("create_topics", version, tree(_topic("same"), _topic("same")))
+    main.edge("create_topics", version, tree(_topic(f"a.{version}")))
+    main.refused("create_topics", version, tree(_topic(f"a_{version}")))
     main.edge("create_topics", version, tree(_topic(f"only{version}"), only=True))
     main.edge("create_topics", version, tree())
     main.edge("create_topics", version, tree(_topic("d" * 249 if version == 7 else f"d{version}")))

@@ -31,6 +31,7 @@ def play(home: Path) -> Stage:
         _classic(stage)
         _static(stage)
         _consumer(stage)
+        _uneven(stage)
         _upgraded(stage)
         _share(stage)
         _restarted(stage)
@@ -174,19 +175,58 @@ def _thrown_out(stage: Stage, group: str, epoch: int) -> None:
     line.ask(api, 1, begun(group, "static2", instance_id="i1"), "back")
 
 
+def _uneven(stage: Stage) -> None:
+    """Members that want different topics, by each assignor."""
+    stage.chapter("uneven")
+    api, line = "consumer_group_heartbeat", stage.line("one")
+    for topic, partitions in (("few", 1), ("some", 3), ("many", 5)):
+        stage.create_topic(topic, partitions)
+    wishes: dict[str, list[Value]] = {
+        "all": ["few", "some", "many"],
+        "large": ["some", "many"],
+        "one": ["many"],
+        "other": ["few", "some"],
+    }
+    for assignor in ("uniform", "range"):
+        group = f"uneven-{assignor}"
+        for member, topics in wishes.items():
+            tree = begun(group, member, subscribed_topic_names=topics, server_assignor=assignor)
+            line.ask(api, 1, tree)
+            stage.advance(ASSIGNED_MS)
+            epoch = _epoch(line.quiet(api, 1, tree))
+            line.ask(api, 1, beating(group, member, epoch))
+        stage.main.ask("consumer_group_describe", 1, {"group_ids": [group]})
+        line.ask(api, 1, beating(group, "large", -1), "leaves")
+        stage.advance(ASSIGNED_MS)
+        line.ask(api, 1, begun(group, "all", subscribed_topic_names=["few"]))
+        stage.main.ask("consumer_group_describe", 1, {"group_ids": [group]})
+
+
 def _upgraded(stage: Stage) -> None:
     """A classic group that a member of the new kind joins, and the way back."""
     stage.chapter("upgraded")
-    group, one = "upgraded", stage.line("one")
+    group, one, main = "upgraded", stage.line("one"), stage.main
+    api, describe = "consumer_group_heartbeat", "consumer_group_describe"
     first = _joined(one, group)
     one.ask("join_group", 7, joining(group, first))
     one.ask("sync_group", 5, synced(group, 1, first, assignments=[]))
-    stage.main.ask("consumer_group_heartbeat", 1, begun(group, "new"))
-    stage.main.ask("consumer_group_describe", 1, {"group_ids": [group]})
-    stage.main.ask("describe_groups", 6, {"groups": [group]})
+    epoch = _epoch(main.ask(api, 1, begun(group, "new")))
+    main.ask(describe, 1, {"group_ids": [group]})
+    main.ask("describe_groups", 6, {"groups": [group]})
     one.ask("heartbeat", 4, _beat(group, 1, first))
-    stage.main.ask("consumer_group_heartbeat", 1, beating(group, "new", -1))
-    stage.main.ask("list_groups", 5, {"states_filter": [], "types_filter": []})
+    generation = number(one.ask("join_group", 7, joining(group, first)), "generation_id")
+    one.ask("sync_group", 5, synced(group, generation, first, assignments=[]))
+    one.ask("heartbeat", 4, _beat(group, generation, first))
+    one.ask("offset_commit", 8, _commit(stage, group, generation, first))
+    main.ask(api, 1, beating(group, "new", epoch, topic_partitions=_held(stage, 0)))
+    second = _joined(one, group)
+    one.ask("join_group", 7, joining(group, second), "another of the old kind")
+    main.ask(describe, 1, {"group_ids": [group]})
+    main.ask(api, 1, beating(group, "new", -1), "the last of the new kind leaves")
+    main.ask("list_groups", 5, {"states_filter": [], "types_filter": []})
+    one.ask("heartbeat", 4, _beat(group, generation, first))
+    main.ask("describe_groups", 6, {"groups": [group]})
+    _offsets(stage, group)
 
 
 def _share(stage: Stage) -> None:
