@@ -11,7 +11,13 @@ from tidelog.record.append_stamp import stamp_of
 from tidelog.record.record import Record
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.proof import time_floor
-from tidelog.storage.reading import AbortedFilter, LogSlice, checked_records, slice_segment
+from tidelog.storage.reading import (
+    AbortedFilter,
+    LogSlice,
+    checked_records,
+    is_hidden,
+    slice_segment,
+)
 from tidelog.storage.segment import Segment
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel
@@ -120,7 +126,7 @@ def _timed_records(
     """The data records of a slice with their append times."""
     times = log.append_times_of(part.segment)
     for position, batch in part.batches():
-        if batch.is_control or aborted.drops(batch):
+        if is_hidden(part.segment, position, batch, aborted):
             continue
         for record in checked_records(part.segment, position, batch):
             if part.start_offset <= record.offset < part.end_offset:

@@ -61,7 +61,9 @@ def _visible(part: Fetched, place: str) -> Iterator[Batch]:
         if isinstance(batch, RecordBatch) and batch.is_control:
             if batch.control_type() is ControlType.ABORT:
                 aborted.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in aborted):
+        elif batch.is_transactional and batch.producer_id in aborted:
+            batch.ensure_valid()  # a flipped bit must not hide records
+        else:
             yield batch
 
 

@@ -170,8 +170,9 @@ def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
     index, states = TxnIndex(segment.base_offset), None
     with suppress(CorruptData):
         for _, batch in iterate_batches(segment, 0, segment.size_bytes):
-            if not batch.is_transactional:
+            if not batch.is_transactional or not batch.has_producer_id:
                 continue
+            batch.ensure_valid()
             if states is None:
                 states = states_at(context, segment.base_offset)
             completed = states.replay(batch)

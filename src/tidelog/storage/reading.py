@@ -198,13 +198,28 @@ def records_of(
     for position, batch in part.batches():
         is_dense = is_dense and _follows(batch, next_offset)
         next_offset = batch.last_offset + 1
-        if batch.is_control or aborted.drops(batch):
+        if is_hidden(part.segment, position, batch, aborted):
             continue
         for record in checked_records(part.segment, position, batch):
             if part.start_offset <= record.offset < part.end_offset:
                 yield record
     end = min(part.limit, part.end_offset)
     return (next_offset, end) if is_dense and next_offset < end else (end, end)
+
+
+def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFilter) -> bool:
+    """Whether readers must not see a batch's records; an undamaged header says so, no flipped bit.
+
+    Raises:
+        CorruptData: It would be hidden, and its checksum is wrong; located in the file.
+    """
+    if not (batch.is_control or aborted.drops(batch)):
+        return False
+    try:
+        batch.ensure_valid()
+    except CorruptData as error:
+        raise error.located(segment.log_path, position - batch.at) from error
+    return True
 
 
 def _follows(batch: Batch, next_offset: int) -> bool:

@@ -101,11 +101,17 @@ class TailSegment(SegmentFiles):
 
     def _problem_of_indexes(self) -> str | None:
         """What the last entries say and the batches do not, None where they agree."""
-        if not self._is_last_time_proven:
+        if not self._is_last_time_proven or self._is_last_time_outdone():
             return time_misfit(self.log_path, self.time_index.last_entry)
         if self.offset_index.entry_count and self.offset_index.last_offset >= self.end_offset:
             return misfit(self.log_path, *self.offset_index.lookup(INT64_MAX))
         return None
+
+    def _is_last_time_outdone(self) -> bool:
+        """Whether a batch before the last time entry claims a larger timestamp than the entry."""
+        indexed, offset = self.time_index.last_entry
+        is_earlier = self.max_timestamp_offset < offset
+        return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
 
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Whether the last indexed batch, where there is one, could be taken.

@@ -101,3 +101,21 @@ def test_offset_indexes_that_lead_elsewhere_lose_no_record() -> None:
         [4],
     ]
     assert any("rebuilt" in line for line in directory.reports)
+
+
+def test_a_batch_that_claims_more_than_the_time_index_stops_no_append() -> None:
+    """Its flipped bit is for readers to meet; the closing entry of the index keeps its order."""
+    env, directory, log = new_log({"retention.ms": "-1"})
+    for number in range(4):
+        put(log, START_MS + number)
+    directory.close()
+    name = f"{0:020d}.log"
+    data = bytearray(read(env, name))
+    data[len(data) // 4 + 36] ^= 1  # the largest timestamp of the second batch
+    write(env, name, bytes(data))
+    directory, log = reopen(env)
+    put(log, START_MS + 4)
+    log.roll()
+    directory.close()
+    _, log = reopen(env)
+    assert log.log_end_offset == 5

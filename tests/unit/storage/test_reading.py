@@ -17,8 +17,10 @@ from tests.unit.storage.logs import (
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import RecordBatch, build_end_marker
 from tidelog.record.legacy_builder import build_legacy_message, build_legacy_set
+from tidelog.storage.loading import find_aborted
 from tidelog.storage.log import Log
-from tidelog.storage.reading import AbortedFilter, LogSlice, slice_segment, slices
+from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slice_segment, slices
+from tidelog.storage.tail import TailSegment
 from tidelog.storage.txn_index import AbortedTxn
 from tidelog.types import Codec
 
@@ -150,3 +152,22 @@ def test_records_of_a_range_in_the_middle_of_a_batch() -> None:
     put(log, 1, 2, 3, 4)
     fill(log, 1)
     assert offsets(log.records(1, 3)) == [1, 2]
+
+
+@pytest.mark.parametrize("bit", [0x10, 0x20], ids=["transactional", "control"])
+def test_a_flipped_bit_hides_no_records(bit: int) -> None:
+    """What a header says readers must not see is believed with its checksum alone."""
+    env, directory, log = new_log()
+    for _ in range(3):
+        put(log, 1, 2)
+    directory.close()
+    name = f"{0:020d}.log"
+    data = bytearray(read(env, name))
+    data[len(data) // 3 + 22] ^= bit
+    write(env, name, bytes(data))
+    part = next(iter(reader_of(env).slices()))
+    every_producer = AbortedFilter([AbortedTxn(-1, 0, 5, 6)])
+    with pytest.raises(CorruptBatch, match=name):
+        list(records_of(part, every_producer))
+    assert isinstance(part.segment, TailSegment)
+    assert not find_aborted(part.segment.context, part.segment).entries
