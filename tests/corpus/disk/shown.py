@@ -1,0 +1,83 @@
+"""Files as text: size, digest, bytes where they are few, and all as `tidelog dump` tells."""
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.corpus.shell import escaped, run
+
+_HEX_MAX_BYTES: Final = 64
+_TEXT_MAX_BYTES: Final = 4096
+# Of a tier's record, whose URL is a path here.
+_CHECKSUM: Final = re.compile(rb'("crc32c": )[0-9]+')
+_DUMPED: Final = (
+    *(".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".appendtime", ".zones"),
+    *("-checkpoint", "segment-notes"),
+)
+
+
+def contents(root: Path, *folders: str) -> dict[str, bytes]:
+    """Bytes of the files below a directory, by their paths; only of some folders where named."""
+    tops = [root / folder for folder in folders] or [root]
+    found = [path for top in tops for path in top.rglob("*") if path.is_file()]
+    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+
+
+def masked(files: Mapping[str, bytes], home: Path) -> dict[str, bytes]:
+    """The same with the path of the home masked, and a checksum of a text that holds it."""
+    return {path: _masked(data, str(home).encode()) for path, data in files.items()}
+
+
+def _masked(data: bytes, home: bytes) -> bytes:
+    if home not in data:
+        return data
+    return _CHECKSUM.sub(rb"\1(masked)", data.replace(home, b"HOME"))
+
+
+def listed(files: Mapping[str, bytes]) -> list[str]:
+    """A line for each file: path, size, digest; bytes or text below it where they are few."""
+    lines: list[str] = []
+    for path, data in sorted(files.items()):
+        lines.append(f"{path}: {len(data)} bytes {hashlib.sha256(data).hexdigest()[:32]}")
+        text = _text(data)
+        if text is not None:
+            lines += [f"    | {escaped(line)}" for line in text.splitlines()]
+        elif len(data) <= _HEX_MAX_BYTES:
+            lines += [f"    {data[at : at + 32].hex()}" for at in range(0, len(data), 32)]
+    return lines
+
+
+def _text(data: bytes) -> str | None:
+    if not data or len(data) > _TEXT_MAX_BYTES:
+        return None
+    with contextlib.suppress(UnicodeDecodeError):
+        text = data.decode()
+        if all(c.isprintable() or c == "\n" for c in text):
+            return text
+    return None
+
+
+def dumped(files: Mapping[str, bytes], folder: Path) -> list[str]:
+    """What `tidelog dump --deep` tells of them, one file after the other."""
+    lines: list[str] = []
+    _write(files, folder)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for path, data in sorted(files.items()):
+            if path.endswith(_DUMPED) and data:
+                lines += [f"-- {path}", *run("dump", path, "--deep", "-o", "csv").lines()]
+    finally:
+        os.chdir(before)
+    return lines
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    for path, data in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
