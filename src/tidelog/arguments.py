@@ -343,8 +343,8 @@ def _as_name(given: object, kinds: frozenset[object], name: str) -> str | TopicP
     match given:
         case TopicPartition():
             found = given
-        case tuple((str(topic), int(number))):
-            found = TopicPartition(topic, number)
+        case tuple((str(topic), int(place))):
+            found = TopicPartition(topic, place)
         case _:
             return None
     number: object = found.partition

@@ -269,6 +269,25 @@ def test_nobody_answers() -> None:
         send(wanted, iter([rows(1)]), task=0, claim=None)
 
 
+@pytest.mark.parametrize("by_row", [True, False])
+def test_a_topic_that_is_created_anew_counts_from_the_beginning(
+    either_broker: AnyBroker,
+    by_row: bool,
+) -> None:
+    topic = f"sink-anew-{by_row}"
+    claim = Claim(f"anew/{by_row}/0", 3, topics_of=f"anew/{by_row}/0")
+    batch = rows(2).append_column("topic", pa.array([topic] * 2)) if by_row else rows(2)
+    for _ in range(2):
+        either_broker.create_topic(topic, 1)
+        for is_repeat in (False, True):
+            given = options(either_broker, None if by_row else topic, exactly_once=True)
+            sent = send(given, iter([batch]), task=0, claim=claim)
+            assert (sent.records, dict(sent.skipped)) == ((0, {topic: 3}) if is_repeat else (2, {}))
+        assert values(either_broker, topic) == [b"row 0", b"row 1"]
+        with connect(either_broker.bootstrap) as cluster:
+            cluster.admin().delete_topics([topic])[topic].result(timeout=REQUEST_TIMEOUT_S)
+
+
 @pytest.mark.parametrize("config", [{"cleanup_policy": "delete"}, {"cleanup_policy": "compact"}])
 def test_a_marker_topic_that_would_lose_markers(
     kafka_broker: Broker, config: dict[str, str]

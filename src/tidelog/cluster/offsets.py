@@ -105,10 +105,11 @@ def topic_ids(client: Client, topics: Sequence[str]) -> dict[str, str | None]:
         TopicCollection(list(topics)), request_timeout=client.timeout_s
     )
     found = client.results(f"describe {', '.join(topics)}", asked)
-    return {topic: _id_text(found[topic].topic_id) for topic in topics}
+    return {topic: id_text(found[topic].topic_id) for topic in topics}
 
 
-def _id_text(topic_id: object) -> str | None:
+def id_text(topic_id: object) -> str | None:
+    """Return an id of the client library as Kafka prints it; None where it stands for no id."""
     if topic_id is None or str(topic_id) == _NO_TOPIC_ID:
         return None
     # librdkafka writes it in base64's usual alphabet, Kafka in the one for addresses.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a task is about to write, at most once.
+    """Rows that a task is about to write, at most once.
 
     Attributes:
         transactional_id: Of this task in all batches of its writer.
@@ -31,7 +31,7 @@ class Claim:
 
 
 class Sent(NamedTuple):
-    """What became of a task's rows.
+    """Outcome of a task's write.
 
     Attributes:
         records: How many were written.
@@ -50,23 +50,31 @@ class Sent(NamedTuple):
 class ClaimedTopics:
     """Topics of one task's claim: which have the rows already, and which get them. One thread."""
 
-    def __init__(self, claim: Claim, topic: str | None) -> None:
+    def __init__(
+        self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
+    ) -> None:
         """Begin.
 
         Args:
             claim: The claim.
             topic: Of all rows; None where each names its own.
+            find_id: Looks up a topic's id at the cluster; "" where it has none. Called at most once
+                for each topic, before its rows are written.
         """
         self.skipped: dict[str, int] = {}
         self._claim = claim
         self._topic = topic
         self._key = claim.transactional_id if claim.topics_of is None else claim.topics_of
         self._done: Mapping[str, Marker] = {}
-        self._topics: set[str] = set() if topic is None else {topic}
+        self._find_id = find_id
+        # Topics that get rows, with their ids.
+        self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> Sent | None:
         """Read the markers; return what became of the task before if all of its rows are there."""
         self._done = markers.done(self._key, self._claim.batch)
+        if self._topic is not None and self._claim.topics_of is not None:
+            self._topics[self._topic] = self._find_id(self._topic)
         marker = self._marker_of(self._topic)
         if marker is None:
             return None
@@ -79,23 +87,33 @@ class ClaimedTopics:
         """Whether a topic has the rows already; else remember that it gets them now."""
         if self._claim.topics_of is None:
             return False  # `find_done` has answered for all topics
+        if topic in self.skipped:
+            return True
+        if topic not in self._topics:
+            self._topics[topic] = self._find_id(topic)
         marker = self._marker_of(topic)
         if marker is None:
-            self._topics.add(topic)
             return False
+        del self._topics[topic]
         self.skipped[topic] = marker.batch
         return True
 
-    def marks(self, note: str) -> tuple[str, list[bytes], bytes]:
-        """Return the key that chooses the partition, the keys of the markers, and their value."""
-        keys = [self._key]
+    def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
+        """Return the key that chooses the partition, and the keys and values of the markers."""
+        marker = Marker(self._claim.batch, note)
+        found = {self._key: marker}
         if self._claim.topics_of is not None:
-            keys = [topic_key(self._key, topic) for topic in sorted(self._topics)]
-        value = encode_marker(Marker(self._claim.batch, note))
-        return self._key, [key.encode() for key in keys], value
+            found = {
+                topic_key(self._key, topic): marker._replace(topic_id=topic_id)
+                for topic, topic_id in sorted(self._topics.items())
+            }
+        return self._key, [(key.encode(), encode_marker(each)) for key, each in found.items()]
 
     def _marker_of(self, topic: str | None) -> Marker | None:
         """Return the marker by which rows are there: the topic's own, or one for all topics."""
-        is_topic = self._claim.topics_of is not None and topic is not None
-        own = self._done.get(topic_key(self._key, topic or "")) if is_topic else None
-        return own or self._done.get(self._key)
+        if self._claim.topics_of is not None and topic is not None:
+            own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
+            if own is not None:
+                is_namesake = bool(own.topic_id and topic_id) and own.topic_id != topic_id
+                return None if is_namesake else own
+        return self._done.get(self._key)

@@ -3,8 +3,10 @@
 A marker is written in the same transaction as the rows that it is about: key, the transactional id;
 value, `{"version": 1, "batch": N, "note": TEXT}`. So rows of a batch are there if and only if a
 marker of that batch (or a later one) is there and committed. A numbered batch write counts each of
-its topics separately: it has a marker for each, under `topic_key`. Earlier releases had one marker
-for all topics of such a write, under the plain key, which still counts for each of them.
+its topics separately: it has a marker for each, under `topic_key`, with the topic's id where the
+cluster has one (`"topic_id"`): a topic that is created anew has nothing of what its namesake has. A
+marker without an id counts for the topic of its name. Earlier releases had no ids, and before that
+one marker for all topics of such a write, under the plain key, which still counts for each of them.
 
 The partition of a marker is a hash of its plain key by `PARTITION_COUNT`, whatever partitions the
 topic is given later, so that a marker is always found where it was written.
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.cluster import codes
 from tidelog.cluster.broker_errors import typed_error
+from tidelog.cluster.offsets import id_text
 from tidelog.errors import ClusterFailure, CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.storage.partitioner import partition_of
 
@@ -41,20 +44,24 @@ _PATIENCE: Final = 4
 
 
 class Marker(NamedTuple):
-    """What a marker says.
+    """Content of a marker.
 
     Attributes:
         batch: The batch whose rows are there.
-        note: What the task wanted to find again with it.
+        note: Text that the task wanted to find again with it.
+        topic_id: Id of the topic that has the rows; "" where it is not known.
     """
 
     batch: int
     note: str = ""
+    topic_id: str = ""
 
 
 def encode_marker(marker: Marker) -> bytes:
     """The value of a marker."""
     content = {"version": MARKER_VERSION, "batch": marker.batch, "note": marker.note}
+    if marker.topic_id:
+        content["topic_id"] = marker.topic_id
     return json.dumps(content).encode()
 
 
@@ -62,12 +69,25 @@ def decode_marker(value: bytes) -> Marker:
     """The marker of a value; raises CorruptMessage for what is no marker."""
     try:
         content = json.loads(value)
-        version, batch, note = content["version"], content["batch"], content.get("note", "")
+        version, batch = content["version"], content["batch"]
+        note, topic_id = content.get("note", ""), content.get("topic_id", "")
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptMessage(f"not a marker: {value[:80]!r}") from error
-    if version != MARKER_VERSION or type(batch) is not int or not isinstance(note, str):
+    is_text = isinstance(note, str) and isinstance(topic_id, str)
+    if version != MARKER_VERSION or type(batch) is not int or not is_text:
         raise CorruptMessage(f"a marker of another version than {MARKER_VERSION}: {value[:80]!r}")
-    return Marker(batch, note)
+    return Marker(batch, note, topic_id)
+
+
+def last_marker(known: Marker | None, read: Marker) -> Marker:
+    """Return the marker that counts of two of a key: of the same topic, the one of the later batch.
+
+    Args:
+        known: The one that counted so far.
+        read: One that stands behind it. Of another topic it counts, since that topic is newer.
+    """
+    is_same = known is not None and known.topic_id == read.topic_id
+    return max(known, read) if known is not None and is_same else read
 
 
 def topic_key(key: str, topic: str) -> str:
@@ -182,7 +202,7 @@ class Markers:
         return {name: marker for name, marker in found.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
-        """The markers with the largest batch of a key and of its topics, and the last one's end.
+        """Return the markers that count of a key and of its topics, and the last one's end.
 
         Args:
             key: Whose.
@@ -207,7 +227,7 @@ class Markers:
                     if reached is None and (name == own or name.startswith(of_topics)):
                         marker = decode_marker(message.value() or b"")
                         text = name.decode()
-                        found[text] = max(found.get(text, marker), marker)
+                        found[text] = last_marker(found.get(text), marker)
         finally:
             consumer.close()
         raise ClusterFailure(
@@ -229,19 +249,46 @@ class Markers:
 
 
 def partition_count(cluster: "Cluster", topic: str) -> int:
-    """How many partitions a topic has; never creates it.
+    """Return how many partitions a topic has; never creates it.
 
     Raises:
         UnknownTopic: There is no such topic; names the nearest one.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
     """
+    found = _described(cluster, topic)
+    return len(cluster.partitions(topic)) if found is None else found[0]
+
+
+def find_topic_id(cluster: "Cluster", topic: str) -> str:
+    """Return a topic's id as Kafka prints it, "" where the cluster has none; never creates it.
+
+    Raises:
+        UnknownTopic, NotAuthorized, ClusterFailure: As `partition_count`.
+    """
+    left = cluster.deadline()
+    while True:
+        found = _described(cluster, topic)
+        if found is not None:
+            return found[1]
+        if not left():
+            reason = "some brokers do not know it yet"
+            raise ClusterFailure(cluster.bootstrap, f"look up the id of topic {topic}", reason)
+        threading.Event().wait(_POLL_S)
+
+
+def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
+    """Return how many partitions a topic has, and its id, "" for none.
+
+    None where the broker that was asked does not know the topic, but another one does.
+    """
     from confluent_kafka import KafkaException, TopicCollection
 
     future = cluster.admin().describe_topics(TopicCollection([topic]))[topic]
     try:
-        with_partitions = future.result(timeout=cluster.timeout_s)
-        return len(with_partitions.partitions)
+        found = future.result(timeout=cluster.timeout_s)
+        return len(found.partitions), id_text(found.topic_id) or ""
     except KafkaException as error:
-        if error.args[0].code() == _UNKNOWN_TOPIC:
-            return len(cluster.partitions(topic))
-        raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error
+        if error.args[0].code() != _UNKNOWN_TOPIC:
+            raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error
+    cluster.partitions(topic)  # raises where none knows it
+    return None

@@ -16,7 +16,7 @@ from tidelog.cluster.properties import translate_settings
 from tidelog.cluster.topics import await_leaders
 from tidelog.errors import ClusterFailure, ConfigError, MessageTooLarge, TidelogError, WriterFenced
 from tidelog.spark.broker_claims import Claim, ClaimedTopics, Sent
-from tidelog.spark.broker_markers import Markers, partition_count
+from tidelog.spark.broker_markers import Markers, find_topic_id, partition_count
 from tidelog.spark.routing import Router
 from tidelog.types import TopicPartition
 
@@ -124,7 +124,11 @@ class _Task:
         self._failure: TidelogError | None = None
         self._producer = cluster.producer(self._settings())
         self._count = 0
-        self._claimed = None if claim is None else ClaimedTopics(claim, options.topic)
+        self._claimed = None
+        if claim is not None:
+            self._claimed = ClaimedTopics(
+                claim, options.topic, lambda topic: find_topic_id(cluster, topic)
+            )
 
     def _settings(self) -> dict[str, object]:
         settings: dict[str, object] = {
@@ -236,9 +240,9 @@ class _Task:
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
         """Last, so that markers of others wait for this transaction as short as can be."""
-        place, keys, value = claimed.marks(note)
+        place, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(place), self._clock.now_ms()
-        for key in keys:
+        for key, value in marks:
             self._put(markers.topic, value, key, number, now_ms, None)
 
     def _abort(self) -> WriterFenced | None:

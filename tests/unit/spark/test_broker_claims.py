@@ -4,8 +4,15 @@ from typing import cast
 
 import pytest
 
+from tidelog.errors import CorruptMessage
 from tidelog.spark.broker_claims import Claim, ClaimedTopics
-from tidelog.spark.broker_markers import Marker, Markers
+from tidelog.spark.broker_markers import (
+    Marker,
+    Markers,
+    decode_marker,
+    encode_marker,
+    last_marker,
+)
 from tidelog.spark.sink_options import AppVersion, log_skipped
 
 KEY = "tidelog/app/3"
@@ -27,12 +34,62 @@ def claimed(kept: Kept, topic: str | None, batch: int) -> tuple[ClaimedTopics, b
     return made, made.find_done(cast("Markers", kept)) is not None
 
 
+def marked(found: ClaimedTopics) -> dict[str, Marker]:
+    place, marks = found.marks("")
+    assert place == KEY
+    return {key.decode(): decode_marker(value) for key, value in marks}
+
+
+def with_ids(own: Marker, topic_id: str, *, by_row: bool) -> tuple[bool, dict[str, Marker]]:
+    """Whether a topic of an id has batch 2 by a marker, and the markers of what is written."""
+    kept = Kept()
+    kept.found[f"{KEY}@odd"] = own
+    name = None if by_row else "odd"
+    found = ClaimedTopics(Claim(KEY, 2, topics_of=KEY), name, {"odd": topic_id}.__getitem__)
+    is_done = found.find_done(cast("Markers", kept)) is not None
+    return (found.is_done("odd") if by_row else is_done), marked(found)
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_a_topic_that_is_created_anew_has_nothing_of_its_namesake(by_row: bool) -> None:
+    is_done, marks = with_ids(Marker(7, "", "old"), "new", by_row=by_row)
+    assert not is_done
+    assert marks == {f"{KEY}@odd": Marker(2, "", "new")}
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+@pytest.mark.parametrize(("marked_id", "topic_id"), [("same", "same"), ("", "new"), ("old", "")])
+def test_a_topic_counts_by_its_name_where_an_id_is_not_known(
+    marked_id: str,
+    topic_id: str,
+    by_row: bool,
+) -> None:
+    assert with_ids(Marker(7, "", marked_id), topic_id, by_row=by_row)[0]
+
+
+def test_of_the_markers_of_a_key_those_of_the_newest_topic_count() -> None:
+    read = [Marker(5), Marker(6, "", "a"), Marker(3, "", "a"), Marker(0, "", "b")]
+    counts = None
+    for marker in read[:3]:
+        counts = last_marker(counts, marker)
+    assert counts == read[1]
+    assert last_marker(counts, read[3]) == read[3]
+
+
+def test_markers_of_earlier_releases_have_no_id() -> None:
+    assert decode_marker(b'{"version": 1, "batch": 4, "note": "n"}') == Marker(4, "n")
+    assert encode_marker(Marker(4, "n")) == b'{"version": 1, "batch": 4, "note": "n"}'
+    assert decode_marker(encode_marker(Marker(4, "n", "id"))) == Marker(4, "n", "id")
+    with pytest.raises(CorruptMessage):
+        decode_marker(b'{"version": 1, "batch": 4, "topic_id": 5}')
+
+
 def test_a_marker_of_one_topic_says_nothing_of_another() -> None:
     kept = Kept(at_even=4)
     assert claimed(kept, "even", 4)[1]
     found, is_done = claimed(kept, "odd", 4)
     assert not is_done
-    assert found.marks("")[1] == [f"{KEY}@odd".encode()]
+    assert marked(found) == {f"{KEY}@odd": Marker(4)}
 
 
 def test_rows_that_name_their_topic_go_where_they_are_missing() -> None:
@@ -40,8 +97,7 @@ def test_rows_that_name_their_topic_go_where_they_are_missing() -> None:
     assert not is_done
     assert [found.is_done(topic) for topic in ("odd", "even", "new")] == [False, True, False]
     assert found.skipped == {"even": 4}
-    place, keys, _ = found.marks("")
-    assert (place, keys) == (KEY, [f"{KEY}@new".encode(), f"{KEY}@odd".encode()])
+    assert marked(found) == {f"{KEY}@new": Marker(2), f"{KEY}@odd": Marker(2)}
 
 
 def test_a_marker_for_all_topics_together_still_counts() -> None:
@@ -58,7 +114,7 @@ def test_a_query_counts_all_topics_together() -> None:
     done = made.find_done(cast("Markers", Kept(**{"": 4})))
     assert done is not None
     assert done.skipped == {}
-    assert ClaimedTopics(Claim(KEY, 5), None).marks("")[1] == [KEY.encode()]
+    assert marked(ClaimedTopics(Claim(KEY, 5), None)) == {KEY: Marker(5)}
 
 
 def test_a_smaller_version_than_the_last_one_is_an_error_in_the_log(
