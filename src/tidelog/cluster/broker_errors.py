@@ -1,4 +1,4 @@
-"""What brokers refuse, as typed errors that name topic and partition.
+"""Refusals of brokers, as typed errors that name topic and partition.
 
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
 """

@@ -38,7 +38,7 @@ _NO_LEADER: Final = -1
 
 
 class Client:
-    """What every question to one cluster needs. For one thread."""
+    """Clients and time-outs for requests to one cluster. For one thread."""
 
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, clock: Clock

@@ -100,7 +100,7 @@ class Reference:
 
 
 class Found(StrEnum):
-    """How a start was found."""
+    """Way in which a start was found."""
 
     TIME = "time"
     BEGINNING = "beginning"

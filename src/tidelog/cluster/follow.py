@@ -60,7 +60,7 @@ _IDLE_ROUNDS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """How a standby follows.
+    """Settings by which a standby follows.
 
     Attributes:
         choice: Which topics, and the standby's own settings.
@@ -86,7 +86,7 @@ _REAL_PAUSE: Final[Pause] = threading.Event().wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What a follower touches of the world: files and clock, the network, waiting."""
+    """Parts of the world that a follower touches: files and clock, the network, waiting."""
 
     env: Env = field(default_factory=os_env)
     connect: Connect = connect_socket

@@ -50,7 +50,7 @@ class Truncation:
 
 @dataclass(slots=True)
 class CopyCounts:
-    """What was done since following began."""
+    """Counts of what was done since following began."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -147,7 +147,7 @@ class Copy:
         return max(self.log.log_end_offset, self.leader_start)
 
     def position(self) -> Position:
-        """What to ask the leader for."""
+        """Return the position to fetch from at the leader."""
         offset = self._next_offset()
         return Position(
             name=self.name,

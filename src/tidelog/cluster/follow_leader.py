@@ -60,7 +60,7 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LeaderPartition:
-    """Who leads a partition, and under which epoch; -1 for nobody."""
+    """Leader of a partition and its epoch; -1 for no leader."""
 
     leader_id: int
     leader_epoch: int

@@ -66,7 +66,7 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long is waited for a broker.
+    """Time limits of waiting for a broker.
 
     Attributes:
         timeout_s: For a connection, for sending a request, and for a whole answer, which is given a

@@ -52,7 +52,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What was seen of one partition at one moment.
+    """State of one partition at one moment.
 
     Attributes:
         partition: Which one.
@@ -84,7 +84,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """How far behind a group is in one partition.
+    """Lag of a group in one partition.
 
     Attributes:
         seen: What that is computed from.
@@ -298,7 +298,7 @@ def _state(seen: Observation) -> State:
 def over_limits(
     lags: Iterable[PartitionLag], *, max_lag: int | None = None, max_ms: int | None = None
 ) -> list[str]:
-    """What breaks a limit, a line each; empty where all is well.
+    """Return what breaks a limit, a line each; empty where all is well.
 
     Args:
         lags: Of all partitions.

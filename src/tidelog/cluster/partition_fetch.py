@@ -93,7 +93,7 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one answer brought.
+    """Content of one answer.
 
     Attributes:
         offset: First offset that was asked for; the first batch may begin before it.
@@ -121,7 +121,7 @@ def _reach(data: Buffer) -> Reach | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSeams:
-    """What a fetch needs of the machine.
+    """Parts of the machine that a fetch needs.
 
     Attributes:
         connect: Makes connections.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How records of a cluster are read.
+    """Settings by which records of a cluster are read.
 
     Attributes:
         cluster: Whom to ask for offsets.

@@ -39,7 +39,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group committed for a partition: the next offset to read, and the epoch before it.
+    """Commit of a group for a partition: the next offset to read, and the epoch before it.
 
     Without the text that a commit may carry: confluent-kafka 2.16 reads it past its end, and writes
     it with a NUL byte more than was given. Commits of ours carry none, as those of Kafka's tools.

@@ -1,4 +1,4 @@
-"""What transactions of the sink have written: a compacted topic of markers.
+"""Markers of what the sink's transactions have written, in a compacted topic.
 
 A marker is written in the same transaction as the rows that it is about: key, the transactional id;
 value, `{"version": 1, "batch": N, "note": TEXT}`. So rows of a batch are there if and only if a

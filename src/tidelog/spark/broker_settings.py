@@ -63,7 +63,7 @@ POLL_RECORDS: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """How brokers are asked.
+    """Settings of requests to brokers.
 
     Attributes:
         client: Settings of librdkafka.

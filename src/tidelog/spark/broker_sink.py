@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SentMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver."""
 
     def __init__(self, sent: Sent, batch: StreamBatch | None = None) -> None:
         # Pickled: a plain dictionary in the place of a view.

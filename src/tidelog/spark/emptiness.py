@@ -53,7 +53,7 @@ class EmptyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """What is known of a partition.
+    """Known facts of a partition.
 
     Attributes:
         start: Log start offset.

@@ -51,7 +51,7 @@ _TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What filters leave of a read.
+    """Part of a read that filters leave.
 
     Attributes:
         names: Filters on topics and partitions.

@@ -34,7 +34,7 @@ _ID_BYTES: Final = 16
 
 
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver: the segments that it has staged, and of which batch."""
+    """Message of a task to the driver: the segments that it has staged, and of which batch."""
 
     def __init__(self, staged: "Sequence[StagedSegment]", batch: StreamBatch | None = None) -> None:
         self.staged = tuple(staged)

@@ -1,4 +1,4 @@
-"""What a write by `format("tidelog")` was asked for, from its options."""
+"""Request of a write by `format("tidelog")`, from its options."""
 
 import logging
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def log_repeated(batch: "StreamBatch", place: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a write was asked for.
+    """Request of a write.
 
     Attributes:
         path: Directory of topics, empty where brokers are written to.

@@ -1,4 +1,4 @@
-"""What a read by `format("tidelog")` was asked for, from its options.
+"""Request of a read by `format("tidelog")`, from its options.
 
 Times that give no zone are refused; numbers are ms, as in the Kafka connector. What only one kind
 of source can do is refused for the other, with the reason.
@@ -107,7 +107,7 @@ class TableAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a read was asked for. Offsets -2 and -1 stand for earliest and latest.
+    """Request of a read. Offsets -2 and -1 stand for earliest and latest.
 
     Attributes:
         path: Directory of topics, "" where brokers are read.

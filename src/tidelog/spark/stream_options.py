@@ -66,7 +66,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What a stream was asked for.
+    """Request of a stream.
 
     Attributes:
         source: What it reads, and how.

@@ -42,7 +42,7 @@ Panels: TypeAlias = Mapping[str, Sequence[Series]]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What the whole numbers of the x axis mean.
+    """Meaning of the whole numbers of the x axis.
 
     Attributes:
         title: Below the axis.

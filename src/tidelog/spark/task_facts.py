@@ -1,4 +1,4 @@
-"""What a task knows of itself: its number, and the streaming batch that it belongs to.
+"""Facts that a task knows of itself: its number, and the streaming batch that it belongs to.
 
 Spark hands a batch's number to a sink's commit alone; tasks find it among their local properties.
 """

@@ -50,7 +50,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """What a batch query reads.
+    """Ranges that a batch query reads.
 
     Attributes:
         tasks: In order of topic, partition and offset.

@@ -59,7 +59,7 @@ _SUMMARY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapOptions:
-    """What a bootstrap is asked for.
+    """Request of a bootstrap.
 
     Attributes:
         topic: The topic.
@@ -90,7 +90,7 @@ class BootstrapOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapOutcome:
-    """How a bootstrap went.
+    """Outcome of a bootstrap.
 
     Attributes:
         job_id: Its name with the directory.

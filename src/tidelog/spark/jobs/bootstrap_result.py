@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """What became of one partition.
+    """Outcome of one partition.
 
     Attributes:
         partition: Its number.
@@ -36,7 +36,7 @@ class PartitionResult:
 
     @property
     def records(self) -> int:
-        """How many records were loaded: a table has no gaps."""
+        """Number of records that were loaded: a table has no gaps."""
         return self.end_offset - self.first_offset
 
 

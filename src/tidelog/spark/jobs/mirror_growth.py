@@ -33,7 +33,7 @@ _MAY_BE_EMPTY: Final = "cleanup.policy"
 
 
 class Settings(StrEnum):
-    """What becomes of settings that differ between a topic and its copy."""
+    """Treatment of settings that differ between a topic and its copy."""
 
     REPORT = "report"
     SYNC = "sync"
@@ -150,7 +150,7 @@ class Growth:
 
 
 def _set_to(name: str, text: str) -> str | None:
-    """What a setting is set to, None for back to the default where the source has none."""
+    """Return the value to set, None for back to the default where the source has none."""
     return text if text or name == _MAY_BE_EMPTY else None
 
 

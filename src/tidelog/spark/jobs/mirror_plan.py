@@ -88,7 +88,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorPlan:
-    """What is copied, where to, and how.
+    """Plan of a copy: sources, target and settings.
 
     Attributes:
         sources: The places with their topics.

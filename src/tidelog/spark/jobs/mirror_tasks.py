@@ -170,7 +170,7 @@ def _ints(batch: pa.RecordBatch, name: str) -> "npt.NDArray[np.int32]":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a task tells the driver.
+    """Message of a task to the driver.
 
     Attributes:
         task: Its number; segments are put in order by it.

@@ -104,12 +104,12 @@ class Found:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be built, or not be looked at."""
+        """Parts that could not be built, or not be looked at."""
         return list(dict.fromkeys(line for one in self.done for line in one.problems))
 
     @property
     def outcome(self) -> Outcome:
-        """How the directory is left."""
+        """State in which the directory is left."""
         if any(one.is_blind for one in self.done):
             return Outcome.BLIND
         left = [finding for one in self.done for finding in one.left] + list(self.top)
@@ -221,7 +221,7 @@ def _held(env: Env, path: str, topics: TopicChoice) -> AbstractContextManager[ob
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What the steps of one job share."""
+    """State that the steps of one job share."""
 
     spark: "SparkSession"
     env: Env

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class PartDone:
-    """What became of a part.
+    """Outcome of a part.
 
     Attributes:
         topic: Of the partition.

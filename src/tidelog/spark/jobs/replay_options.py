@@ -1,4 +1,4 @@
-"""What a replay is asked for, and how it went: plain values."""
+"""Request and outcome of a replay: plain values."""
 
 import json
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ BY_KEY: Final = ReplayPartitions.KEY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What a replay is asked for.
+    """Request of a replay.
 
     Attributes:
         source: Where the topic is.
@@ -85,7 +85,7 @@ def _text(side: int | str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOutcome:
-    """How a replay went.
+    """Outcome of a replay.
 
     Attributes:
         question: What was read, with its times fixed.

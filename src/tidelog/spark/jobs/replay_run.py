@@ -316,7 +316,7 @@ def _keeps(asked: str | None, partitions: int, target: "Target | None") -> bool:
 
 
 def _amounts(columns: list[str]) -> "list[Column]":
-    """How many rows are written, and the bytes of their keys and values."""
+    """Return columns that add up the rows written, and the bytes of their keys and values."""
     from pyspark.sql import functions as f
 
     size = f.lit(0).cast("long")
