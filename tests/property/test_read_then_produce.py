@@ -15,6 +15,7 @@ from tidelog.directory import Directory
 from tidelog.types import Header, NewRecord
 
 FORMATS = ("json", "csv", "arrow", "parquet")
+ANY_FUTURE = "message.timestamp.after.max.ms=9223372036854775807"
 COLUMNS = ("--key", "key", "--value", "value", "--headers", "headers")
 
 ODD_TEXTS = [
@@ -77,7 +78,7 @@ def round_trip(given: list[NewRecord], kind: str, *forms: str, time: str | None 
     with TemporaryDirectory() as place:
         cli = Cli(Path(place) / "data")
         for topic in ("first", "second"):
-            cli.ok("create", topic, "--config", "retention.ms=-1")
+            cli.ok("create", topic, "--config", "retention.ms=-1", "--config", ANY_FUTURE)
         cli.append(*given, topic="first")
         written = cli.ok("read", "first", "-o", kind, *forms).raw
         file = Path(place) / f"rows.{kind}"
@@ -162,3 +163,10 @@ def test_text_columns_of_parquet_tell_empty_from_null(keys: list[str | None]) ->
         cli.ok("produce", "flights", "--from", str(file), "--key", "k", "--value", "k")
         rows = cli.ok("read", "flights", "-o", "json").objects
     assert [(row["key"], row["value"]) for row in rows] == [(key, key) for key in keys]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_times_that_python_has_not(kind: str) -> None:
+    last = 253_402_300_799_999  # the year 9999 ends
+    given = [NewRecord(value=b"v", timestamp=last + later) for later in (0, 1, 2**43)]
+    round_trip(given, kind)

@@ -187,11 +187,14 @@ def _batch_rows(
     for whole in batches:
         chosen = _chosen(whole, name, wanted.columns)
         times = _times_ms(chosen, wanted.time)
-        if wanted.columns is not None:
+        if times is not None and wanted.columns is not None:
+            assert wanted.time is not None
+            chosen = _in_numbers(chosen, wanted.time)
+        elif wanted.columns is not None:
             chosen = _in_us(chosen, wanted.time)
         try:
             rows = chosen.to_pylist()
-        except ValueError as error:  # without pandas, times in nanoseconds
+        except (ValueError, OverflowError) as error:  # times that Python has not
             raise Refused(f"{name} row {number + 1} or behind it: {error}") from error
         for at, fields in enumerate(rows):
             number += 1
@@ -227,6 +230,14 @@ def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None]
     units, each = _UNITS_MS[column.type.unit]
     numbers = column.cast(pa.int64()).to_pylist()
     return [None if one is None else EpochMs(one * each // units) for one in numbers]
+
+
+def _in_numbers(batch: "pa.RecordBatch", name: str) -> "pa.RecordBatch":
+    """Make the column of times plain numbers: Python has no time behind the year 9999."""
+    import pyarrow as pa
+
+    at = batch.schema.names.index(name)
+    return batch.set_column(at, name, batch.column(at).cast(pa.int64()))
 
 
 def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
