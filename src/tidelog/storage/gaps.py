@@ -145,10 +145,10 @@ def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
         raise last.error
     if lost is not None:
         reason = f"offsets {lost.start} to {lost.end - 1}: {lost.reason}"
-    elif last.next_offset > offset:
+    elif last.next_offset > (first := max(offset, segment.base_offset)):
         for _ in iterate_batches(segment, 0, segment.size_bytes):
             pass  # mostly it raises at the damage
-        reason = f"offsets {offset} to {last.next_offset - 1} were here, and are gone"
+        reason = f"offsets {first} to {last.next_offset - 1} were here, and are gone"
     else:
         return
     raise CorruptBatch(reason, at=0, offset=offset).located(segment.log_path, last.position)

@@ -123,6 +123,21 @@ def test_a_gap_of_a_compacted_topic_is_stepped_over(
     assert len(offsets) < COUNT
 
 
+@pytest.mark.parametrize("start", [0, 5])
+def test_an_empty_segment_behind_the_start_of_a_compacted_log_lacks_nothing(start: int) -> None:
+    env, segments = closed_log({"cleanup.policy": "compact"})
+    assert len(segments) > 3
+    gone(env, segments[0])
+    emptied(env, segments[1])
+    log = reader_of(env)
+    source = SegmentBytes(log.context.pool, may_block=True)
+    limits = Limits(end_offset=COUNT, max_bytes=1, whole_first=True)
+    for ends in (None, ReadEnds()):
+        found = find_range(log.segments, start, limits, source, ends)
+        assert found is not None
+        assert found.first_offset == segments[2].base_offset
+
+
 @pytest.mark.parametrize("bit", BITS)
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_flipped_offset_at_the_edge_of_a_segment_is_an_error(which: int, bit: int) -> None:
