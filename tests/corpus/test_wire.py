@@ -55,7 +55,7 @@ def test_each_announced_version_has_each_kind_of_request() -> None:
 
 
 def test_no_script_has_failed_when_it_was_kept() -> None:
-    assert [name for name in kept() if name.endswith(f"/{FAILED}")] == []
+    assert [name for name in kept() if name.endswith(f"-{FAILED}")] == []
 
 
 def test_each_version_of_old_clients_has_each_kind_of_request() -> None:

@@ -55,6 +55,7 @@ def play(home: Path) -> Iterator[Entry]:
         yield from _entries(f"session-repeated-{name}", stage)
     for stage in rights.play(home / "rights", served):
         yield from _entries("session-rights", stage)
+    yield from _entries("session-rights", rights.mixed(home / "mixed"))
 
 
 def _entries(page: str, stage: Stage) -> Iterator[Entry]:

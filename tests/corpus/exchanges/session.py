@@ -97,6 +97,7 @@ class Stage:
         self.home = home
         self.clock = clock or tidelog.ManualClock(NOW_MS)
         self.chapters: dict[str, list[str]] = {}
+        self._chapter = "begin"
         self.said: list[str] = []
         self.topics: dict[str, Value] = {}
         self.asked: dict[tuple[str, int], tuple[str | None, Tree]] = {}
@@ -119,7 +120,7 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Close. A script that fails is kept as chapter FAILED, so that the others are played.
+        """Close. A script's failure is kept as a chapter of its own; the others are played.
 
         A broker that does not answer within `PATIENCE_S` ends everything.
         """
@@ -129,7 +130,7 @@ class Stage:
         except tidelog.TidelogError as failure:
             failures.append(failure)
         if failures:
-            self.chapter(FAILED)
+            self.chapter(f"{self._chapter}-{FAILED}")
         self.said += [ascii(f"{type(each).__name__}: {each}") for each in failures]
         return isinstance(error, Exception) and not isinstance(error, TimeoutError)
 
@@ -151,6 +152,7 @@ class Stage:
 
     def chapter(self, name: str) -> None:
         """Keep what follows below another name."""
+        self._chapter = name
         self.said = self.chapters.setdefault(name, [])
 
     def line(

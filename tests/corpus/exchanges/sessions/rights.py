@@ -14,10 +14,13 @@ from tests.corpus.exchanges.scripts.cluster import (
     TOPIC,
     rule,
 )
+from tests.corpus.exchanges.scripts.groups import member_of, ready
+from tests.corpus.exchanges.scripts.records import fetched
 from tests.corpus.exchanges.session import Stage
-from tests.corpus.exchanges.values import Tree, Value
+from tests.corpus.exchanges.values import Tree, Value, listed
 
 ALL = 2
+HIDDEN = "hidden"
 TRANSACTIONAL_ID = 5
 # Log-ins need nobody's rights: the session `log_ins` has them.
 WITHOUT_RIGHTS = {"sasl_handshake", "sasl_authenticate"}
@@ -54,6 +57,79 @@ def play(home: Path, announced: Mapping[str, tuple[int, int]]) -> Iterator[Stage
     for api, (_, last) in sorted(announced.items()):
         if api not in WITHOUT_RIGHTS:
             yield _asked(home / api, api, last)
+
+
+def mixed(home: Path) -> Stage:
+    """Requests about something that is allowed and something that is not."""
+    with Stage(home / "data", settings(home)) as stage:
+        ready(stage)
+        stage.create_topic(HIDDEN)
+        stage.main.quiet("create_acls", 3, {"creations": rules()})
+        member_of(stage.main, "g")
+        stage.chapter("mixed")
+        for user in reversed(USERS):
+            line = logged_in(stage.line(user, "SASL_PLAINTEXT"), user)
+            for api, version, tree in _of_both(stage):
+                line.ask(api, version, tree, f"as {user}")
+    return stage
+
+
+def _of_both(stage: Stage) -> list[tuple[str, int, Tree]]:
+    """About a topic that a reader may read, and one that is hidden; about groups of both kinds."""
+    topics: list[Value] = [{"name": name} for name in (FLIGHTS, HIDDEN)]
+    part: Tree = {"partition_index": 0, "timestamp": -1}
+    ends: list[Value] = [{"name": name, "partitions": [part]} for name in (FLIGHTS, HIDDEN)]
+    committed_: Tree = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    kept: list[Value] = [{"name": name, "partitions": [committed_]} for name in (FLIGHTS, HIDDEN)]
+    named: list[Value] = [{"name": name, "partition_indexes": [0]} for name in (FLIGHTS, HIDDEN)]
+    rights: Tree = {
+        "include_cluster_authorized_operations": True,
+        "include_topic_authorized_operations": True,
+    }
+    resources: list[Value] = [
+        {"resource_type": TOPIC, "resource_name": name, "configuration_keys": ["retention.ms"]}
+        for name in (FLIGHTS, HIDDEN)
+    ]
+    new: list[Value] = [
+        {"name": name, "num_partitions": 1, "replication_factor": 1} for name in ("new", FLIGHTS)
+    ]
+    read = fetched(stage, 0)
+    hidden = fetched(stage, 0, HIDDEN)
+    two = [*listed(read, "topics"), *listed(hidden, "topics")]
+    return [
+        ("metadata", 9, {"topics": None, **rights}),
+        ("metadata", 10, {"topics": topics, **rights}),
+        ("metadata", 9, {"topics": [{"name": "none"}], "allow_auto_topic_creation": True}),
+        (
+            "describe_cluster",
+            1,
+            {"endpoint_type": 1, "include_cluster_authorized_operations": True},
+        ),
+        ("list_offsets", 7, {"topics": ends}),
+        ("fetch", 12, {**read, "topics": two}),
+        ("fetch", 13, {**read, "topics": two}),
+        (
+            "offset_commit",
+            8,
+            {"group_id": "kept", "generation_id_or_member_epoch": -1, "topics": kept},
+        ),
+        ("offset_fetch", 7, {"group_id": "kept", "topics": named}),
+        ("offset_fetch", 7, {"group_id": "kept", "topics": None}),
+        ("find_coordinator", 4, {"key_type": 0, "coordinator_keys": ["g", "kept"]}),
+        ("find_coordinator", 4, {"key_type": 1, "coordinator_keys": ["t"]}),
+        ("describe_groups", 5, {"groups": ["g", "none"], "include_authorized_operations": True}),
+        ("list_groups", 4, {"states_filter": []}),
+        ("describe_configs", 4, {"resources": resources}),
+        ("describe_topic_partitions", 0, {"topics": topics, "response_partition_limit": 10}),
+        ("describe_producers", 0, {"topics": named}),
+        ("create_topics", 7, {"topics": new, "timeout": 1000, "validate_only": True}),
+        ("delete_topics", 6, {"topics": [{"name": "none"}, {"name": HIDDEN}], "timeout": 1000}),
+        (
+            "init_producer_id",
+            4,
+            {"transactional_id": None, "producer_id": -1, "producer_epoch": -1},
+        ),
+    ]
 
 
 def _asked(home: Path, api: str, version: int) -> Stage:
