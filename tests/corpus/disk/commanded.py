@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.corpus import still
 from tests.corpus.disk.library import HOUR_MS, MINUTE_MS, Notes
-from tests.corpus.disk.served import SETTINGS
+from tests.corpus.disk.served import LEADER
 from tests.corpus.exchanges.batches import batch
 from tests.corpus.exchanges.registry import append
 from tests.corpus.exchanges.session import Stage
@@ -114,7 +114,7 @@ def erase(_home: Path, notes: Notes) -> None:
 def follow(home: Path, notes: Notes) -> None:
     """A standby copies, goes on, applies retention; its leader has deleted meanwhile."""
     clock = ManualClock(still.now_ms())
-    with Stage(home / "leader", SETTINGS, clock=clock) as stage:
+    with Stage(home / "leader", LEADER, clock=clock) as stage:
         stage.create_topic("t", 2, internal_segment_bytes="600", retention_ms=f"{5 * HOUR_MS}")
         stage.create_topic("keyed", 1, cleanup_policy="compact")
         leader = f"127.0.0.1:{next(iter(stage.broker.ports.values()))}"

@@ -77,7 +77,7 @@ class NumberedRandom(Random):
 
 
 class Stage:
-    """A broker, and what was said to it.
+    """A broker, and what was said to it. A setting whose value is empty is left out.
 
     Attributes:
         clock: The broker's clock; `advance` moves it.
@@ -102,7 +102,8 @@ class Stage:
         self.topics: dict[str, Value] = {}
         self.asked: dict[tuple[str, int], tuple[str | None, Tree]] = {}
         self.stops = False
-        self._settings = {**SETTINGS, **(settings or {})}
+        given = {**SETTINGS, **(settings or {})}
+        self._settings = {name: value for name, value in given.items() if value}
         self._env = tidelog.Env(clock=self.clock, random=NumberedRandom())
         self.broker = self._started()
         self._lines: dict[str, Line] = {}

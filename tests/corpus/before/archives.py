@@ -1,0 +1,66 @@
+"""Directories as archives, and one place for those that hold their own path."""
+
+import fcntl
+import io
+import lzma
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+# A tier's record holds the path of its store: this one, which leads to the directory in use.
+PLACE: Final = Path("/tmp/tidelog-corpus-before")
+_SUFFIX: Final = ".tar.xz"
+# The time of the world in which a directory was made, when it was finished.
+NOW_FILE: Final = "now-ms"
+
+
+def names() -> list[str]:
+    """The directories that are kept."""
+    return sorted(path.name.removesuffix(_SUFFIX) for path in HERE.glob(f"*{_SUFFIX}"))
+
+
+def commit() -> str:
+    """The commit whose code has made them."""
+    return (HERE / "COMMIT").read_text().split()[0]
+
+
+def pack(folder: Path, name: str) -> None:
+    """Keep the files below a folder; sockets are left out."""
+    raw, now_s = io.BytesIO(), int((folder / NOW_FILE).read_text()) // 1000
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        info.mode = 0o700 if info.isdir() else 0o600
+        info.mtime = min(int(info.mtime), now_s)
+        return info
+
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() or path.is_dir():
+                tar.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
+    (HERE / f"{name}{_SUFFIX}").write_bytes(lzma.compress(raw.getvalue(), preset=9))
+
+
+def unpack(name: str, folder: Path) -> None:
+    """Bring a kept directory back."""
+    folder.mkdir()
+    raw = io.BytesIO(lzma.decompress((HERE / f"{name}{_SUFFIX}").read_bytes()))
+    with tarfile.open(fileobj=raw) as tar:
+        tar.extractall(folder, filter="data")
+
+
+@contextmanager
+def placed(folder: Path) -> Iterator[None]:
+    """Let `PLACE` lead to a folder; whoever else wants that waits."""
+    with PLACE.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        PLACE.unlink(missing_ok=True)
+        PLACE.symlink_to(folder)
+        try:
+            yield
+        finally:
+            PLACE.unlink()

@@ -1,0 +1,26 @@
+"""Directories of before: they open, are read, served, and gone on with (`before.answers`)."""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.corpus import still
+from tests.corpus.before.answers import answers
+from tests.corpus.before.archives import names, placed, unpack
+from tests.corpus.book import Entry
+
+
+def play(home: Path) -> Iterator[Entry]:
+    """Ask each directory."""
+    logging.getLogger("tidelog").addHandler(logging.NullHandler())
+    for name in names():
+        folder = home / name
+        still.draw_for(name)
+        unpack(name, folder)
+        with placed(folder):
+            for asked, lines in answers(name, folder):
+                yield Entry(f"directories/{name}/{asked}", "\n".join(lines))
+        os.chdir(home)
+        shutil.rmtree(folder)
