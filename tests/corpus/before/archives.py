@@ -40,7 +40,8 @@ def pack(folder: Path, name: str) -> None:
 
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
-            if path.is_file() or path.is_dir():
+            is_kept = not path.relative_to(folder).parts[0].startswith(".")
+            if is_kept and (path.is_file() or path.is_dir()):
                 tar.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
     (HERE / f"{name}{_SUFFIX}").write_bytes(lzma.compress(raw.getvalue(), preset=9))
 
