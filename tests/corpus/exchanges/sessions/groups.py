@@ -10,6 +10,7 @@ from tests.corpus.exchanges.scripts.shares import (
     MEMBER,
     OTHER,
     acknowledged,
+    earliest,
     lent,
     opened,
     parts_of,
@@ -34,6 +35,7 @@ def play(home: Path) -> Stage:
         _uneven(stage)
         _upgraded(stage)
         _share(stage)
+        _deleted(stage)
         _restarted(stage)
     return stage
 
@@ -261,6 +263,31 @@ def _share(stage: Stage) -> None:
         two.ask("share_fetch", 1, lent(stage, group, OTHER, epoch), "until they are given up")
     stage.main.ask("describe_share_group_offsets", 1, asked)
     stage.main.ask("share_group_describe", 1, {"group_ids": [group]}, "who is left")
+
+
+def _deleted(stage: Stage) -> None:
+    """A topic is deleted, and one of its name created: groups keep nothing of the first one."""
+    stage.chapter("deleted")
+    name, main = "gone", stage.main
+    stage.create_topic(name, 1)
+    main.ask("offset_commit", 8, committed(stage, "lonely", 7, name))
+    earliest(stage, "sharers")
+    wish: Tree = sharing("sharers", MEMBER, 0, subscribed_topic_names=[name])
+    main.ask("share_group_heartbeat", 1, wish)
+    every: Tree = {"groups": [{"group_id": "sharers", "topics": None}]}
+    path = ("groups", 0, "topics", 0, "partitions", 0, "error_code")
+    named: Tree = {"topic_name": name, "partitions": [0]}
+    asked: Tree = {"groups": [{"group_id": "sharers", "topics": [named]}]}
+    main.until("describe_share_group_offsets", 1, asked, *path, to=0)
+    main.ask("delete_topics", 6, {"topics": [{"name": name}], "timeout": 1000})
+    main.until("offset_fetch", 7, {"group_id": "lonely", "topics": None}, "topics", to=[])
+    _offsets(stage, "lonely")
+    main.ask("describe_share_group_offsets", 1, asked)
+    main.ask("share_group_describe", 1, {"group_ids": ["sharers"]})
+    stage.create_topic(name, 1)
+    _offsets(stage, "lonely")
+    main.ask("describe_share_group_offsets", 1, asked)
+    main.ask("describe_share_group_offsets", 1, every)
 
 
 def _restarted(stage: Stage) -> None:
