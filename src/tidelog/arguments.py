@@ -10,6 +10,7 @@ Over 400 lines because the readers of all arguments are one table.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum, IntEnum, StrEnum
 from functools import partial, wraps
 from operator import index
@@ -26,6 +27,7 @@ from typing import (
     get_origin,
     overload,
 )
+from uuid import UUID
 
 from tidelog.errors import ConfigError, InvalidChoice, InvalidRequest, InvalidTime
 from tidelog.types import (
@@ -205,7 +207,7 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _R
         read = READERS[name]
         takes_none = parameter.default is None or type(None) in _kinds_of(parameter.annotation)
         return _Reader(frozenset(), read if takes_none else partial(_required, read))
-    return _typed(parameter.annotation)
+    return _place_reader(parameter.annotation) or _typed(parameter.annotation)
 
 
 def _required(read: Read, given: object, name: str) -> object:
@@ -232,9 +234,7 @@ def _typed(annotation: object) -> _Reader | None:
     lists = frozenset[object]().union(*map(_elements_of, kinds))
     if TopicPartition in kinds | lists:
         return _Reader(frozenset(), partial(_as_partitions, kinds, lists))
-    takes_text = str in kinds or any(
-        isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds
-    )
+    takes_text = str in kinds or any(map(_is_path, kinds))
     if not takes_text and str in lists:
         return _Reader(frozenset({list, tuple, type(None)}), _as_names)
     if kinds - {type(None)} and all(map(_is_settings, kinds - {type(None)})):
@@ -380,6 +380,38 @@ _SHOWN_BITS: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
 
+def _is_path(kind: object) -> bool:
+    kind = get_origin(kind) or kind
+    return isinstance(kind, type) and issubclass(kind, PathLike)
+
+
+def _place_reader(annotation: object) -> _Reader | None:
+    """Return the reader of what is annotated as a path, or as text or a path."""
+    kinds = _kinds_of(annotation)
+    if not any(map(_is_path, kinds)) or not all(_is_path(kind) or kind in _PLAIN for kind in kinds):
+        return None
+    return _Reader(frozenset(), partial(_as_place, takes_none=type(None) in kinds))
+
+
+def _as_place(given: object, name: str, *, takes_none: bool) -> object:
+    """Return what is annotated as a path, as text."""
+    if given is None and takes_none:
+        return None
+    path = _as_path(given, name)
+    if not isinstance(path, str) or not path:
+        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give a path")
+    return path
+
+
+def _as_topic_id(given: object, name: str) -> object:
+    if isinstance(given, str):
+        with suppress(ValueError):
+            return UUID(given)
+    if given is None or isinstance(given, UUID):
+        return given
+    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give a UUID")
+
+
 def _as_path(given: object, name: str) -> object:
     if not isinstance(given, PathLike):
         return given
@@ -418,7 +450,16 @@ def _as_columns(given: object, name: str) -> object:
 
 
 def _as_settings(given: object, name: str) -> object:
-    """Return settings as Kafka writes them: numbers, flags and lists as text; None stays."""
+    """Return settings as Kafka writes them: numbers, flags and lists as text."""
+    found = _as_changes(given, name)
+    for key, value in cast("Mapping[str, object]", found or {}).items():
+        if value is None:
+            raise ConfigError(key, "None", "text, or left out for its default")
+    return found
+
+
+def _as_changes(given: object, name: str) -> object:
+    """Return settings as text where None stays: it takes a setting away."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -476,7 +517,8 @@ READERS: Final[Mapping[str, Read]] = {
     "times": _as_times,
     "columns": _as_columns,
     "config": _as_settings,
-    "changes": _as_settings,
+    "changes": _as_changes,
     "records": _as_records,
     "env": _as_env,
+    "topic_id": _as_topic_id,
 }

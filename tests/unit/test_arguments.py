@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -51,6 +52,27 @@ def test_a_path_is_taken_by_every_call_that_takes_one_as_text(tmp_path: Path) ->
     from tidelog.spark.places import as_place
 
     assert as_place(tmp_path / "a").address == str(tmp_path / "a")
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "", b"data", ["a"]])
+def test_what_is_no_path_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"path is .*; give a path"):
+        tidelog.open(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["abc", 5, b"abc"])
+def test_what_is_no_topic_id_is_refused(log: tidelog.Directory, wrong: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"topic_id is .*; give a UUID"):
+        log.create_topic("t", topic_id=wrong)  # type: ignore[arg-type]
+    log.create_topic("t", topic_id=str(UUID(int=7)))  # type: ignore[arg-type]
+    assert log.topic("t").topic_id == UUID(int=7)
+
+
+def test_a_setting_of_a_new_topic_has_a_value(log: tidelog.Directory) -> None:
+    with pytest.raises(ConfigError, match=r"retention\.ms=None: text, or left out for its default"):
+        log.create_topic("t", config={"retention.ms": None})  # type: ignore[dict-item]
+    assert log.topics().keys() == {"flights"}
+    log.alter_config("flights", {"retention.ms": None})
 
 
 HEADERS = (Header("a", b"1"), Header("b", None))
