@@ -7,14 +7,10 @@ from tests.corpus import logs
 from tests.corpus.book import Entry
 from tests.corpus.transcripts import SCENES, Folder, play_page
 
-# Pages of commands that start Spark: part `jobs`.
-SPARK_PAGES = ("spark",)
-
-
 def play(home: Path) -> Iterator[Entry]:
-    """All pages but those that start Spark."""
+    """All pages but those of commands that start Spark."""
     logs.make(home / "logs")
     folder = Folder(home / "scene", home / "logs")
     for path in sorted(SCENES.glob("*.txt")):
-        if path.stem not in SPARK_PAGES:
+        if not path.stem.startswith("spark-"):  # part `jobs`
             yield from play_page("commands", path.stem, folder)

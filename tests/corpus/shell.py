@@ -23,7 +23,7 @@ from tests.corpus import still
 ROOT: Final = Path(__file__).parents[2]
 COLUMNS: Final = 80
 # What takes longer hangs: it ends, and its transcript says so.
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 240
 
 
 @cache

@@ -18,8 +18,8 @@ Playing = Callable[[str], dict[str, Entry]]
 
 
 def part_param(name: str) -> ParameterSet:
-    marks = [pytest.mark.spark] if name.split("/")[0] in NEEDS_SPARK else []
-    return pytest.param(name, marks=marks)
+    on_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+    return pytest.param(name, marks=on_spark if name.split("/")[0] in NEEDS_SPARK else [])
 
 
 def page_names() -> list[str]:
