@@ -7,6 +7,7 @@ from tests.corpus import logs
 from tests.corpus.book import Entry
 from tests.corpus.transcripts import SCENES, Folder, play_page
 
+
 def play(home: Path) -> Iterator[Entry]:
     """All pages but those of commands that start Spark."""
     logs.make(home / "logs")

@@ -10,7 +10,6 @@ from tests.corpus.transcripts import SCENES, commands_of, scenes
 # Options that no scene has, and why.
 LEFT_OUT = {
     ("spark", "--continuous"): "runs until it is stopped",
-    ("spark", "--to-command-config"): "a broker in a still world refuses the times of Spark's tasks",
 }
 _OPTION = re.compile(r"^  (-.+?)(?:  |$)", re.MULTILINE)
 
@@ -37,7 +36,7 @@ def short_names(text: str) -> dict[str, str]:
     return dict(re.findall(r"^  (-\w), (--[a-z-]+)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("path", [path for path, _ in helps()])
+@pytest.mark.parametrize("path", [path for path, _ in helps()], ids=" ".join)
 def test_each_command_and_option_is_in_a_scene(path: tuple[str, ...]) -> None:
     words = used()
     assert path in words, f"no scene has {' '.join(path)}"
