@@ -61,6 +61,10 @@ def compact(_home: Path, notes: Notes) -> None:
     _command(notes, "compact", "--data", "data")
     _filled("t", 3)
     _command(notes, "compact", "t", "--roll", "--data", "data")
+    for _ in range(12):
+        still.advance(6 * MINUTE_MS)
+        _command(notes, "compact", "t", "--plan", "-o", "csv", "--data", "data")
+    _command(notes, "compact", "--if-due", "--data", "data")
     still.advance(3 * HOUR_MS)
     _command(notes, "compact", "--if-due", "--data", "data")
     _command(notes, "compact", "plain", "--data", "data")

@@ -136,7 +136,9 @@ def _every_way(directory: tidelog.Directory, clock: tidelog.ManualClock) -> None
     """A segment is finished by its size, its time, its full indexes, its settings."""
     ways = {
         "size": {"internal.segment.bytes": "400"},
+        "exact-size": {"internal.segment.bytes": "384"},
         "time": {"segment.ms": f"{10 * MINUTE_MS}"},
+        "exact-time": {"segment.ms": f"{8 * MINUTE_MS}"},
         "jitter": {"segment.ms": f"{20 * MINUTE_MS}", "segment.jitter.ms": f"{10 * MINUTE_MS}"},
         "index": {"segment.index.bytes": "36", "index.interval.bytes": "0"},
         "allocated": {"preallocate": "true", "internal.segment.bytes": "2000"},
@@ -167,6 +169,7 @@ def kept(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes)
     """Retention by size, by time, by both, of the active segment, of compacted topics."""
     config = {
         "size": {"retention.bytes": "1500", "retention.ms": "-1"},
+        "exact": {"retention.bytes": "1674", "retention.ms": "-1"},
         "time": {"retention.ms": f"{HOUR_MS}"},
         "append": {"retention.ms": f"{HOUR_MS}", "tidelog.retention.clock": "append"},
         "both": {"retention.ms": f"{HOUR_MS}", "retention.bytes": "1500"},
