@@ -126,6 +126,6 @@ def test_usage(spark: "SparkSession", tmp_path: Path) -> None:
     assert "Traceback" not in missing.err
     tidelog("create", "t", "--data", tmp_path / "log")
     gone = tidelog("spark", "bootstrap", tmp_path / "gone.parquet", "t", "--to", tmp_path / "log")
-    assert gone.code == 1
+    assert gone.code == 3
     assert gone.err.endswith("gone.parquet: No such file or directory\n")
     assert len(gone.err.splitlines()) == 1
