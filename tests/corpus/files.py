@@ -23,7 +23,7 @@ import tidelog
 
 _ROOT = "/log"
 # Their calls come from several threads.
-_BY_THREADS = {"follow"}
+_BY_THREADS = {"asked-broker", "follow"}
 # The record of a tier, whose URL is a path here.
 _WITH_PATH = "tidelog-tier.json.tmp"
 # The calls of every so manyth recovery are kept as lines.

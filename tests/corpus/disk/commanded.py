@@ -4,6 +4,7 @@ A workload gets a directory of its own, makes `data` in it, and works by command
 world. What the commands wrote is noted.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -90,14 +91,18 @@ def tier(home: Path, notes: Notes) -> None:
     _command(notes, "tier", "t", "--to", f"file://{home}/store", "--dry-run", *place)
     _command(notes, "tier", "t", "--to", f"file://{home}/store", *place)
     _command(notes, "tier", "t", "--status", *place)
-    _command(notes, "read", "t", "--columns", "offset,append_time", "-o", "csv", *place)
+    _command(notes, "read", "t", "-o", "csv", *place)
     _command(notes, "offsets", "t", "--at", f"{still.now_ms() - HOUR_MS}", *place)
     _filled("t", 3)
     _command(notes, "tier", "t", "--roll", *place)
     _command(notes, "tier", "t", "--verify", *place)
     still.advance(10 * HOUR_MS)
     _command(notes, "tier", "t", *place)
+    for path in (home / "store").rglob("*"):  # a store tells when it got an object
+        os.utime(path, (still.now_ms() / 1000, still.now_ms() / 1000))
     still.advance(2 * HOUR_MS)
+    _command(notes, "tier", "t", *place)
+    (home / "store" / "nobody").write_bytes(b"of nobody")
     _command(notes, "tier", "t", "--collect", *place)
     _command(notes, "tier", "t", "--status", *place)
     _command(notes, "doctor", "data")
@@ -146,10 +151,32 @@ def follow(home: Path, notes: Notes) -> None:
         directory.append("t", _rows(3), partition=0)
 
 
+def asked(home: Path, notes: Notes) -> None:
+    """A broker carries out what commands ask it for: compaction, a tier, erasing."""
+    clock = ManualClock(still.now_ms())
+    settings = {**LEADER, "log.cleaner.enable": "true", "log.cleaner.backoff.ms": "864000000"}
+    (home / "store").mkdir()
+    place = ("--data", "data")
+    with Stage(home / "data", settings, clock=clock) as stage:
+        stage.create_topic("keyed", 1, cleanup_policy="compact", internal_segment_bytes="600")
+        stage.create_topic("t", 1, internal_segment_bytes="600", local_retention_bytes="700")
+        for number in range(6):
+            stage.advance(10 * MINUTE_MS)
+            still.advance(10 * MINUTE_MS)
+            values = [b"%d %d" % (number, one) * 20 for one in range(4)]
+            for topic in ("keyed", "t"):
+                append(stage, topic, batch(clock.now_ms(), values))
+        _command(notes, "compact", "keyed", "--roll", *place)
+        _command(notes, "tier", "t", "--to", f"file://{home}/store", "--roll", *place)
+        _command(notes, "erase", "keyed", "--key", "k1", "--execute", *place)
+    _command(notes, "doctor", "data")
+
+
 WORKLOADS: Final[Mapping[str, Workload]] = {
     "compact": compact,
     "compact-generations": generations,
     "tier": tier,
     "erase": erase,
     "follow": follow,
+    "asked-broker": asked,
 }
