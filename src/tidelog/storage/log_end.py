@@ -15,7 +15,8 @@ Then the bytes are damage (`DamagedLog`). Nothing cuts or overwrites them by its
 Offsets lie outside of a batch's checksum, so a jump of the last batch needs a proof, too: a
 recovery point at or behind its end, an index entry or a row of append times that names it, or a
 compaction that went so far. Appends of a leader leave no gap. A partition that copies a compacted
-leader has gaps anywhere, and a mark that says so (`COPIED_GAPS_FILE`).
+leader has gaps anywhere, and a mark that says so (`COPIED_GAPS_FILE`). A jump without a proof is
+damage to readers, too: no append that is under way leaves a whole batch behind a gap.
 
 Source: docs/recovery.md.
 """
@@ -125,21 +126,13 @@ class Damage:
         error: What is wrong, with its place.
         size_bytes: Position behind the last sound batch.
         end_offset: Offset at which the log ends for sure, behind the damage.
-        is_proven: False where the last batch's offsets are in doubt and nothing says more.
         resumes_at: Position of the first sound batch behind, None where there is none.
     """
 
     error: DamagedLog
     size_bytes: int
     end_offset: int
-    is_proven: bool = True
     resumes_at: int | None = None
-
-    @property
-    def sound_end(self) -> int:
-        """Offset behind the last sound record."""
-        assert self.error.offset is not None
-        return self.error.offset
 
 
 def find_damage(
@@ -190,8 +183,7 @@ def find_damage(
             end = _end_behind(file, path, base_offset, behind, size)
         elif (whole := _batch_with_right_checksum(file, place, size)) is not None:
             proof.append(f"the batch's checksum is right for magic {whole.magic}")
-            count = max(whole.last_offset_delta, 0) + 1 if whole.magic == MAGIC_2 else 1
-            end = expected if recorded.is_end else expected + count
+            end = _end_with(whole, expected, recorded)
     if not proof:
         return None
     reason = course.problem or _missing(place, size)
@@ -201,6 +193,16 @@ def find_damage(
         max(end, recovery_point),
         resumes_at=behind,
     )
+
+
+def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
+    """Offset behind a whole batch with wrong offsets, had it the ones that are next.
+
+    Where a clean stop has recorded the end, the log ended before a batch that lies behind it.
+    """
+    if recorded.is_end:
+        return next_offset
+    return next_offset + (max(batch.last_offset_delta, 0) + 1 if batch.magic == MAGIC_2 else 1)
 
 
 def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
@@ -248,10 +250,9 @@ def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
         reason = f"{reason}; the log ended at {point} when it was closed"
     else:
         reason = f"{reason}; appends leave no gap, and nothing proves this one"
-    is_proven = jump.next_offset < point
-    end = max(point, jump.next_offset)
+    end = max(point, _end_with(jump.batch, jump.next_offset, recorded))
     error = damaged(path, jump.position, jump.next_offset, reason)
-    return Damage(error, jump.position, end, is_proven=is_proven)
+    return Damage(error, jump.position, end)
 
 
 def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) -> int:

@@ -414,8 +414,7 @@ class OpeningLog(LogReader):
         is_refused = isinstance(self._failure, DamagedLog)
         recorded = self._options.recorded_end
         active = ActiveSegment.load(self.context, base, recorded, is_refused=is_refused)
-        found = active.damage or active.doubt
-        self._refuse(None if found is None else found.error)
+        self._refuse(active.damaged)
         return active
 
     def _load_append_times(self) -> None:

@@ -37,7 +37,6 @@ class TailSegment(SegmentFiles):
         damage: Why it ends where it does, if bytes that were on disk can't be read; then
             `size_bytes` and `end_offset` include the damage. `damaged` is its error.
         course: How far its batches are sound.
-        doubt: Why its last batch is left out, if only its offset is in doubt.
         find_aborted: How to find its aborted transactions where it has no file of them.
         has_index_files: Whether its indexes are those on disk, not built from the log.
     """
@@ -60,11 +59,11 @@ class TailSegment(SegmentFiles):
         self.last_batch: Batch | None = None
         self._append_times: AppendTimes | None = None
         self._is_last_time_proven = True
+        self._misfit: str | None = None
         self.course = Course(0, base_offset)
         self.has_index_files = True
         self.damage: Damage | None = None
         self.damaged: DamagedLog | None = None
-        self.doubt: Damage | None = None
         self.find_aborted: Callable[[Segment], TxnIndex] | None = None
 
     @classmethod
@@ -101,6 +100,8 @@ class TailSegment(SegmentFiles):
 
     def _problem_of_indexes(self) -> str | None:
         """What the last entries say and the batches do not, None where they agree."""
+        if self._misfit is not None:
+            return self._misfit
         if not self._is_last_time_proven or self._is_last_time_outdone():
             return time_misfit(self.log_path, self.time_index.last_entry)
         if self.offset_index.entry_count and self.offset_index.last_offset >= self.end_offset:
@@ -116,13 +117,17 @@ class TailSegment(SegmentFiles):
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Whether the last indexed batch, where there is one, could be taken.
 
-        Begins where the last time entry leads: only batches tell whether a later one was lost.
+        Begins one entry before the one to which the last time entry leads: only batches tell
+        whether a later one was lost, and no walk sees a gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         self._is_last_time_proven = self.time_index.entry_count == 0
         _, position = self.offset_index.lookup(INT64_MAX)
-        _, first = self.offset_index.lookup(offset) if indexed != NO_TIMESTAMP else (0, 0)
+        first_key, first = (0, 0)
+        if indexed != NO_TIMESTAMP:
+            first_key, first = self.offset_index.lookup(offset - 1)
+        self._misfit = None
         file = self.context.pool.get(self.log_path)
         base = self.base_offset
         self.size_bytes, self.end_offset = first, base
@@ -136,6 +141,8 @@ class TailSegment(SegmentFiles):
                 if self.end_offset <= offset <= batch.last_offset and indexed != NO_TIMESTAMP:
                     self._is_last_time_proven = batch.max_timestamp == indexed
                 if start == first > 0:
+                    if batch.last_offset > first_key:
+                        self._misfit = misfit(self.log_path, first_key, first)
                     course.end_offset = first_known_offset(batch)  # what was before is not read
                 course.take(batch, start)
                 self._take(batch, start)
@@ -157,12 +164,9 @@ class TailSegment(SegmentFiles):
 
         Returns:
             Why bytes behind the sound part are no unfinished write, None where they may be one.
-            Where that is proven, the segment reaches to the proven end, and reading raises there.
-            Else its last batch has a doubtful offset, and is left out.
+            The segment reaches to the proven end then, and reading raises at the damage.
         """
         file = self.context.pool.get(self.log_path)
-        if recorded.is_end and self.course.end_offset > recorded.recovery_point:
-            self.course = self._course_from_start()
         course = self.course
         jump = course.jump
         if recorded.is_end and course.end_offset < recorded.recovery_point:
@@ -176,28 +180,10 @@ class TailSegment(SegmentFiles):
             recorded,
             jump_is_proven=is_open and self._proves(jump),
         )
-        if found is None:
-            return None
-        if found.is_proven:
+        if found is not None:
             self.damage, self.damaged = found, found.error
             self.size_bytes, self.end_offset = file.size(), found.end_offset
-        else:
-            self.doubt = found
-            self.size_bytes, self.end_offset = found.size_bytes, found.sound_end
         return found
-
-    def _course_from_start(self) -> Course:
-        """The course again: one that began at an index entry sees no gap before its first batch."""
-        base, file = self.base_offset, self.context.pool.get(self.log_path)
-        course = Course(0, base)
-        batches = walk_file(file, self.log_path, 0, self.course.size_bytes)
-        try:
-            for start, batch in in_order(batches, base, segment_limit(base), self.log_path):
-                course.take(batch, start)
-        except CorruptData:
-            return self.course  # damage before the end is met by whoever reads it
-        course.problem = self.course.problem
-        return course
 
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
         """The recorded end; the log's own where what the same close has left beside it says so.

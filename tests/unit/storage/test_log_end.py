@@ -178,24 +178,6 @@ def test_a_length_that_leads_behind_the_end_ends_no_reader_where_indexes_tell_th
     assert read(env, LOG).startswith(damaged)
 
 
-@pytest.mark.parametrize(("at", "bit"), [(7, 3), (6, 2), (4, 2), (4, 6)])
-def test_a_closed_log_does_not_jump_where_indexes_tell_the_end(at: int, bit: int) -> None:
-    env, directory, log = new_log({"index.interval.bytes": "0"})
-    for time in range(COUNT):
-        put(log, time)
-    directory.close()
-    damaged = flip(env, (COUNT - 1) * SIZE + at, bit)
-    found, error = before_damage(env)
-    assert found == list(range(COUNT - 1))
-    assert error is not None
-    assert (error.position, error.offset) == ((COUNT - 1) * SIZE, COUNT - 1)
-    _, log = reopen(env)
-    assert log.log_end_offset == COUNT
-    with pytest.raises(DamagedLog):
-        put(log, 9)
-    assert read(env, LOG) == damaged
-
-
 @pytest.mark.parametrize("size", [0, 1, SIZE, SIZE + 20, (COUNT - 1) * SIZE])
 def test_a_closed_log_that_was_cut_is_refused(size: int) -> None:
     env = stopped(clean=True)
@@ -257,21 +239,6 @@ class TestAfterAHardStop:
         assert [segment.base_offset for segment in log.segments] == bases
         with pytest.raises(DamagedLog, match=f"segment of offset {bases[2]} behind it is sound"):
             put(log, 9)
-
-    @pytest.mark.parametrize("bit", [3, 10, 30])
-    def test_a_jump_of_the_last_batch_is_not_believed(self, bit: int) -> None:
-        env = stopped(clean=False)
-        at = (COUNT - 1) * SIZE
-        raised = (COUNT - 1) ^ (1 << bit)
-        data = bytearray(read(env, LOG))
-        data[at : at + 8] = raised.to_bytes(8, "big")
-        write(env, LOG, bytes(data))
-        assert before_damage(env) == (list(range(COUNT - 1)), None)
-        _, log = reopen(env)
-        assert log.log_end_offset == COUNT - 1
-        with pytest.raises(DamagedLog, match="nothing proves"):
-            put(log, 9)
-        assert read(env, LOG) == bytes(data)
 
     @pytest.mark.parametrize("first", [0, COUNT - 2, 2**40, -1])
     def test_a_whole_batch_with_offsets_that_can_t_be_hides_none_before_it(

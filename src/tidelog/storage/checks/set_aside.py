@@ -49,8 +49,7 @@ def find_refusal(
     if not recorded.is_end:
         return recovery.find_refusal(context, recorded, log_start_offset)
     segment, _ = judge_tail(lambda: TailSegment.empty(context, bases[-1]), recorded)
-    found = segment.damage or segment.doubt
-    return None if found is None else found.error
+    return segment.damaged
 
 
 @dataclass(frozen=True, slots=True)
