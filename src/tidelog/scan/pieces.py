@@ -25,6 +25,7 @@ from tidelog.scan.split import Piece
 from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
 from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.gaps import lost_at_end
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.proof import first_offset_at, time_floor
 from tidelog.storage.reading import ensure_there, slice_segment
@@ -218,9 +219,11 @@ class PieceFinder:
         )
         for part in find_ranges(zones, question):
             yield self._piece(segment, part, is_unknown=is_unknown)
-        # The next segment was another one when the map was built: its reader looks what is gone.
-        if not segment.is_tiered and zones.end_offset < min(end, segment.end_offset):
-            yield from self._by_offsets(segment, max(start, zones.end_offset), end)
+        # Zones hold nothing of offsets that are gone behind the last one: its reader says so.
+        next_offset = zones.total.last_offset + 1
+        ends_early = not segment.is_tiered and next_offset < min(end, segment.end_offset)
+        if ends_early and lost_at_end(segment) is not None:
+            yield from self._by_offsets(segment, max(start, next_offset), end)
 
     def _piece(self, segment: Segment, part: ZoneRange, *, is_unknown: bool) -> Piece:
         piece = Piece(

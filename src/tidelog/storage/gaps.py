@@ -5,9 +5,12 @@ markers of transactions and leader changes keep theirs, retention and DeleteReco
 start. Compaction and erasing take records from the middle. So a gap is a loss where the topic is
 not compacted, and nothing says that it ever was: neither `compaction-history`, which erasing writes
 as well, nor the mark of gaps that were copied from a leader, nor Kafka's
-`cleaner-offset-checkpoint`, nor a gap within the segment before it, nor its zone map, which knows
-where it ended when the map was built. Where a directory has neither our settings nor Kafka's
-checkpoint, such as a copy of a single partition, nobody knows, and a gap is none.
+`cleaner-offset-checkpoint`, nor a gap within the segment before it. Where a directory has neither
+our settings nor Kafka's checkpoint, such as a copy of a single partition, nobody knows, and a gap
+is none.
+
+A file that can be built anew from the log explains no gap: one that was built after the loss ends
+where the log ends. A zone map proves only that the segment reaches its end.
 
 Keeps no state but `Losses`, for searches.
 """
@@ -35,12 +38,12 @@ _INTERNAL: Final = "__"
 
 
 def is_gap_loss(context: SegmentContext, segment: ClosedSegment) -> bool:
-    """Whether offsets that a finished segment lacks at its end are lost, as far as is proven."""
+    """Whether offsets that a finished segment lacks at its end are lost, as far as is proven.
+
+    Those of a segment in the tier are not: its manifest says where the segment ends.
+    """
     fs, name = context.env.files, context.topic_partition
-    if not was_never_cleaned(fs, context.directory, context.config, name):
-        return False
-    zones = segment.zones
-    return zones is None or zones.end_offset < segment.end_offset
+    return not segment.is_tiered and was_never_cleaned(fs, context.directory, context.config, name)
 
 
 def is_settled(segment: Segment) -> bool:
@@ -63,10 +66,10 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
     if not isinstance(segment, ClosedSegment) or is_settled(segment):
         return None
     context, zones = segment.context, segment.zones
-    if zones is None or zones.end_offset < segment.end_offset:
+    if zones is None or zones.total.last_offset + 1 < segment.end_offset:
         last = segment.last_batches
         is_gap = last.error is None and last.next_offset < segment.end_offset
-        if is_gap and segment.is_dense and is_gap_loss(context, segment):
+        if is_gap and is_gap_loss(context, segment) and segment.is_dense:
             return lost_gap(context.topic_partition, last.next_offset, segment.end_offset)
     segment.is_whole = True
     return None

@@ -10,8 +10,13 @@ import tidelog
 from tidelog import scan
 from tidelog.env import os_env
 from tidelog.errors import LostOffsets, OffsetsGone
+from tidelog.record.views import walk
+from tidelog.storage import zone_files
 from tidelog.storage.checks.directory import DirectoryCheck
-from tidelog.storage.checks.findings import Finding
+from tidelog.storage.checks.findings import Finding, Severity
+from tidelog.storage.checks.repair import repair
+from tidelog.storage.closed import ClosedSegment
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "t"
@@ -224,3 +229,94 @@ def test_a_plan_from_a_time_behind_lost_offsets_says_so(tmp_path: Path) -> None:
     )
     assert [(lost.start, lost.end) for lost in planned.lost] == [(bases[2], bases[3])]
     assert scan.to_table(planned, ["offset"])["offset"].to_pylist() == list(range(bases[3], 60))
+
+
+def cut(root: Path, base: int) -> None:
+    """The last batch of a segment is gone, to the byte."""
+    path = root / f"{TOPIC}-0" / f"{base:020d}.log"
+    data = path.read_bytes()
+    *_, last = walk(memoryview(data))
+    path.write_bytes(data[: -last.size_bytes])
+
+
+def mend(root: Path) -> None:
+    """As `tidelog doctor --repair`."""
+    whole = DirectoryCheck(os_env().files, str(root))
+    repair(os_env(), whole, [*whole.load(), *whole.findings()])
+
+
+def reopen(root: Path) -> None:
+    """Open for writing and close again."""
+    with tidelog.open(str(root), writable=True):
+        pass
+
+
+def map_anew(root: Path) -> None:
+    """Build the zone maps that are missing."""
+    with tidelog.open(str(root)) as log:
+        segments = log.partition(TOPIC, 0).segments
+        zone_files.build_missing(each for each in segments if isinstance(each, ClosedSegment))
+
+
+def ensure_told(root: Path, first: int, end: int) -> None:
+    """Every reader and doctor say which offsets are lost, by maps in a cache, too."""
+    gone = f"offsets {first} to {end}"
+    for read in READERS:
+        with pytest.raises(OffsetsGone, match=gone):
+            read(str(root))
+    for _ in ("building", "using"):
+        for wanted in (scan.Wanted(), scan.Wanted(start_ms=0), scan.Wanted(start_offset=end - 1)):
+            with pytest.raises(OffsetsGone, match=f"to {end}"):
+                scan.count(str(root), TOPIC, wanted=wanted, zone_cache=f"{root}.cache")
+    planned = scan.plan(str(root), TOPIC)
+    options, stats = scan.ReadOptions(fail_on_data_loss=False), scan.ScanStats()
+    assert scan.to_table(planned, ["offset"], options=options, stats=stats).num_rows < 60
+    assert [(lost.start, lost.end) for lost in stats.lost] == [(first, end)]
+    with tidelog.open(str(root)) as log:
+        with pytest.raises(OffsetsGone, match=gone):
+            log.offsets_at(TOPIC, end)
+        lost = log.partition(TOPIC, 0).lost_offsets()
+    assert [(one.start, one.end) for one in lost] == [(first, end)]
+    errors = [one for one in check(root) if one.severity is Severity.ERROR]
+    assert first in [one.offset for one in errors]
+
+
+DISPOSABLE = [(), (".zones",), (".zones", ".index", ".timeindex")]
+
+
+@pytest.mark.parametrize("suffixes", DISPOSABLE, ids=str)
+@pytest.mark.parametrize("take", [lose, empty, cut])
+def test_no_file_that_is_built_anew_hides_a_loss(
+    tmp_path: Path, take: Callable[[Path, int], None], suffixes: tuple[str, ...]
+) -> None:
+    root = tmp_path / "log"
+    bases = make(root, DELETE)
+    take(root, bases[2])
+    first, end = (bases[3] - 1 if take is cut else bases[2]), bases[3]
+    for rebuild in (mend, mend, reopen, map_anew, mend):
+        for path in root.glob(f"{TOPIC}-0/*"):
+            if path.suffix in suffixes:
+                path.unlink()
+        rebuild(root)
+        ensure_told(root, first, end)
+
+
+def test_offsets_that_are_lost_below_the_log_start_are_no_concern(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
+        log_dir.log(TOPIC, 0).delete_records(bases[3])
+    mend(tmp_path)
+    assert [read(str(tmp_path)) for read in READERS] == [60 - bases[3]] * len(READERS)
+    assert not [one for one in check(tmp_path) if one.counts]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_repair_makes_no_gap_of_a_compacted_topic_a_loss(
+    tmp_path: Path, read: Callable[[str], int]
+) -> None:
+    bases = make(tmp_path, COMPACT)
+    lose(tmp_path, bases[2])
+    mend(tmp_path)
+    assert read(str(tmp_path)) == 60 - (bases[3] - bases[2])
+    assert not [one for one in check(tmp_path) if one.counts]

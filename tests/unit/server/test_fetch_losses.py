@@ -11,6 +11,7 @@ from tidelog.errors import CorruptBatch
 from tidelog.record.views import walk
 from tidelog.server.byte_ranges import Limits, ReadEnds, find_range, frames
 from tidelog.server.segment_bytes import ColdRead, SegmentBytes
+from tidelog.storage import zone_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.segment import Segment
@@ -80,22 +81,32 @@ def torn(env: SeededEnv, segment: Segment) -> None:
     rewrite(env, segment, lambda data: data.__delitem__(slice(-30, None)))
 
 
+def mapped_anew(env: SeededEnv) -> LogReader:
+    """The log, with zone maps that were built of what is left."""
+    zone_files.build_missing(reader_of(env).segments)
+    return reader_of(env)
+
+
 BITS = [0, 1, 2, 3, 4, 5, 31, 32, 40, 62, 63]
 LOSSES = [gone, emptied, cut, torn]
 
 
+@pytest.mark.parametrize("opened", [reader_of, mapped_anew])
 @pytest.mark.parametrize("max_bytes", [1, 400, 100_000])
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("lose", LOSSES)
 def test_what_is_lost_of_a_segment_is_an_error(
-    lose: Callable[[SeededEnv, Segment], None], number: int, max_bytes: int
+    lose: Callable[[SeededEnv, Segment], None],
+    number: int,
+    max_bytes: int,
+    opened: Callable[[SeededEnv], LogReader],
 ) -> None:
     env, segments = closed_log()
     if lose is gone and number == 0:
         number = 2  # a log may begin behind what was deleted of it
     assert len(segments) > number + 1
     lose(env, segments[number])
-    log = reader_of(env)
+    log = opened(env)
     offsets, error = consume(log, max_bytes)
     assert error is not None
     assert error.path is not None

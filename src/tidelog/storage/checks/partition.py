@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
+from tidelog.errors import CorruptData, CorruptFile
 from tidelog.storage import files, text_files
 from tidelog.storage.checks.epochs import check_epochs
 from tidelog.storage.checks.findings import Finding, Severity, derived, later, note
@@ -24,7 +24,6 @@ from tidelog.storage.producers import ProducerStates
 from tidelog.storage.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.trust import AppendTimeCheckpoint
 from tidelog.storage.txn_index import AbortedTxn
-from tidelog.storage.zones import ZoneMap
 from tidelog.types import INT64_MAX
 
 
@@ -126,26 +125,17 @@ class PartitionCheck:
     def _check_gap(self, facts: LogFacts, end: int) -> Iterator[Finding]:
         """What is missing between a segment and the next one, unless something explains it."""
         place = self.place
-        if facts.is_last or facts.has_gaps or facts.next_offset >= end:
+        if facts.is_last or facts.has_gaps or not facts.next_offset < end > place.log_start:
             return
         if not was_never_cleaned(place.fs, place.directory, place.config, place.name):
             return
-        if self._mapped_end(facts.base_offset) != end:
-            yield Finding(
-                path=place.path(files.log_file_name(end)),
-                severity=Severity.ERROR,
-                damage=f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
-                remedy="put the files back from a copy; readers report these offsets as lost",
-                offset=facts.next_offset,
-            )
-
-    def _mapped_end(self, base: int) -> int | None:
-        """The end of a segment as its zone map knows it, None where there is no sound map."""
-        try:
-            data = self.place.read(files.file_name(base, files.ZONES_SUFFIX), limit=INT64_MAX)
-            return None if data is None else ZoneMap.decode(data).end_offset
-        except (CorruptData, UnsupportedVersion):
-            return None
+        yield Finding(
+            path=place.path(files.log_file_name(end)),
+            severity=Severity.ERROR,
+            damage=f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
+            remedy="put the files back from a copy; readers report these offsets as lost",
+            offset=facts.next_offset,
+        )
 
     def _end(self, bases: list[int]) -> Iterator[Finding]:
         if not bases:

@@ -1,7 +1,8 @@
 """Copying one finished segment into the tier: checked before, written, read back.
 
 1. Every batch of the log is walked and its checksum verified: damage stays local, where `tidelog
-   doctor` can say what is left of it.
+   doctor` can say what is left of it. So does a segment that lacks offsets at its end which are
+   lost: by its row, nobody would miss them any more.
 2. The objects go into a folder of their own, under a name that nothing had before. Indexes, append
    times and aborted transactions are written as they are believed, not as their files happen to be.
 3. Each object is read back from end to end and held against length and checksum.
@@ -13,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.errors import CorruptData, CorruptFile, InvalidRequest
+from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, OffsetsGone
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, zone_files
+from tidelog.storage.gaps import lost_at_end
 from tidelog.storage.note_keeping import last_fingerprint
 from tidelog.storage.segment import iterate_batches, read_optional
 from tidelog.storage.tiering.partition_tier import PartitionTier
@@ -42,6 +44,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
 
     Raises:
         CorruptData: The segment is damaged, or what was read back is not what was written.
+        OffsetsGone: Offsets at its end are lost (`storage.gaps`).
         InvalidRequest: It has no zone map, which the row is made of.
         StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
@@ -50,6 +53,9 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
     if zones is None:
         raise InvalidRequest(f"{segment.log_path}: no zone map; `tidelog doctor --repair` makes it")
     _check_log(segment)
+    lost = lost_at_end(segment)
+    if lost is not None:
+        raise OffsetsGone((lost,))
     row = TierSegment(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,

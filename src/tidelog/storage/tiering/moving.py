@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import RetentionClock
-from tidelog.errors import CorruptData, InvalidRequest, TierConflict
+from tidelog.errors import CorruptData, InvalidRequest, OffsetsGone, TierConflict
 from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.handles import typed_reads
@@ -273,7 +273,7 @@ class Mover:
         try:
             with typed_reads(segment.log_path):
                 return copy_segment(self.tier, self._source(segment))
-        except (CorruptData, InvalidRequest) as error:
+        except (CorruptData, InvalidRequest, OffsetsGone) as error:
             # What lies behind stays, too: the tier has no holes of our making.
             self._report.stopped = str(error)
             return None

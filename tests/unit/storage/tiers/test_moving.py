@@ -1,7 +1,9 @@
 """Copying to the tier, letting local files go, reading both as one log."""
 
+import pytest
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
 
+from tidelog.errors import OffsetsGone
 from tidelog.types import ClockName
 
 
@@ -49,6 +51,25 @@ def test_lookups_by_time_go_over_both() -> None:
         assert [reader.append_time_of(n) for n in range(60)] == [
             plain.log.append_time_of(n) for n in range(60)
         ]
+
+
+def test_a_segment_behind_which_offsets_are_lost_stays_local() -> None:
+    """A manifest would take the next segment's base for its end, and nobody would miss them."""
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(40)
+    bases = [segment.base_offset for segment in tiered.log.segments]
+    path = tiered.log.segments[2].log_path
+    tiered.directory.close()
+    tiered.disk.remove(path)
+    tiered.reopen()
+    gone = f"offsets {bases[2]} to {bases[3]}"
+    for _ in range(2):
+        report = tiered.move()
+        assert gone in (report.stopped or "")
+        assert tiered.log.local_start_offset == bases[1]
+        for reader in (tiered.log, tiered.reader()):
+            with pytest.raises(OffsetsGone, match=gone):
+                values(reader)
 
 
 def test_eager_settings_are_those_of_the_tests() -> None:
