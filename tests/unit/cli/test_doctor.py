@@ -9,7 +9,9 @@ from tests.unit.cli.running import NOW, Cli, at
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
+from tidelog.storage.files import RESERVE_FILE
 from tidelog.storage.metadata_file import METADATA_FILE, MetadataFile
+from tidelog.storage.text_files import ACCEPTED_CLOCK_FILE
 from tidelog.storage.topics_file import TOPICS_FILE
 
 LOG = f"{0:020d}.log"
@@ -46,6 +48,14 @@ def test_a_sound_directory(flights: Cli, partition: Path) -> None:
     assert (result.code, result.out) == (0, "")
     assert "sound, 2 partitions" in result.err
     assert contents(flights.data) == before
+
+
+def test_all_that_a_directory_of_ours_has_at_its_top_is_known(
+    flights: Cli, partition: Path
+) -> None:
+    for name in (RESERVE_FILE, ACCEPTED_CLOCK_FILE):
+        (flights.data / name).write_bytes(b"1")
+    assert flights.ok("doctor", "-o", "json").objects == []
 
 
 def test_a_damaged_record_is_named_with_what_is_lost_and_left_alone(

@@ -65,6 +65,8 @@ _KNOWN: Final = frozenset(
         METADATA_FILE,
         DELETED_FILE,
         CONTROL_SOCKET_FILE,
+        files.RESERVE_FILE,
+        text_files.ACCEPTED_CLOCK_FILE,
     )
 )
 _NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
