@@ -109,13 +109,19 @@ def _check_topic(found: Manifest, mine: Manifest, where: str) -> None:
         )
 
 
+def directory_named(writer: str) -> str:
+    """A directory in an error, by its id in a manifest, which is empty where it had none."""
+    return f"directory {writer}" if writer else "another directory"
+
+
 def _check_ours(found: Manifest, record: TierRecord, where: str) -> None:
     """Raise TierConflict unless the record proves that this directory has written the manifest."""
     mine = record.manifest
     if found.writer != mine.writer:
+        this_one = f"is {mine.writer}" if mine.writer else "has no id"
         raise TierConflict(
-            f"{where}: directory {found.writer} moves this partition's segments, this one is"
-            f" {mine.writer}; stop the other one, then `tidelog tier --take-over` goes on here"
+            f"{where}: {directory_named(found.writer)} moves this partition's segments, this one"
+            f" {this_one}; stop the other one, then `tidelog tier --take-over` goes on here"
         )
     if found.generation < mine.generation:
         raise TierConflict(

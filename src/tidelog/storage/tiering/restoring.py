@@ -8,6 +8,7 @@ from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, TierConflict
 from tidelog.storage import files
 from tidelog.storage.handles import as_storage_failure, walk_file
+from tidelog.storage.tiering.merging import directory_named
 from tidelog.storage.tiering.partition_tier import (
     READ_BYTES,
     PartitionTier,
@@ -63,7 +64,7 @@ def restore(
     writer = writer_of(log_dir)
     if manifest.writer != writer and not takes_over:
         raise TierConflict(
-            f"{place}/{folder}: directory {manifest.writer} has written the manifest;"
+            f"{place}/{folder}: {directory_named(manifest.writer)} has written the manifest;"
             " with --take-over this one goes on"
         )
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"

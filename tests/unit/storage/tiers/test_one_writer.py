@@ -13,6 +13,7 @@ from tidelog.objects.store import ObjectInfo
 from tidelog.storage.erasing import erase
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.tiering import collect, restore, verify
+from tidelog.storage.tiering.merging import merge
 from tidelog.storage.tiering.partition_tier import PartitionTier
 from tidelog.storage.tiers.manifest import Manifest
 from tidelog.types import NewRecord
@@ -243,3 +244,18 @@ def test_a_change_of_which_only_the_answer_was_lost_is_known_again(is_answered: 
         tiered.move()
     assert values(tiered.reader()) == list(range(40))
     assert list(verify(tiered.directory, [NAME])) == []
+
+
+def test_a_directory_without_an_id_is_named_in_a_refusal() -> None:
+    tiered = moved()
+    assert tiered.log.tier is not None
+    mine = tiered.log.tier.record.manifest
+    other = dataclasses.replace(mine, writer="")
+    moves = "moves this partition's segments, this one"
+    for theirs, ours, told in (
+        (other, mine, f": another directory {moves} is {mine.writer};"),
+        (mine, other, f": directory {mine.writer} {moves} has no id;"),
+    ):
+        record = dataclasses.replace(tiered.log.tier.record, manifest=ours)
+        with pytest.raises(TierConflict, match=told):
+            merge(theirs, record, [], 0, lambda _segment, _row: True)
