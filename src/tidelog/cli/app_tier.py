@@ -95,7 +95,9 @@ def _tier(  # noqa: PLR0913 - one argument for each option
     given["--dry-run"] = dry_run and bool(chosen)
     for name in (name for name, is_set in given.items() if is_set):
         if action not in _WITH[name]:
-            raise UsageProblem(f"{name} has no meaning with {action or 'a move'}")
+            raise UsageProblem(f"{name} {_meaningless(name, action)}")
+    if drop_theirs and not take_over:
+        raise UsageProblem("--drop-theirs has no meaning without --take-over")
     command = tier.TierCommand(surroundings, data, target, kind, grace)
     if status:
         return command.status()
@@ -105,13 +107,18 @@ def _tier(  # noqa: PLR0913 - one argument for each option
         return command.collect(dry_run=dry_run)
     if restore:
         return command.restore(url, takes_over=take_over)
-    if drop_theirs and not take_over:
-        raise UsageProblem("--drop-theirs has no meaning without --take-over")
     return command.move(
         tier.MoveWishes(
             url, dry_run=dry_run, roll=roll, takes_over=take_over, drops_theirs=drop_theirs
         )
     )
+
+
+def _meaningless(name: str, action: str) -> str:
+    """Why an option does not go with an action: what it goes with, where that is one option."""
+    if name == "--sizes":
+        return "has no meaning without --verify"
+    return f"has no meaning with {action}"
 
 
 COMMANDS: Final[tuple[click.Command, ...]] = (_tier,)

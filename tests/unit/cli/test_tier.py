@@ -142,12 +142,15 @@ def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
     found = cli.run("tier", "--status", "--verify")
     assert found.code == ExitCode.USAGE
     assert "--status and --verify" in found.err
-    for wrong in (
-        ["--sizes"],
-        ["--status", "--roll"],
-        ["--dry-run", "--roll"],
-        ["--verify", "--dry-run"],
+    for wrong, told in (
+        (["--sizes"], "--sizes has no meaning without --verify"),
+        (["--status", "--sizes"], "--sizes has no meaning without --verify"),
+        (["--drop-theirs"], "--drop-theirs has no meaning without --take-over"),
+        (["--status", "--drop-theirs"], "--drop-theirs has no meaning with --status"),
+        (["--status", "--roll"], "--roll has no meaning with --status"),
+        (["--dry-run", "--roll"], "--roll has no meaning with --dry-run"),
+        (["--verify", "--dry-run"], "--dry-run has no meaning with --verify"),
     ):
         found = cli.run("tier", "flights", *wrong)
         assert found.code == ExitCode.USAGE
-        assert "has no meaning with" in found.err
+        assert found.err.startswith(f"tidelog: {told}")
