@@ -44,6 +44,9 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         return ExitCode.OK
     except (KeyboardInterrupt, click.Abort):
         return ExitCode.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        surroundings.stderr.write(f"{error.format_message()}\n")
+        return ExitCode.USAGE
     except click.UsageError as error:
         surroundings.say(_usage_line(error))
         return ExitCode.USAGE

@@ -68,6 +68,16 @@ def test_usage_errors_exit_with_3_on_one_line(
     assert result.out == ""
 
 
+@pytest.mark.parametrize("group", ["groups", "spark", "standby"])
+def test_a_group_without_a_command_shows_its_help(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([group, "--help"], Surroundings()) == ExitCode.OK
+    wanted = capsys.readouterr().out
+    assert run([group], Surroundings()) == ExitCode.USAGE
+    assert tuple(capsys.readouterr()) == ("", wanted)
+
+
 def test_without_a_directory_the_way_to_name_one_is_told() -> None:
     err = io.StringIO()
     assert run(["topics"], Surroundings(stderr=err)) == 3
