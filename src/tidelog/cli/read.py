@@ -114,10 +114,13 @@ class _Reading:
     def _run(self, out: Writer, wanted: Selection) -> None:
         selections = [wanted] * len(self._logs)
         while True:
+            nexts = []
             for number, log in enumerate(self._logs):
                 self._write(out, log, selections[number])
-                selections[number] = replace(wanted, start_offset=_next_offset(log, wanted))
-            if not self._options.follow or self._left == 0:
+                nexts.append(_next_offset(log, wanted))
+                selections[number] = replace(wanted, start_offset=nexts[-1])
+            is_over = wanted.end_offset is not None and min(nexts) >= wanted.end_offset
+            if not self._options.follow or self._left == 0 or is_over:
                 return
             self._surroundings.wait(FOLLOW_SECONDS)
             for log in self._logs:

@@ -219,6 +219,17 @@ def test_follow_ends_at_its_limit(flights: Cli) -> None:
     assert [row["value"] for row in rows] == ["a", "b"]
 
 
+def test_follow_ends_where_its_offsets_end(flights: Cli) -> None:
+    flights.append(at(NOW, None, b"old"))
+    flights.wait = appender = Appender(flights, [b"a", b"b", b"c"])
+    rows = flights.ok("read", "flights", "--follow", "--offset", "1..3", "-o", "json").objects
+    assert [(row["offset"], row["value"]) for row in rows] == [(1, "a"), (2, "b")]
+    assert len(appender.waited) == 2
+    rows = flights.ok("read", "flights", "--follow", "--offset", "..1", "-o", "json").objects
+    assert [row["value"] for row in rows] == ["old"]
+    assert len(appender.waited) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
