@@ -114,7 +114,7 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
     if options.durability is not None:
         given["tidelog.durability"] = options.durability
     if options.metrics is not None:
-        place = parse_endpoint(options.metrics, name="--metrics", port=None)
+        place = parse_endpoint(options.metrics, name="--metrics")
         given["tidelog.metrics.listen"] = str(place)
     return given
 

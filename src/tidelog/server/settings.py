@@ -9,7 +9,6 @@ from typing import Final
 from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError
 
-DEFAULT_PORT: Final = 9092
 LOOPBACK: Final = "127.0.0.1"
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - what `*` means; who may listen there is asked
 PORT_MAX: Final = 65_535
@@ -54,15 +53,13 @@ def parse_endpoint(
     *,
     name: str = "--listen",
     host: str = LOOPBACK,
-    port: int | None = DEFAULT_PORT,
 ) -> Endpoint:
-    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `HOST`; `*` for all addresses.
+    """`HOST:PORT`, `[IPV6]:PORT` or `:PORT`; the host `*` stands for all addresses.
 
     Args:
         text: What was given.
         name: Who is told of in an error.
         host: What an empty one means.
-        port: What a missing one means; None where it must be there.
 
     Raises:
         ConfigError: It is something else.
@@ -70,11 +67,10 @@ def parse_endpoint(
     parts = _PLACE.fullmatch(text.strip())
     if parts is None or not _is_host(parts[1], parts[2]):
         raise _no_endpoint(name, text)
-    found = port if parts[3] is None else int(parts[3])
-    if found is None or found > PORT_MAX:
+    if parts[3] is None or int(parts[3]) > PORT_MAX:
         raise _no_endpoint(name, text)
     given = parts[1] or parts[2] or host
-    return Endpoint(ALL_ADDRESSES if given == "*" else given, found)
+    return Endpoint(ALL_ADDRESSES if given == "*" else given, int(parts[3]))
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
@@ -92,7 +88,7 @@ def _no_endpoint(name: str, text: str) -> ConfigError:
 def metrics_place(config: BrokerConfig) -> Endpoint | None:
     """Where the metrics are served, None for nowhere; raises ConfigError."""
     text = config.tidelog_metrics_listen
-    return parse_endpoint(text, name="tidelog.metrics.listen", port=None) if text else None
+    return parse_endpoint(text, name="tidelog.metrics.listen") if text else None
 
 
 def data_directory(config: BrokerConfig) -> str:

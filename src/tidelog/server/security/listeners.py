@@ -172,7 +172,7 @@ def _places(setting: str, text: str, host: str = LOOPBACK) -> dict[str, Endpoint
             raise ConfigError(setting, item, "must be NAME://HOST:PORT, comma separated")
         if name in found:
             raise ConfigError(setting, text, f"names {name} twice")
-        found[name] = parse_endpoint(place, name=setting, host=host, port=None)
+        found[name] = parse_endpoint(place, name=setting, host=host)
     return found
 
 
