@@ -17,7 +17,7 @@ from tidelog.errors import InvalidPartitions, UnknownTopic
 from tidelog.spark.jobs.mirror_growth import Growth, Settings, with_topics
 from tidelog.spark.jobs.mirror_places import first_map, first_offsets
 from tidelog.spark.jobs.mirror_plan import plan_mirror
-from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_start import read_sources
 from tidelog.spark.jobs.mirror_targets import find_targets
 
 __all__ = ["either_broker"]

@@ -14,7 +14,7 @@ from tidelog.env import os_env
 from tidelog.server.in_process import Broker
 from tidelog.spark.jobs.checks import TargetLoses
 from tidelog.spark.jobs.mirror_plan import plan_mirror
-from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_start import read_sources
 from tidelog.spark.jobs.mirror_targets import find_targets
 from tidelog.spark.jobs.mirror_tasks import BrokerTask, Report, Routes, read_reports
 from tidelog.spark.sink_options import SinkOptions

@@ -26,7 +26,7 @@ from tidelog.spark.jobs.audit_plan import Question as AuditQuestion
 from tidelog.spark.jobs.audit_plan import Side, plan_side
 from tidelog.spark.jobs.mirror_places import read_topic
 from tidelog.spark.jobs.mirror_plan import MirrorPlan, MirrorSource
-from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_start import read_sources
 from tidelog.spark.jobs.mirror_targets import find_targets
 from tidelog.spark.jobs.replay_source import Question as ReplayQuestion
 from tidelog.spark.jobs.replay_source import find

@@ -8,14 +8,14 @@ from tidelog.cli import output, times
 from tidelog.cli.choices import AuditShow, Encoding, Format
 from tidelog.cli.fields import decoder
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import USAGE, ExitCode, Refused, describe
+from tidelog.cli.problems import ExitCode, Refused, describe
 from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
 from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import TidelogError
-from tidelog.spark.jobs.audit import AuditOptions, Kind, measure
+from tidelog.spark.jobs.audit import AuditOptions, Kind, measure, plan_of
 from tidelog.spark.jobs.audit_tables import Audited, Difference, Last, TopicFigures
 from tidelog.spark.places import Place
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
@@ -117,10 +117,11 @@ def audit(surroundings: Surroundings, access: SparkAccess, request: Request, kin
     """Run it; the exit code: 0 equal, 1 differences, 2 an error."""
     try:
         found = _audit(surroundings, access, request, kind)
-    except USAGE:
-        raise  # with the code that it has in every command
     except (TidelogError, Refused, OSError) as error:
-        surroundings.say(describe(error)[1])
+        code, line = describe(error)
+        if code is ExitCode.USAGE:
+            raise  # with the code that it has in every command
+        surroundings.say(line)
         return FAILED
     return EQUAL if found.is_equal else DIFFERENT
 
@@ -132,6 +133,7 @@ def _audit(
     options = _options(surroundings, request)
     pairs(access.conf, "--conf")
     check_before(surroundings, [Use(place) for place in (a, b) if place is not None], request.html)
+    plan_of(surroundings.env, a, b, options)
     progress = JobProgress(surroundings, "reading", unit="tasks")
     with open_session(surroundings, access, name="audit", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()

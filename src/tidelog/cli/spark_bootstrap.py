@@ -92,6 +92,7 @@ def bootstrap(
     options = read_options(surroundings, request)
     pairs(access.conf, "--conf")
     format_of(request)
+    pairs(request.options, "--option")
     progress = JobProgress(surroundings, "loading")
     job = Bootstrap(options, listener=progress, env=surroundings.env)
     check_before(surroundings, (), request.report)

@@ -11,7 +11,7 @@ from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_session import JobProgress, open_session, pairs
 from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.jobs.compact import row_of, run
+from tidelog.spark.jobs.compact import check_directory, check_topics, row_of, run
 from tidelog.spark.places import Place
 
 COLUMNS: Final = (
@@ -51,7 +51,9 @@ def compact(
     targets, store = read_targets(request.targets), pairs(request.store, "--store-option")
     pairs(access.conf, "--conf")
     place = Place(request.directory, store=store)
+    check_directory(request.directory)
     check_before(surroundings, [Use(place, tuple(targets or ()), writes=True)])
+    check_topics(request.directory, targets, store)
     progress = JobProgress(surroundings, "compacting", unit="partitions")
     with open_session(surroundings, access, name="compact") as spark, progress.shown(spark):
         reports = run(

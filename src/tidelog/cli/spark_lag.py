@@ -18,6 +18,7 @@ from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster.lag import over_limits
 from tidelog.spark.jobs.lag import GroupLag, hour_rows, measure
+from tidelog.spark.jobs.lag_observe import check_groups
 from tidelog.spark.places import Place
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.storage.latency import HOUR_MS
@@ -86,6 +87,7 @@ def lag(
     pairs(access.conf, "--conf")
     beside = [] if request.data is None else [Use(Place(request.data))]
     check_before(surroundings, [Use(place, request.topics), *beside], request.report)
+    check_groups(place, request.groups or None, request.topics or None, request.data)
     progress = JobProgress(surroundings, "counting", unit="tasks")
     with (
         open_session(surroundings, access, name="lag", zone=request.zone) as spark,

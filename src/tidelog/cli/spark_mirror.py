@@ -26,6 +26,7 @@ from tidelog.spark.jobs.mirror_plan import (
     plan_mirror,
     read_renames,
 )
+from tidelog.spark.jobs.mirror_start import check_start
 from tidelog.spark.report import Items, Plot, Report, Section, Text
 from tidelog.spark.svg import Axis, Series
 from tidelog.types import IsolationLevel
@@ -107,7 +108,9 @@ def mirror(
     plan = read_plan(surroundings, request)
     pairs(access.conf, "--conf")
     uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]
-    check_before(surroundings, [*uses, Use(plan.target, writes=True)])
+    check_before(surroundings, [*uses, Use(plan.target, writes=True)], request.report)
+    checkpoint = request.checkpoint.rstrip("/")
+    check_start(plan, checkpoint, surroundings.env, create=request.create)
     progress = JobProgress(surroundings, "mirroring")
     with (
         losses_told(surroundings) as told,
@@ -119,7 +122,7 @@ def mirror(
         from tidelog.spark.jobs.mirror_summary import lags_by_batch, summary_rows
 
         options = MirrorOptions(
-            checkpoint=request.checkpoint.rstrip("/"),
+            checkpoint=checkpoint,
             continuous=request.continuous,
             batch_records=request.batch_records,
             trigger_ms=request.trigger_ms,

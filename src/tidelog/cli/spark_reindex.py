@@ -14,7 +14,15 @@ from tidelog.cli.spark_options import SparkAccess
 from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
 from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.jobs.reindex import Found, Mode, Outcome, finding_rows, partition_rows, run
+from tidelog.spark.jobs.reindex import (
+    Found,
+    Mode,
+    Outcome,
+    check_wishes,
+    finding_rows,
+    partition_rows,
+    run,
+)
 from tidelog.spark.report import Items, Report, Section, Text
 
 FINDINGS: Final = (
@@ -66,6 +74,8 @@ def reindex(
     targets = read_targets(request.targets)
     pairs(access.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(targets or ()))], request.report)
+    mode = Mode.VERIFY if request.verify else Mode.BUILD
+    check_wishes(place, targets, mode, request.zone_cache)
     progress = JobProgress(surroundings, "working", unit="tasks")
     with (
         open_session(surroundings, access, name="reindex") as spark,
@@ -75,7 +85,7 @@ def reindex(
             spark,
             place,
             targets,
-            mode=Mode.VERIFY if request.verify else Mode.BUILD,
+            mode=mode,
             zone_cache=request.zone_cache,
             listener=progress,
         )

@@ -121,6 +121,7 @@ def replay(
     """Replay, and print a summary."""
     options = read_options(surroundings, request)
     pairs(access.conf, "--conf")
+    options.check()
     files = (request.report, request.progress)
     check_before(surroundings, [Use(options.source, (options.topic,))], *files)
     if isinstance(options.to, Place):

@@ -73,8 +73,6 @@ def test_a_setting_that_is_none(cli: Cli, name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in ON_SPARK if n not in ("spark compact", "audit")])
 def test_a_report_in_a_folder_that_is_not_there(cli: Cli, name: str, tmp_path: Path) -> None:
-    if name == "spark mirror":
-        pytest.skip("it writes no report")
     file = str(tmp_path / "no" / "report.html")
     code, told = run(cli, name, cli.data, "flights", "--report", file)
     assert (code, "no: No such file" in told) == (ExitCode.USAGE, True)
@@ -96,6 +94,53 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
     words = (word.replace("FILE", file).replace("DATA", str(cli.data)) for word in command.split())
     result = cli.run(*words)
     assert (result.code, "nothing.parquet: " in result.err) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("audit DATA OTHER --topic flihgts", 2, "no topic is flihgts"),
+        ("audit DATA OTHER --topic (", ExitCode.USAGE, "topic pattern '('"),
+        ("audit DATA OTHER --map nowhere.map", ExitCode.USAGE, "nowhere.map: No such file"),
+        ("audit DATA OTHER --group g", ExitCode.USAGE, "so no group is known"),
+        ("audit DATA --group g", ExitCode.USAGE, "so no group is known"),
+        ("audit DATA", ExitCode.USAGE, "an audit needs a second place, or a group"),
+        ("audit DATA --group g --map m", ExitCode.USAGE, "an offset map is of two places"),
+        ("audit DATA OTHER --rename flights=x --rename y=x", ExitCode.USAGE, "one name on B"),
+        ("audit DATA OTHER --state s --from now", ExitCode.USAGE, "a state is of whole topics"),
+        ("spark bootstrap TABLE flights --to DATA --option x", ExitCode.USAGE, "--option 'x'"),
+        ("spark compact DATA flights", ExitCode.USAGE, "flights is not compacted"),
+        ("spark compact s3://bucket/logs", ExitCode.USAGE, "object stores are read"),
+        ("spark mirror DATA flights --to EMPTY --checkpoint c", 1, "no topic 'flights'"),
+        ("spark mirror DATA --pattern x --to EMPTY --checkpoint c", ExitCode.USAGE, "no topic is"),
+        ("spark mirror DATA flights --to OTHER --checkpoint TAKEN", ExitCode.USAGE, "another fold"),
+        ("spark lag DATA", ExitCode.USAGE, "so no group is known"),
+        ("spark lag DATA --group g", ExitCode.USAGE, "so no group is known"),
+        ("spark lag DATA --data OTHER", ExitCode.USAGE, "is a directory itself"),
+        ("spark reindex DATA --zone-cache DATA/zones", ExitCode.USAGE, "lies inside"),
+        ("spark reindex DATA --zone-cache s3://b/zones", ExitCode.USAGE, "no URL"),
+        ("spark replay DATA flights --to DATA", ExitCode.USAGE, "be replayed into itself"),
+        ("spark replay DATA flights --to console --progress p", ExitCode.USAGE, "leave progress"),
+    ],
+)
+def test_what_a_job_refuses_is_told_before_spark(
+    cli: Cli, command: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(cli.data)
+    paths = {
+        "DATA": str(cli.data),
+        "OTHER": str(cli.data.parent / "other"),
+        "TABLE": str(cli.data.parent / "table.parquet"),
+        "EMPTY": str(cli.data.parent / "empty"),
+        "TAKEN": str(cli.data.parent / "taken"),
+    }
+    (cli.data.parent / "empty").mkdir()
+    (cli.data.parent / "taken" / "spark").mkdir(parents=True)
+    for name, path in paths.items():
+        command = command.replace(name, path)
+    result = cli.run(*command.split())
+    assert (result.code, told in result.err) == (code, True), result.err
+    assert "is up at" not in result.err  # Spark
 
 
 def test_a_topic_that_cannot_be_made_leaves_nothing(cli: Cli, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.spark.jobs.audit_kinds import Kind
 from tidelog.spark.jobs.audit_plan import SPLIT_BYTES, Question, Side
 from tidelog.spark.jobs.audit_sides import (
+    Pair,
     limits_of_map,
     pairs_of,
     positions_of,
@@ -41,7 +42,7 @@ from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.latency import HOUR_MS
 from tidelog.timespec import parse_point
-from tidelog.types import Isolation, IsolationLevel
+from tidelog.types import Isolation, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +51,9 @@ __all__ = ["Audit", "AuditOptions", "Kind", "audit", "measure"]
 
 KEYS_MAX: Final = 10_000
 _LOCK: Final = ".lock"
+_NO_STATE: Final = (
+    "workers on other machines need `state`, a folder that they and this machine share"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,12 +194,10 @@ def measure(
     from tidelog.spark.jobs.audit_answer import audited
     from tidelog.spark.jobs.audit_run import Work, run_audit
 
-    _check(spark, b, options)
     env = os_env()
-    sides, rename = _sides(env, a, b, options)
-    pairs = pairs_of(sides["a"], sides.get("b"), options.topics, rename)
-    last = b or a
-    positions = None if options.group is None else positions_of(last, options.group)
+    if options.state is None and not _is_local(spark):
+        raise InvalidRequest(_NO_STATE)
+    plan = plan_of(env, a, b, options)
     asked = {
         "a": str(a),
         "b": None if b is None else str(b),
@@ -207,8 +209,8 @@ def measure(
             spark=spark,
             env=env,
             folder=folder,
-            sides=sides,
-            pairs=pairs,
+            sides=plan.sides,
+            pairs=plan.pairs,
             question=_question(spark, options),
             span_ms=options.span_ms,
             history=options.history,
@@ -220,14 +222,43 @@ def measure(
         state = new_state(env, asked)
         if options.state is not None:
             state = read_state(env, folder, asked)
-        with described(spark, "audit", (pair.name for pair in pairs)):
-            outcome = run_audit(work, state, positions)
+        with described(spark, "audit", (pair.name for pair in plan.pairs)):
+            outcome = run_audit(work, state, plan.positions)
         if options.state is not None:
             write_state(env, folder, outcome.state)
     return audited(work, outcome)
 
 
-def _check(spark: "SparkSession", b: Place | None, options: AuditOptions) -> None:
+def plan_of(env: Env, a: Place, b: Place | None, options: AuditOptions) -> "Plan":
+    """Check what is asked, and find the topics and the group; Spark is not needed.
+
+    Raises:
+        UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: As `audit`.
+        FileNotFoundError: There is no such offset map.
+    """
+    _check(b, options)
+    sides, rename = _sides(env, a, b, options)
+    pairs = pairs_of(sides["a"], sides.get("b"), options.topics, rename)
+    positions = None if options.group is None else positions_of(b or a, options.group)
+    return Plan(sides, pairs, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of an audit, as the places have it.
+
+    Attributes:
+        sides: By letter.
+        pairs: Each topic on both sides.
+        positions: Where the group is; None without a group.
+    """
+
+    sides: Mapping[str, Side]
+    pairs: Sequence[Pair]
+    positions: Mapping[TopicPartition, int] | None
+
+
+def _check(b: Place | None, options: AuditOptions) -> None:
     if b is None and options.group is None:
         raise InvalidRequest("an audit needs a second place, or a group")
     if b is None and options.offset_map is not None:
@@ -238,10 +269,6 @@ def _check(spark: "SparkSession", b: Place | None, options: AuditOptions) -> Non
     for name, value in (("span_ms", options.span_ms), ("keys_max", options.keys_max)):
         if value < 1:
             raise InvalidRequest(f"{name}={value}: 1 up")
-    if options.state is None and not _is_local(spark):
-        raise InvalidRequest(
-            "workers on other machines need `state`, a folder that they and this machine share"
-        )
 
 
 def _is_local(spark: "SparkSession") -> bool:

@@ -126,8 +126,7 @@ def run(  # noqa: PLR0913 - as `compact`
     listener: Listener = NOBODY,
 ) -> list[CleaningReport]:
     """As `compact`, as plain objects."""
-    if "://" in directory:
-        raise InvalidRequest(f"{directory}: object stores are read, not written to")
+    check_directory(directory)
     if part_bytes < 1:
         raise InvalidRequest(f"part_bytes={part_bytes}: 1 up")
     options = CleanerOptions(is_asked=not if_due, dedupe_buffer_bytes=dedupe_buffer_bytes)
@@ -218,6 +217,20 @@ def _short_of(job: CleaningJob, cleaned: Cleaned) -> str | None:
     if cleaned.mapped_to >= job.map_to:
         return None
     return f"the offset map was full at offset {cleaned.mapped_to} of {job.map_to}"
+
+
+def check_directory(directory: str) -> None:
+    """Raise InvalidRequest for an object store."""
+    if "://" in directory:
+        raise InvalidRequest(f"{directory}: object stores are read, not written to")
+
+
+def check_topics(
+    directory: str, topics: Sequence[str | TopicPartition] | None, store: Mapping[str, str]
+) -> None:
+    """Check that topics are there and compacted; raises UnknownTopic, InvalidRequest."""
+    with LogDir.open(directory, env=env_for(directory, None, store)) as log_dir:
+        names_of(log_dir, topics)
 
 
 def names_of(

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.cluster.lag import Observation, PartitionLag, lag_of
 from tidelog.cluster.view import Count
-from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs import lag_work
 from tidelog.spark.jobs.lag_count import Counting, Name, cuts_of
 from tidelog.spark.jobs.lag_observe import (
     Positions,
+    check_no_data,
     observe_cluster,
     observe_directory,
     read_positions,
@@ -139,8 +139,7 @@ def measure(  # noqa: PLR0913 - as `lag`
     if place.is_broker:
         seen, own = observe_cluster(place, groups, topics, data, positions, isolation)
     else:
-        if data is not None:
-            raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
+        check_no_data(place, data)
         seen = observe_directory(place, groups, topics, positions, isolation, listener)
         own = {one.partition for group in seen.values() for one in group}
     cuts = cuts_of(seen)

@@ -44,6 +44,33 @@ def read_positions(table: "DataFrame") -> Positions:
     return found
 
 
+def check_groups(
+    place: Place, groups: Sequence[str] | None, topics: Sequence[str] | None, data: str | None
+) -> None:
+    """Check that a place knows the groups that are asked for; Spark is not needed.
+
+    Raises:
+        UnknownGroup, InvalidRequest, ClusterFailure: As `tidelog.spark.lag`.
+    """
+    if not place.is_broker:
+        check_no_data(place, data)
+        env = directory_env(place)
+        with Directory.open(place.address, env=env) as directory:
+            _check_known(place, groups, _known_positions(directory, env, place, groups, NOBODY))
+        return
+    from tidelog.spark.jobs.targets import open_cluster
+
+    with open_cluster(place) as cluster:
+        for name in groups or ():
+            _asked_partitions(cluster, place, name, topics)
+
+
+def check_no_data(place: Place, data: str | None) -> None:
+    """Raise InvalidRequest where a directory comes with another one, which only a cluster has."""
+    if data is not None:
+        raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
+
+
 def observe_cluster(
     place: Place,
     groups: Sequence[str] | None,
@@ -70,7 +97,10 @@ def observe_cluster(
             # A group that was listed may be gone by the time it is asked about.
             if groups is None and not _is_there(cluster, name):
                 continue
-            partitions = _committed_partitions(cluster, name, topics)
+            if groups is None:
+                partitions = _committed_partitions(cluster, name, topics)
+            else:
+                partitions = _asked_partitions(cluster, place, name, topics)
             if partitions:
                 seen[name] = rules.observe(
                     cluster,
@@ -80,10 +110,6 @@ def observe_cluster(
                     counter=counting.by_offsets,
                     own=own,
                     isolation=isolation,
-                )
-            elif groups is not None:
-                raise UnknownGroup(
-                    f"{place}: group {name} has committed nothing that was asked for"
                 )
         wanted = {one.partition for group in seen.values() for one in group}
         return seen, {name for name in wanted if own is not None and own.has(name)}
@@ -95,6 +121,16 @@ def _is_there(cluster: "Cluster", group: str) -> bool:
     except UnknownGroup:
         return False
     return True
+
+
+def _asked_partitions(
+    cluster: "Cluster", place: Place, group: str, topics: Sequence[str] | None
+) -> list[TopicPartition]:
+    """The partitions that are meant of a group that is asked for; raises UnknownGroup for none."""
+    partitions = _committed_partitions(cluster, group, topics)
+    if not partitions:
+        raise UnknownGroup(f"{place}: group {group} has committed nothing that was asked for")
+    return partitions
 
 
 def _committed_partitions(
@@ -123,10 +159,7 @@ def observe_directory(
         if positions is None:
             known = _known_positions(directory, env, place, groups, listener)
         assert known is not None
-        unknown = set(groups or ()) - set(known)
-        if unknown:
-            there = ", ".join(sorted(known))
-            raise UnknownGroup(f"{place}: no group {min(unknown)}; there are: {there}")
+        _check_known(place, groups, known)
         return {
             name: [
                 observe(directory, env, partition, offset, isolation)
@@ -136,6 +169,13 @@ def observe_directory(
             for name, places in known.items()
             if groups is None or name in groups
         }
+
+
+def _check_known(place: Place, groups: Sequence[str] | None, known: Positions) -> None:
+    unknown = set(groups or ()) - set(known)
+    if unknown:
+        there = ", ".join(sorted(known))
+        raise UnknownGroup(f"{place}: no group {min(unknown)}; there are: {there}")
 
 
 def _known_positions(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tidelog.cluster.offset_map import OffsetMap
 from tidelog.cluster.offset_map_file import read_map, write_map
 from tidelog.env import Env
-from tidelog.errors import DirectoryLocked, InvalidRequest, UnknownTopic
+from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.spark.jobs.checks import Finding
 from tidelog.spark.jobs.mirror_batches import Batches, Watcher, nobody, target_of
 from tidelog.spark.jobs.mirror_connect import ClientBatches, ServerBatches
@@ -42,15 +42,14 @@ from tidelog.spark.jobs.mirror_places import (
     first_map,
     first_offsets,
     grown,
-    read_topic,
 )
 from tidelog.spark.jobs.mirror_plan import (
     MirrorPlan,
     MirrorState,
-    decode_state,
     encode_state,
 )
 from tidelog.spark.jobs.mirror_read import read_rows, select
+from tidelog.spark.jobs.mirror_start import check_empty, read_sources, read_state
 from tidelog.spark.jobs.mirror_targets import find_targets
 from tidelog.spark.jobs.patient_query import PatientQuery
 from tidelog.spark.session import check_shared_places, is_connect
@@ -257,33 +256,6 @@ def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
     return _Opened(plan=plan, state=state, found=found, findings=findings, was_resumed=was_resumed)
 
 
-def read_state(env: Env, checkpoint: str) -> MirrorState | None:
-    """What the checkpoint says, None where it is new; raises CorruptFile, UnsupportedVersion."""
-    try:
-        return decode_state(files.read_file(env.files, f"{checkpoint}/{STATE_FILE}"))
-    except FileNotFoundError:
-        return None
-
-
-def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
-    """The facts of each pair's topic, by number; without topics of a pattern that have gone.
-
-    Raises:
-        UnknownTopic: A topic that was named is not there.
-        ClusterFailure: A cluster can't be asked.
-    """
-    found: dict[int, TopicFacts] = {}
-    named = len(plan.named)
-    for number, pair in enumerate(plan.pairs):
-        try:
-            place = plan.sources[pair.place].place
-            found[number] = read_topic(place, pair.topic, plan.isolation, env)
-        except UnknownTopic:
-            if number < named:
-                raise
-    return found
-
-
 def _begin(
     plan: MirrorPlan,
     options: MirrorOptions,
@@ -292,12 +264,7 @@ def _begin(
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
     """A new mirror's checkpoint; the state comes last, so half of one is none."""
-    spark_dir = f"{options.checkpoint}/{SPARK_DIR}"
-    if env.files.exists(spark_dir):
-        raise InvalidRequest(
-            f"{spark_dir} is there without {STATE_FILE}: not the checkpoint of a mirror; name"
-            " another folder"
-        )
+    check_empty(options.checkpoint, env)
     starts = first_offsets(plan, sources)
     found = first_map(plan, sources, targets, starts)
     state = MirrorState(
@@ -348,7 +315,5 @@ __all__ = [
     "MirrorOptions",
     "Transform",
     "Watcher",
-    "read_sources",
-    "read_state",
     "running",
 ]

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.cluster.offset_map import SourcePartition
 from tidelog.env import Env
-from tidelog.spark.jobs.mirror_run import Mirror, read_sources
+from tidelog.spark.jobs.mirror_run import Mirror
+from tidelog.spark.jobs.mirror_start import read_sources
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -92,6 +92,19 @@ def find_targets(
     return found, notes
 
 
+def check_targets(
+    plan: MirrorPlan, sources: Mapping[int, TopicFacts], env: Env, *, create: bool
+) -> None:
+    """Check that the topics at the target are there, or can be made. Changes nothing.
+
+    Raises:
+        UnknownTopic, InvalidRequest: As `find_targets`.
+    """
+    for topic in sorted({plan.pairs[number].target for number in sources}):
+        copied = [sources[number] for number in _numbers(plan, topic, sources)]
+        _find_or_plan(plan, topic, copied, env, create=create)
+
+
 def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
     """The pairs that are looked at and copy into a topic."""
     return [number for number in sorted(sources) if plan.pairs[number].target == topic]

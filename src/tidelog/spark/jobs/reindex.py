@@ -9,7 +9,7 @@ where readers find them; no lock is needed for that, and the directory may be li
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -175,23 +175,40 @@ def run(  # noqa: PLR0913 - as `reindex`
     listener: Listener = NOBODY,
 ) -> Found:
     """As `reindex`, as plain objects."""
-    env = directory_env(place)
-    path = place.address.rstrip("/") or "/"
+    env, path = check_wishes(place, topics, mode, zone_cache)
     job = _Job(spark, env, path, tuple(place.store.items()), listener)
     if zone_cache is not None:
-        _check_cache(path, zone_cache)
         kind = "cache" if mode is Mode.BUILD else "cache-check"
         return Found(job.zones(topics, kind, zone_cache, group_bytes), ())
     if mode is Mode.VERIFY:
         done = job.partitions(topics, mends=False)
         return Found(done, job.top(done, mends=False) if topics is None else ())
-    with _held(env, path, topics):
+    with closing(lock(env, path)):
         done = job.partitions(topics, mends=True)
         top = job.top(done, mends=True) if topics is None else []
         by_name = {(one.topic, one.partition): one for one in done}
         for one in job.zones(topics, "beside", None, group_bytes):
             by_name[one.topic, one.partition].add(one)
         return Found(done, top)
+
+
+def check_wishes(
+    place: Place, topics: TopicChoice, mode: Mode, zone_cache: str | None
+) -> tuple[Env, str]:
+    """Check that the job may do what is asked; Spark is not needed.
+
+    Returns:
+        Surroundings of the directory, and its path.
+
+    Raises:
+        InvalidRequest, UnknownTopic: As `reindex`.
+    """
+    env, path = directory_env(place), place.address.rstrip("/") or "/"
+    if zone_cache is not None:
+        _check_cache(path, zone_cache)
+    elif mode is not Mode.VERIFY:
+        _check_ours(env, path, topics)
+    return env, path
 
 
 def _check_cache(path: str, zone_cache: str) -> None:
@@ -202,8 +219,8 @@ def _check_cache(path: str, zone_cache: str) -> None:
         raise InvalidRequest(f"zone_cache={zone_cache} lies inside {path}; give another folder")
 
 
-def _held(env: Env, path: str, topics: TopicChoice) -> AbstractContextManager[object]:
-    """The lock of a directory that may be written to."""
+def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
+    """Only our own directories are written to."""
     if is_url(path):
         raise InvalidRequest(
             f"{path}: nothing is built inside an object store; give zone_cache, a folder for maps"
@@ -216,7 +233,6 @@ def _held(env: Env, path: str, topics: TopicChoice) -> AbstractContextManager[ob
             f"{path}: topic {foreign[0]} is another program's, whose directories are not written"
             " to; give zone_cache, a folder for zone maps, or only verify"
         )
-    return closing(lock(env, path))
 
 
 @dataclass(frozen=True, slots=True)

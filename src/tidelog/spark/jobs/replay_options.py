@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from tidelog.errors import InvalidRequest
 from tidelog.spark.jobs.checks import Finding
 from tidelog.spark.jobs.chunks import Spans
 from tidelog.spark.jobs.pace import Rate
 from tidelog.spark.jobs.replay_source import Question
+from tidelog.spark.jobs.replay_target import CONSOLE
 from tidelog.spark.jobs.targets import NewTarget
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, IsolationLevel
@@ -63,6 +65,17 @@ class ReplayOptions:
     force: bool = False
     sink: tuple[tuple[str, str], ...] = ()
     new: NewTarget | None = None
+
+    def check(self) -> None:
+        """Check that the options fit each other; raises InvalidRequest."""
+        if self.to == CONSOLE and self.progress is not None:
+            raise InvalidRequest("a console remembers nothing: leave progress out")
+        is_same = self.to == self.source and self.to_topic in (None, self.topic)
+        if is_same and not self.force:
+            raise InvalidRequest(
+                f"{self.topic} would be replayed into itself: name another topic to write to,"
+                " or force it"
+            )
 
     def asked(self) -> dict[str, str]:
         """What a restart must ask alike."""

@@ -114,7 +114,7 @@ class Replay:
     def _begin(self) -> Progress:
         """Find what is to be read, and hold the target against it."""
         options = self._options
-        self._check_options()
+        options.check()
         now_ms = self._env.clock.now_ms()
         times = _times(options.start, options.end, now_ms)
         found = find(self._question(times), env=self._env)
@@ -136,7 +136,7 @@ class Replay:
     def _resume(self, earlier: Progress) -> Progress:
         """Go on with what an earlier start has left."""
         earlier.ensure_asked(self._options.asked())
-        self._check_options()
+        self._options.check()
         if earlier.is_done:
             self._listener.note("an earlier start has done all of it; nothing is left to do")
             return earlier
@@ -148,17 +148,6 @@ class Replay:
             load = load_left(self._question(earlier.times), spans, env=self._env)
             self._check(target, load, self._env.clock.now_ms())
         return earlier
-
-    def _check_options(self) -> None:
-        options = self._options
-        if options.to == CONSOLE and options.progress is not None:
-            raise InvalidRequest("a console remembers nothing: leave progress out")
-        is_same = options.to == options.source and options.to_topic in (None, options.topic)
-        if is_same and not options.force:
-            raise InvalidRequest(
-                f"{options.topic} would be replayed into itself: name another topic to write to,"
-                " or force it"
-            )
 
     def _question(self, times: Times) -> Question:
         options = self._options

@@ -25,7 +25,7 @@ from tidelog.spark.jobs.mirror_plan import (
     plan_mirror,
 )
 from tidelog.spark.jobs.mirror_read import source_options, starting_offsets
-from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_start import read_sources
 from tidelog.spark.jobs.mirror_targets import find_targets
 from tidelog.spark.places import Place
 from tidelog.spark.stream_options import read_stream_options

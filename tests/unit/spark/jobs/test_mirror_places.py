@@ -18,7 +18,7 @@ from tidelog.spark.jobs.mirror_places import (
     read_topic,
 )
 from tidelog.spark.jobs.mirror_plan import MirrorPlan, plan_mirror
-from tidelog.spark.jobs.mirror_run import read_sources
+from tidelog.spark.jobs.mirror_start import read_sources
 from tidelog.spark.jobs.mirror_targets import find_targets, settings_like
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
