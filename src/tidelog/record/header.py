@@ -34,6 +34,9 @@ FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
 # The smallest value of the length field that any magic allows, and that magic 2 allows.
 LENGTH_MIN: Final = 14
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
+# A search checks the checksums of so many bytes of batches that it passes over by their headers;
+# else one search might read a whole segment.
+PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 LENGTH: Final = struct.Struct(">i")

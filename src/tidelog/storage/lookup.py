@@ -2,8 +2,10 @@
 
 A search by record time goes: running maxima over the segments give the first one that can hold a
 match (binary search, no walk), its time index the place to start, the batch headers' largest
-timestamps skip batches, one batch is opened. Where a segment's matches all lie below the log start
-the search goes on with the next: Kafka stops there and answers "not found".
+timestamps skip batches, one batch is opened. The checksum covers the largest timestamp, so batches
+that are passed over by it are checked, too, up to `PASSED_BYTES`; a time index entry confirms its
+own. Where a segment's matches all lie below the log start the search goes on with the next: Kafka
+stops there and answers "not found".
 
 A search by append time needs no records: known append times never fall, so the answer is where a
 run begins. Where the append time is unknown, batches that the log's owner stamped (LogAppendTime)
@@ -18,12 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
+from tidelog.record.header import PASSED_BYTES
 from tidelog.record.record import Record
 from tidelog.record.views import Batch
 from tidelog.storage.appends import LOOP_BYTES, LOOP_RECORDS
 from tidelog.storage.gaps import Losses
 from tidelog.storage.proof import position_before, time_floor
-from tidelog.storage.reading import checked_records, ensure_there
+from tidelog.storage.reading import checked_records, ensure_sum, ensure_there
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.types import NO_TIMESTAMP, Codec, OffsetAndTimestamp, TimestampType
 
@@ -97,10 +100,17 @@ def search_segment(
     Raises:
         CorruptData: A batch on the way is damaged; located in the file.
     """
-    _, offset = time_floor(segment, target)
+    confirmed, offset = time_floor(segment, target)
     start = position_before(segment, max(offset, floor_offset))
+    unchecked = PASSED_BYTES
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
-        if batch.max_timestamp < target or batch.last_offset < floor_offset:
+        if batch.last_offset < floor_offset:
+            continue
+        if batch.max_timestamp < target:
+            is_confirmed = (batch.max_timestamp, batch.last_offset) == (confirmed, offset)
+            if unchecked > 0 and not is_confirmed and batch.last_offset >= offset:
+                unchecked -= batch.size_bytes
+                ensure_sum(segment, position, batch)
             continue
         for record in opened(segment, position, batch):
             if record.timestamp >= target and record.offset >= floor_offset:
@@ -272,12 +282,16 @@ def _first_record(
 ) -> OffsetAndTimestamp | None:
     """The first match with an offset in [first, end); compaction may have left none."""
     position = position_before(segment, first)
+    unchecked = PASSED_BYTES
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
         if batch.last_offset < first:
             continue
         if batch.base_offset >= end:
             return None
         known_ms = append_ms if append_ms is not None else stamped_ms(batch)
+        if append_ms is None and (unchecked > 0 or (known_ms is not None and known_ms >= target)):
+            unchecked -= batch.size_bytes  # its header says which time it has, or that it has none
+            ensure_sum(segment, at, batch)
         if known_ms is None or known_ms < target:
             continue
         if batch.base_offset >= first and batch.record_count == batch.last_offset_delta + 1:

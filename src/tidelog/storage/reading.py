@@ -215,11 +215,16 @@ def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFil
     """
     if not (batch.is_control or aborted.drops(batch)):
         return False
+    ensure_sum(segment, position, batch)
+    return True
+
+
+def ensure_sum(segment: Segment, position: int, batch: Batch) -> None:
+    """Raise CorruptData, located in the file, where a batch's checksum is wrong."""
     try:
         batch.ensure_valid()
     except CorruptData as error:
         raise error.located(segment.log_path, position - batch.at) from error
-    return True
 
 
 def _follows(batch: Batch, next_offset: int) -> bool:

@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
+from tidelog.record.header import ATTRIBUTES_AT, CRC_AT, MAGIC_2
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.crc_words import WORD_SIZE, add_byte, add_word
 from tidelog.record.kernels.layout import BODY_END, CRC, MAGIC, POSITION
-from tidelog.record.kernels.memory import Bytes, Longs, fetch
+from tidelog.record.kernels.memory import Bytes, Longs, fetch, load_int32
 from tidelog.record.kernels.sums import multiply, sum_tables
 
 # Bytes of each of three runs. Short ones: three that are far from each other are more than the
@@ -124,6 +124,19 @@ def sum_span(data: Bytes, start: int, end: int, table: Longs) -> int:
 def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
     """CRC-32C of a batch of magic 2 that lies in `data`, by its row of the batch table."""
     return sum_span(data, batch[POSITION] + ATTRIBUTES_AT, batch[BODY_END], table)
+
+
+@inlined
+def has_right_sum(data: Bytes, at: int, size: int) -> bool:
+    """Whether the checksum of a batch of magic 2 is right; for few bytes, needs no table."""
+    crc, place, end = _MASK, at + ATTRIBUTES_AT, at + size
+    while end - place >= WORD_SIZE:
+        crc = add_word(crc, data, place)
+        place += WORD_SIZE
+    while place < end:
+        crc = add_byte(crc, data, place)
+        place += 1
+    return (crc ^ _MASK) == (load_int32(data, at + CRC_AT) & _MASK)
 
 
 @kernel

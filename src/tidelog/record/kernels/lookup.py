@@ -1,8 +1,10 @@
 """Searches by record time inside one segment: time index, offset index, batch headers, records.
 
 Works on the raw bytes of the segment's three files. Keeps nothing between calls. What it can't
-open itself, a compressed or legacy batch, it hands back with its place. It checks no CRC: the
-caller checks the batch of the answer, whose place is part of it.
+open itself, a compressed or legacy batch, it hands back with its place. It checks the CRC of the
+first `PASSED_BYTES` of batches that it passes over by their header's largest timestamp, but not of
+one that a time index entry confirms. The caller checks the batch of the answer, whose place is part
+of it.
 
 Index entries are big-endian: offset index int32 relative offset, int32 position; time index int64
 timestamp, int32 relative offset. Both are sorted. A floor search means the last entry at or below
@@ -20,10 +22,12 @@ from tidelog.record.header import (
     MAGIC_2,
     MAGIC_AT,
     MAX_TIMESTAMP_AT,
+    PASSED_BYTES,
     RECORD_COUNT_AT,
     TIMESTAMP_TYPE_BIT,
 )
 from tidelog.record.kernels.arithmetic import add_wrapping
+from tidelog.record.kernels.checksums import has_right_sum
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.layout import (
     BAD_INDEX,
@@ -79,7 +83,8 @@ def find_time_in_segment(
         (position: end of the log); NEED_PLAIN where the batch at that position has to be opened by
         other means, and the search goes on behind it with `find_time`; BAD_INDEX where an index
         entry says what its batch does not; BAD_ORDER where offsets are not in order up to that
-        batch and the one behind it; PARTIAL or another BAD_ status of the batch there.
+        batch and the one behind it; BAD_RECORD where the checksum of a batch that was to be
+        passed over is wrong; PARTIAL or another BAD_ status of the batch there.
         The timestamp is -1 with every status but FOUND; the offset is then the smallest that the
         batch at that position may have, -1 where that is not known.
     """
@@ -125,7 +130,7 @@ def find_time(
         target: Time in ms.
         floor_offset: First offset to take, inclusive.
     """
-    return _search_batches(log, position, between, target, floor_offset)
+    return _search_batches(log, position, between, target, floor_offset, NOTHING)
 
 
 @kernel
@@ -225,7 +230,8 @@ def _search_segment(
     is_used = indexed != NOTHING and wanted >= floor_offset
     if is_used and not _has_largest(log, position, wanted, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
-    return _search_batches(log, position, between, target, floor_offset)
+    confirmed = wanted if is_used else NOTHING
+    return _search_batches(log, position, between, target, floor_offset, confirmed)
 
 
 @inlined
@@ -282,11 +288,18 @@ def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool
 
 @inlined
 def _search_batches(
-    log: Bytes, position: int, between: tuple[int, int], target: int, floor_offset: int
+    log: Bytes,
+    position: int,
+    between: tuple[int, int],
+    target: int,
+    floor_offset: int,
+    confirmed: int,
 ) -> tuple[int, int, int, int]:
+    """Search from a batch on; a time entry confirms what is said up to offset `confirmed`."""
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
     at, last, (next_offset, end_offset) = position, NOTHING, between
+    unchecked = PASSED_BYTES
     while at < log.size:
         status, size = frame_status(log, at, log.size)
         if status != DONE:
@@ -301,6 +314,10 @@ def _search_batches(
             if status == NOT_FOUND and load_int64(log, at) >= floor_offset:
                 # The header promises a match: the records are damaged, or a cleaner took them.
                 status = NEED_PLAIN
+        elif status == NOT_FOUND and last >= floor_offset and last > confirmed and unchecked > 0:
+            # By its largest timestamp, which the checksum covers.
+            unchecked -= size
+            status = NOT_FOUND if has_right_sum(log, at, size) else BAD_RECORD
         if status != NOT_FOUND:
             return status, next_offset, NOTHING, at
         at += size

@@ -1,0 +1,75 @@
+"""A search checks the batches that it passes over: the checksum covers their largest timestamps."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from tests.faults import SeededEnv
+from tests.unit.storage.logs import new_log, put, read, reader_of, reopen, write
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.header import MAGIC_AT, MAX_TIMESTAMP_AT
+from tidelog.types import ClockName
+
+LOG = "00000000000000000000.log"
+COUNT = 12
+SETTINGS: list[Mapping[str, str]] = [{}, {"index.interval.bytes": "200"}]
+STAMPED = {"message.timestamp.type": "LogAppendTime"}
+FLIPS = [(MAX_TIMESTAMP_AT + 6, 1), (MAGIC_AT, 1)]
+
+
+def flipped(settings: Mapping[str, str], bad: int, at: int, bit: int, *, rolled: bool) -> SeededEnv:
+    """Single records at 1000, 1001, ...; one batch has a largest timestamp or magic too low."""
+    env, directory, log = new_log(settings)
+    for number in range(COUNT):
+        put(log, 1000 + number)
+    if rolled:
+        log.roll()
+        put(log, 5000)
+    directory.close()
+    data = bytearray(read(env, LOG))
+    data[len(data) // COUNT * bad + at] ^= 1 << bit
+    write(env, LOG, bytes(data))
+    return env
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("rolled", [True, False])
+@pytest.mark.parametrize("bad", [1, 5, COUNT - 2])
+@pytest.mark.parametrize(("at", "bit"), FLIPS)
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_no_search_by_record_time_passes_over_a_damaged_batch(
+    settings: Mapping[str, str], at: int, bit: int, bad: int, *, rolled: bool, kernels: bool
+) -> None:
+    env = flipped(settings, bad, at, bit, rolled=rolled)
+    for log in (reader_of(env), reopen(env)[1]):
+        if kernels:
+            log.use_kernels()
+        with pytest.raises(CorruptBatch) as caught:
+            log.offset_for_time(1000 + bad)
+        assert caught.value.position == len(read(env, LOG)) // COUNT * bad
+        with pytest.raises(CorruptBatch):
+            log.offsets_for_time_array(np.array([1000 + bad], np.int64))
+        found = log.offset_for_time(1000)
+        assert found is not None
+        assert found.offset == 0
+
+
+def test_no_search_by_a_stamped_append_time_passes_over_a_damaged_batch() -> None:
+    env, directory, log = new_log(STAMPED)
+    for _ in range(COUNT):
+        put(log, 0)
+        env.clock.advance(1000)
+    first = log.append_time_of(0)
+    assert first is not None
+    directory.close()
+    name = LOG.replace(".log", ".appendtime")
+    env.files.remove(f"/data/t-0/{name}")
+    data = bytearray(read(env, LOG))
+    size = len(data) // COUNT
+    for byte in range(8):
+        data[size * 5 + MAX_TIMESTAMP_AT + byte] = 0
+    write(env, LOG, bytes(data))
+    with pytest.raises(CorruptBatch) as caught:
+        reader_of(env).offset_for_time(first + 5000, clock=ClockName.APPEND)
+    assert caught.value.position == size * 5
