@@ -23,7 +23,7 @@ from tidelog.server.groups.results import Beat, BeatAsked
 from tidelog.server.handlers.groups import GROUP_OPERATIONS
 from tidelog.server.handlers.waiting import respond
 from tidelog.server.node import Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import MANY, Long, RequestContext
 from tidelog.server.seen_topics import sees_topics
 from tidelog.server.slices import in_slices
 
@@ -90,7 +90,7 @@ def _beat_response(beat: Beat) -> ConsumerGroupHeartbeatResponse:
 
 async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse:
+) -> ConsumerGroupDescribeResponse | Long:
     """Groups with their members, what these have and what they are to have."""
     names = {
         info.topic_id: name
@@ -104,7 +104,9 @@ async def consumer_group_describe(
         for group in described:
             if not group.error_code:
                 group.authorized_operations = GROUP_OPERATIONS
-    return ConsumerGroupDescribeResponse(groups=described)
+    response = ConsumerGroupDescribeResponse(groups=described)
+    members = sum(len(group.members) for group in described)
+    return Long(response, described) if members > MANY else response
 
 
 async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedConsumerGroup:

@@ -35,7 +35,7 @@ from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAske
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import AnyGroup
 from tidelog.server.handlers.waiting import arrival, respond
-from tidelog.server.requests import Long, RequestContext, long_if_many
+from tidelog.server.requests import MANY, Long, RequestContext, long_if_many
 from tidelog.server.slices import in_slices
 
 # JoinGroup
@@ -219,14 +219,16 @@ def _type_of(group: AnyGroup) -> str:
 
 async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
-) -> DescribeGroupsResponse:
+) -> DescribeGroupsResponse | Long:
     """Groups with their members, each once; one that is not there is dead."""
     described = [await _describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:
         for group in described:
             if not group.error_code:
                 group.authorized_operations = GROUP_OPERATIONS
-    return DescribeGroupsResponse(groups=described)
+    response = DescribeGroupsResponse(groups=described)
+    members = sum(len(group.members) for group in described)
+    return Long(response, described) if members > MANY else response
 
 
 async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:

@@ -23,7 +23,7 @@ from tidelog.server.groups.share.member import ShareMember
 from tidelog.server.handlers.groups import GROUP_OPERATIONS
 from tidelog.server.handlers.waiting import respond
 from tidelog.server.node import Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.requests import MANY, Long, RequestContext
 from tidelog.server.slices import in_slices
 
 
@@ -72,7 +72,7 @@ def _beat_response(beat: Beat) -> ShareGroupHeartbeatResponse:
 
 async def share_group_describe(
     context: RequestContext, request: ShareGroupDescribeRequest
-) -> ShareGroupDescribeResponse:
+) -> ShareGroupDescribeResponse | Long:
     """Groups with their members, and what these may read."""
     names = {
         info.topic_id: name
@@ -86,7 +86,9 @@ async def share_group_describe(
         for group in described:
             if not group.error_code:
                 group.authorized_operations = GROUP_OPERATIONS
-    return ShareGroupDescribeResponse(groups=described)
+    response = ShareGroupDescribeResponse(groups=described)
+    members = sum(len(group.members) for group in described)
+    return Long(response, described) if members > MANY else response
 
 
 async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedShareGroup:
