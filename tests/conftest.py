@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import core
 from tests.peers.home import Unavailable, kafka_home
 
 # Deadlines are off: two shared cores make any of them flaky; pytest-timeout ends what hangs.
@@ -30,6 +31,7 @@ settings.register_profile(
 settings.register_profile(
     "ci", settings.get_profile("quick"), derandomize=True, database=None, max_examples=100
 )
+settings.register_profile("core", settings.get_profile("quick"), max_examples=25)
 settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2_000)
 
 # Where no compiled code is kept, loading means compiling all of it.
@@ -41,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sweep", action="store_true", help="run the slow tests too, with many more examples"
     )
+    parser.addoption("--core", action="store_true", help="what `./run test` runs: tests/core.py")
     parser.addoption(
         "--seeds", metavar="FROM:TO", help="only these of the sweep's simulated histories"
     )
@@ -48,24 +51,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the profile of hypothesis."""
-    settings.load_profile(_profile(sweep=config.getoption("--sweep")))
+    settings.load_profile(_profile(config))
 
 
-def _profile(*, sweep: bool) -> str:
+def _profile(config: pytest.Config) -> str:
     if named := os.environ.get("TIDELOG_HYPOTHESIS"):
         return named
-    if sweep:
-        return "sweep"
+    for option in ("sweep", "core"):
+        if config.getoption(option):
+            return option
     return "ci" if os.environ.get("CI") else "quick"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow ones to the sweep."""
+    """Leave the slow ones to the sweep, and to `./run test all` what is not its core."""
     if config.getoption("--sweep"):
         return
-    slow = [item for item in items if "slow" in item.keywords]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if "slow" not in item.keywords]
+    kept = [item for item in items if "slow" not in item.keywords]
+    if config.getoption("--core"):
+        names = core.chosen([item.nodeid for item in kept])
+        kept = [item for item in kept if item.nodeid in names]
+    left = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in left])
+    items[:] = kept
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,54 @@
+"""What `./run test` runs of all tests: at least one case of every behavior, in ten minutes.
+
+`./run test all` runs everything. Where cases of one test cost much and say much the same, the core
+has some of them: which ones says a checksum of their names, so that neighbors get different ones.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+# How many cases of each test function, by folder or file; the longest name that fits counts.
+CASES: Final[Mapping[str, int]] = {
+    "tests/fault": 2,
+    "tests/histories": 2,
+    "tests/peers": 1,
+    "tests/property": 4,
+    "tests/property/test_log_model.py": 2,
+    "tests/server/clients": 2,
+    "tests/server/refused": 1,
+    "tests/server/rights": 1,
+    "tests/server/test_loop_lists.py": 40,
+    "tests/spark": 1,
+}
+# Tests or files that only `./run test all` runs, each with what the core has instead.
+LEFT_OUT: Final[Mapping[str, str]] = {
+    "tests/peers/test_demo_log.py": "tests/peers has other logs of ours that Kafka reads",
+    "tests/spark/jobs/test_bootstrap_kill.py": "tests/spark/jobs/test_bootstrap.py",
+    "tests/spark/jobs/test_mirror_kill.py": "tests/unit/spark/jobs/test_mirror_crash.py",
+    "tests/spark/test_broker_kill.py": "tests/spark/test_sink_stream.py, tests/server/kill",
+    "tests/spark/test_cluster.py": "the same jobs in one process",
+    "tests/spark/test_connect_jobs.py": "the same jobs in a classic session",
+    "tests/spark/test_executor_kill.py": "tests/unit/spark/test_broker_claims.py",
+    "tests/spark/test_sink_kill.py": "tests/fault/test_sink_failures.py",
+    "tests/spark/test_stream_kill.py": "tests/spark/test_stream.py",
+}
+
+
+def chosen(names: Sequence[str]) -> set[str]:
+    """Those of the core among node ids of pytest."""
+    cases: dict[str, list[str]] = {}
+    for name in names:
+        if not any(
+            name == left or name.startswith((f"{left}::", f"{left}[", f"{left}/"))
+            for left in LEFT_OUT
+        ):
+            cases.setdefault(name.partition("[")[0], []).append(name)
+    return {name for function, every in cases.items() for name in _some(function, every)}
+
+
+def _some(function: str, cases: Sequence[str]) -> Iterable[str]:
+    fits = [folder for folder in CASES if function.startswith((f"{folder}/", f"{folder}::"))]
+    if not fits:
+        return cases
+    return sorted(cases, key=lambda name: zlib.crc32(name.encode()))[: CASES[max(fits, key=len)]]
