@@ -16,6 +16,8 @@ _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 _PORT: Final = re.compile(
     r"(127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0|\('127\.0\.0\.1')(:|, )[3-6]\d{4}\b"
 )
+# Drawn among others of a thread that has its own time: which one comes first is by chance.
+_COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 # How long librdkafka has tried: "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
@@ -24,6 +26,7 @@ def masked(text: str, home: Path) -> str:
     """The text with the name of the part's directory masked by one of the same length."""
     text = text.replace(str(home), HOME_MASK)
     text = _PROCESS.sub("process PID", text)
+    text = _COMMIT.sub("tidelog-commit-ID", text)
     text = _REMOVED.sub("objects of N bytes removed", text)
     return _WAITED.sub("(after Nms in state", _PORT.sub(r"\1\2#####", text))
 
