@@ -18,6 +18,10 @@ _PORT: Final = re.compile(
 )
 # Drawn among others of a thread that has its own time: which one comes first is by chance.
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
+# How often librdkafka tries before its time is up.
+_TRIES: Final = re.compile(
+    r"(?:^! connection \d+ (of \S+ closed: byte 0: a frame .*\n))+", re.MULTILINE
+)
 # How long librdkafka has tried: "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
@@ -26,6 +30,7 @@ def masked(text: str, home: Path) -> str:
     """The text with the name of the part's directory masked by one of the same length."""
     text = text.replace(str(home), HOME_MASK)
     text = _PROCESS.sub("process PID", text)
+    text = _TRIES.sub(r"! connection N \1", text)
     text = _COMMIT.sub("tidelog-commit-ID", text)
     text = _REMOVED.sub("objects of N bytes removed", text)
     return _WAITED.sub("(after Nms in state", _PORT.sub(r"\1\2#####", text))
