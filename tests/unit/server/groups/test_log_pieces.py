@@ -17,6 +17,7 @@ from tidelog.server.groups.offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import LoadedGroup, LoadedPending, Replay
 from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log_end import COPIED_GAPS_FILE
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.reading import LogSlice
 from tidelog.types import Codec, NewRecord
@@ -94,6 +95,7 @@ def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogReader]:
         log_dir.log("t", 0)
     for base, data in segments.items():
         (path / "t-0" / f"{base:020}.log").write_bytes(data)
+    (path / "t-0" / COPIED_GAPS_FILE).touch()  # compaction has taken offsets before any batch
     with LogDir.open(str(path)) as log_dir:
         yield log_dir.reader("t", 0)
 
