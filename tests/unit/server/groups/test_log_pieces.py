@@ -16,6 +16,7 @@ from tidelog.server.groups.log_pieces import FindKernels
 from tidelog.server.groups.offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import LoadedGroup, LoadedPending, Replay
+from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log_end import COPIED_GAPS_FILE
 from tidelog.storage.log_reader import LogReader
@@ -95,7 +96,9 @@ def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogReader]:
         log_dir.log("t", 0)
     for base, data in segments.items():
         (path / "t-0" / f"{base:020}.log").write_bytes(data)
-    (path / "t-0" / COPIED_GAPS_FILE).touch()  # compaction has taken offsets before any batch
+    # Compaction has taken offsets before any batch, and no clean stop says where the log ended.
+    (path / "t-0" / COPIED_GAPS_FILE).touch()
+    (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path)) as log_dir:
         yield log_dir.reader("t", 0)
 
