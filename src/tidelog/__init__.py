@@ -294,7 +294,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # What comes in stays: to look for garbage meanwhile takes time for nothing.
+    # Imported modules stay, so a search for garbage meanwhile would find nothing.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

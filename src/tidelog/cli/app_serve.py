@@ -68,7 +68,7 @@ def _serve(  # noqa: PLR0913 - one parameter for each option
 
     Prints one line when it listens. SIGTERM and Ctrl-C close it cleanly.
     """
-    # What comes in stays: to look for garbage meanwhile takes a tenth of the start, for nothing.
+    # Imported modules stay; a search for garbage meanwhile takes a tenth of the start.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

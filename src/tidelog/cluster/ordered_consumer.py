@@ -4,8 +4,8 @@ librdkafka hands records over in the order in which they came, whatever their of
 record must lie behind the one before it, and below the high watermark that came with it. A whole
 list is checked before any of it is handed out.
 
-What librdkafka drops itself is not seen: a batch that was moved below the offset that was asked for
-looks like a gap, as compaction leaves them. Readers of batches (`cluster.partition_fetch`) see it.
+A batch that was moved below the requested offset is not noticed: librdkafka drops it, and a gap is
+left as by compaction. Readers of batches (`cluster.partition_fetch`) see it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -45,7 +45,7 @@ class ListOffsetsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartitionResponse:
-    """What was found: -1 and -1 for nothing; in version 0 offsets of segments, descending.
+    """The answer: -1 and -1 for nothing; in version 0 offsets of segments, descending.
 
     Attributes:
         without_append_time: In an answer by append time the number of records before the offset

@@ -205,7 +205,7 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# As `arrays.HEADERS`, but a missing name is found by us and not by a cast.
+# As `arrays.HEADERS`, but names may be null: our own check refuses those, not a cast.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

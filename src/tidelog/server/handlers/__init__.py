@@ -262,7 +262,7 @@ def items_at_once(key: int, frame_bytes: int) -> int:
 _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
-# What these handlers use takes a tenth of a second to import: a thread does that.
+# Importing these takes a tenth of a second, so a thread does it.
 _GROUPS: Final = "tidelog.server.groups.coordinator"
 _TRANSACTIONS: Final = "tidelog.server.transactions.coordinator"
 _SHARES: Final = "tidelog.server.shares.shares"
