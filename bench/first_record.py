@@ -23,11 +23,13 @@ import tidelog
 from tidelog.types import NewRecord
 
 name, brokers = sys.argv[1], int(sys.argv[2])
+group = f"g-{os.getpid()}"  # of this process alone: another's commits would be where it begins
 if name == "confluent-kafka":
     from confluent_kafka import Consumer
     def read(address):
-        settings = {"bootstrap.servers": address, "group.id": "g", "auto.offset.reset": "earliest"}
-        consumer = Consumer(settings)
+        consumer = Consumer({
+            "bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"
+        })
         consumer.subscribe(["t"])
         while (message := consumer.poll(30)) is None or message.error():
             pass
@@ -37,7 +39,7 @@ elif name == "kafka-python":
     from kafka import KafkaConsumer
     def read(address):
         consumer = KafkaConsumer(
-            "t", bootstrap_servers=address, group_id="g", auto_offset_reset="earliest"
+            "t", bootstrap_servers=address, group_id=group, auto_offset_reset="earliest"
         )
         next(iter(consumer))
         yield
@@ -48,7 +50,7 @@ else:
         loop = asyncio.new_event_loop()
         async def begin():
             consumer = AIOKafkaConsumer(
-                "t", bootstrap_servers=address, group_id="g", auto_offset_reset="earliest"
+                "t", bootstrap_servers=address, group_id=group, auto_offset_reset="earliest"
             )
             await consumer.start()
             await consumer.getone()
