@@ -71,12 +71,14 @@ class SegmentArrays(NamedTuple):
     Attributes:
         epochs: Of batches whose checksum was verified, by position: the leader epoch, None where a
             batch has none. What was written of a segment stays as it is as long as its arrays.
+        between: The base offset, and the offset that no batch reaches.
     """
 
     log: Bytes
     offset_index: Bytes
     time_index: Bytes
     epochs: dict[int, int | None]
+    between: tuple[int, int]
 
 
 class _ActivePart(NamedTuple):
@@ -124,10 +126,8 @@ class KernelSearch:
             if not segment.is_mapped:
                 return self._search_last(segment, target, floor_offset)
             arrays = self.arrays_of(segment)
-        log, offset_index, time_index, epochs = arrays
-        found = find_time_in_segment(
-            log, offset_index, time_index, _between(segment), target, floor_offset
-        )
+        log, offset_index, time_index, epochs, between = arrays
+        found = find_time_in_segment(log, offset_index, time_index, between, target, floor_offset)
         status, offset, timestamp, position = found
         if status == FOUND and position in epochs:
             return OffsetAndTimestamp(offset, timestamp, epochs[position])
@@ -162,6 +162,7 @@ class KernelSearch:
                 np.frombuffer(segment.offset_index.encoded, np.uint8),
                 np.frombuffer(segment.time_index.encoded, np.uint8),
                 {},
+                _between(segment),
             )
             self._arrays[segment.log_path] = found
             if len(self._arrays) > ARRAY_LIMIT:
@@ -206,10 +207,8 @@ class KernelSearch:
             if isinstance(segment, ActiveSegment):
                 self._count_unmapped(segment)
             return self._search_last(segment, target, floor_offset)
-        log, offset_index, time_index, epochs = part.arrays
-        found = find_time_in_segment(
-            log, offset_index, time_index, _between(segment), target, floor_offset
-        )
+        log, offset_index, time_index, epochs, between = part.arrays
+        found = find_time_in_segment(log, offset_index, time_index, between, target, floor_offset)
         status, offset, timestamp, position = found
         if status == FOUND:
             if position in epochs:
@@ -240,6 +239,7 @@ class KernelSearch:
                 np.frombuffer(indexes[0], np.uint8),
                 np.frombuffer(indexes[1], np.uint8),
                 {},
+                _between(segment),
             )
             self._active = _ActivePart(segment, arrays, largest)
 
@@ -320,7 +320,7 @@ class KernelSearch:
             arrays.log,
             arrays.offset_index,
             arrays.time_index,
-            _between(segment),
+            arrays.between,
             targets,
             floor_offset,
             out,
