@@ -1,0 +1,47 @@
+"""Limits made small, and kernels run by the interpreter, for one test and by their names.
+
+What shows only beyond gigabytes is tried on small files then. A test names the constant or kernel
+and the package that uses it; which modules of the package do is no matter.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+
+def set_constant(patch: pytest.MonkeyPatch, name: str, value: int, *, inside: str) -> None:
+    """Give a constant another value wherever a module or package uses it.
+
+    Args:
+        patch: Takes it back.
+        name: Of the constant.
+        value: What it is until then.
+        inside: Name of a module, or of a package with all of its modules.
+    """
+    for module in _users(name, inside):
+        assert isinstance(getattr(module, name), int)
+        patch.setattr(module, name, value)
+
+
+def interpret(patch: pytest.MonkeyPatch, name: str, *, inside: str) -> None:
+    """Run a kernel by the interpreter, which checks bounds, wherever a package uses it."""
+    from tidelog.record.kernels import plain
+
+    for module in _users(name, inside):
+        patch.setattr(module, name, plain(getattr(module, name)))
+
+
+def _users(name: str, inside: str) -> list[ModuleType]:
+    found = [module for module in _modules(inside) if hasattr(module, name)]
+    assert found, f"{inside} has no {name}"
+    return found
+
+
+def _modules(name: str) -> Iterator[ModuleType]:
+    top = importlib.import_module(name)
+    yield top
+    for found in pkgutil.walk_packages(getattr(top, "__path__", ()), f"{name}."):
+        yield importlib.import_module(found.name)
