@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import plain_digests
 from tests.contracts.kernel_runs import Guarded, run_guarded
+from tests.plain_digests import KeySummary, PlainRecord
 
 from tidelog.errors import CorruptData
-from tidelog.record import columns, key_digests
+from tidelog.record import columns
 from tidelog.record.builder import build_batch
 from tidelog.record.columns import DecodeStats
 from tidelog.record.header import HEADER_SIZE
@@ -22,8 +24,7 @@ from tidelog.record.kernels.checksums import shifts
 from tidelog.record.kernels.layout import DONE, FULL
 from tidelog.record.kernels.memory import Ints, Longs
 from tidelog.record.kernels.scan import scan_batches
-from tidelog.record.key_digests import KeySummary, PlainRecord
-from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, by_hash, joined
+from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, by_hash, joined, words_of
 from tidelog.types import INT64_MAX, Codec, NewRecord
 
 SEEDS = (0x0706050403020100, 0x0F0E0D0C0B0A0908, -5, 2**63 - 1, -(2**63))
@@ -45,7 +46,7 @@ def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     )
     if sys.hash_info.algorithm != "siphash13":
         pytest.skip(f"this Python hashes by {sys.hash_info.algorithm}")
-    ours = [key_digests.siphash_1_3(bytes(range(size)), (0, 0)) for size in range(1, 40)]
+    ours = [plain_digests.siphash_1_3(bytes(range(size)), (0, 0)) for size in range(1, 40)]
     assert done.stdout.decode().strip() == str(ours)
 
 
@@ -60,15 +61,15 @@ contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 
 def test_hashes(run: Run, data: bytes, seeds: tuple[int, ...]) -> None:
     rows, _, _ = folded([(data, data, 7)], seeds, run)
     (row,) = rows.tolist()
-    assert (row[digests.HASH_HIGH], row[digests.HASH_LOW]) == key_digests.hash_key(data, seeds)
-    assert row[digests.VALUE] == key_digests.hash_value(data, seeds)
-    assert row[digests.SET] == row[digests.ORDER] == key_digests.digest_record(7, data, seeds)
+    assert (row[digests.HASH_HIGH], row[digests.HASH_LOW]) == plain_digests.hash_key(data, seeds)
+    assert row[digests.VALUE] == plain_digests.hash_value(data, seeds)
+    assert row[digests.SET] == row[digests.ORDER] == plain_digests.digest_record(7, data, seeds)
 
 
 def test_values_that_differ_in_a_bit_or_by_zeros_have_other_hashes() -> None:
     values = [bytes(size) for size in range(1, 600)]
     values += [bytes(at) + b"\x80" + bytes(512 - at) for at in range(513)]
-    assert len({key_digests.hash_value(value, SEEDS) for value in values}) == len(values)
+    assert len({plain_digests.hash_value(value, SEEDS) for value in values}) == len(values)
 
 
 def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> fold.KeyRows:
@@ -79,7 +80,7 @@ def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> fold.KeyRo
         window=guarded.array(fold.WINDOW_ROWS * fold.WINDOW_WORDS, np.int64),
         state=guarded.array(fold.STATE, np.int64),
         spans=guarded.array((fold.SPANS, fold.SPAN_FIELDS), np.int64),
-        words=np.array(key_digests.words_of(seeds), np.int64),
+        words=np.array(words_of(seeds), np.int64),
         span_ms=3_600_000,
     )
     for array in into[:5]:
@@ -253,8 +254,8 @@ def expected_of(records: Sequence[Entry]) -> dict[tuple[int, int], KeySummary]:
         for offset, (key, value, time) in enumerate(records)
         if key is not None
     ]
-    found = key_digests.summarise(plain_records, SEEDS)
-    return {key_digests.hash_key(key, SEEDS): summary for key, summary in found.items()}
+    found = plain_digests.summarise(plain_records, SEEDS)
+    return {plain_digests.hash_key(key, SEEDS): summary for key, summary in found.items()}
 
 
 @given(
@@ -327,7 +328,7 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
     first = rows(0, [(b"a", b"1", 50), (b"b", b"1", 9)])
     second = rows(1, [(b"a", b"2", 100), (b"a", b"3", 40), (b"b", b"2", 9)])
     found = joined([first, second], across=True)
-    by_key = {key: as_summaries(found)[key_digests.hash_key(key, SEEDS)] for key in (b"a", b"b")}
+    by_key = {key: as_summaries(found)[plain_digests.hash_key(key, SEEDS)] for key in (b"a", b"b")}
     # The last record of partition 1 is the one of time 40, whatever came before it.
     assert (by_key[b"a"].create_ms, by_key[b"a"].count, by_key[b"a"].offset) == (50, 3, 0)
     assert (by_key[b"b"].offset, by_key[b"b"].count) == (2, 2)

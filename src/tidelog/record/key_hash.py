@@ -1,18 +1,15 @@
 """The hash by which a compaction knows keys: 128 bits, seeded, one key at a time.
 
-SipHash-2-4 with a result of 128 bits is the default: with a seed that nobody knows, nobody can
-make keys whose hashes are equal, which an unseeded md5 allows to everybody. md5 over the seed and
-the key is there for who has to have it. This is the plain reference of `kernels.key_hash`.
+SipHash-2-4 with a result of 128 bits: without the seed nobody can make keys whose hashes are equal,
+which an unseeded md5 allows to everybody. `kernels.key_hash` computes the same for many keys.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012) and its variant
-of 128 bits; RFC 1321.
+of 128 bits.
 """
 
-import hashlib
 import struct
 from typing import Final
 
-SEED_SIZE: Final = 16
 COMPRESSION_ROUNDS: Final = 2
 FINAL_ROUNDS: Final = 4
 
@@ -41,11 +38,6 @@ def siphash(seed: bytes, key: bytes) -> bytes:
     state[1] ^= 0xDD
     sip_rounds(state, FINAL_ROUNDS)
     return _PAIR.pack(first, state[0] ^ state[1] ^ state[2] ^ state[3])
-
-
-def md5(seed: bytes, key: bytes) -> bytes:
-    """The 16 bytes of md5 over the seed and the key."""
-    return hashlib.md5(seed + key, usedforsecurity=False).digest()
 
 
 def halves(digest: bytes) -> tuple[int, int]:

@@ -7,7 +7,9 @@ of their offsets add up to the same.
 Imports numpy, pyarrow and numba. Not for two threads at once.
 """
 
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
@@ -16,7 +18,7 @@ import pyarrow as pa
 from tidelog.record.kernels import digests, fold
 from tidelog.record.kernels.fold_columns import Cells, Incoming, fold_columns
 from tidelog.record.kernels.layout import FULL
-from tidelog.record.key_digests import words_of
+from tidelog.record.key_hash import halves, siphash
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -37,6 +39,20 @@ _COPY_ROWS: Final = 1 << 14
 # The last time of a span that is none.
 _NO_SPAN_YET: Final = -1
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
+_SEED: Final = struct.Struct("<qq")
+_ADDED_PAIRS: Final = 16
+
+
+def words_of(seeds: Sequence[int]) -> list[int]:
+    """Return the seeds, then the words that `kernels.value_hash` adds to values."""
+    return [*seeds, *_added_words(seeds[2], seeds[3])]
+
+
+@lru_cache(maxsize=8)
+def _added_words(low: int, high: int) -> tuple[int, ...]:
+    seed = _SEED.pack(low, high)
+    numbers = (number.to_bytes(8, "little") for number in range(_ADDED_PAIRS))
+    return tuple(word for number in numbers for word in halves(siphash(seed, number)))
 
 
 class KeyTable:

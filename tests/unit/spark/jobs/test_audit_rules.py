@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests import plain_digests
+from tests.plain_digests import PlainRecord
 
-from tidelog.record import key_digests
 from tidelog.record.kernels import digests
 from tidelog.record.kernels.memory import Longs
 from tidelog.scan.key_tables import KeyTable
@@ -30,14 +31,14 @@ records = st.lists(
 
 
 def rows_of(log: Sequence[Record], partition: int = 0) -> Longs:
-    plain = [key_digests.PlainRecord(at, ms, key, value) for at, (key, ms, value) in enumerate(log)]
+    plain = [PlainRecord(at, ms, key, value) for at, (key, ms, value) in enumerate(log)]
     rows = [
         [
-            *key_digests.hash_key(key, SEEDS),
+            *plain_digests.hash_key(key, SEEDS),
             *(one.offset, one.create_ms, one.value, one.count, one.set_sum, one.order),
             partition,
         ]
-        for key, one in key_digests.summarise(plain, SEEDS).items()
+        for key, one in plain_digests.summarise(plain, SEEDS).items()
     ]
     return np.array(rows, np.int64).reshape(-1, digests.FIELDS)
 
@@ -46,7 +47,7 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
     table = KeyTable()
     table.add(rows_of(a))
     compared = compare(table, rows_of(b), history=history)
-    names = {key_digests.hash_key(key, SEEDS): key for key, _, _ in [*a, *b]}
+    names = {plain_digests.hash_key(key, SEEDS): key for key, _, _ in [*a, *b]}
     found = {}
     for row in compared.found.tolist():
         at = rules.A_AT if row[rules.A_AT + digests.COUNT] else rules.B_AT

@@ -1,6 +1,6 @@
-"""Plain Python of what `kernels.digests` computes: hashes, and one summary for each key.
+"""Plain Python of what the kernels of an audit compute: hashes, and one summary for each key.
 
-Slow, and for tests and explanations. Words are signed 64-bit numbers, as in kernels.
+Words are signed 64-bit numbers, as in kernels.
 """
 
 import struct
@@ -44,11 +44,6 @@ def siphash_1_3(data: bytes, seed: Sequence[int]) -> int:
 def hash_key(key: bytes, seeds: Sequence[int]) -> tuple[int, int]:
     """The two words that stand for a key."""
     return halves(siphash(_SEED.pack(seeds[0], seeds[1]), key))
-
-
-def words_of(seeds: Sequence[int]) -> list[int]:
-    """The seeds, and the words that are added to values, as `kernels.value_hash` takes them."""
-    return [*seeds, *_added_words(seeds[2], seeds[3])]
 
 
 @lru_cache(maxsize=8)
