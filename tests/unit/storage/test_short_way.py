@@ -1,4 +1,4 @@
-"""The short ways of an append leave the files, and say what, the long one does."""
+"""A batch alone, in a buffer of its own or with those of other logs: the same files and answers."""
 
 import gc
 from collections.abc import Sequence
@@ -9,16 +9,26 @@ from enum import Enum
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.faults import Fault, FaultKind, seeded_env
+from tests.faults import START_MS, Fault, FaultKind, seeded_env
 from tests.unit.storage.logs import HOUR_MS, new_dir, new_log, path_of, put, read, reopen
 
 from tidelog.errors import OutOfOrderSequence, StorageFailure, TidelogError
-from tidelog.record.batch import build_batch
+from tidelog.record.batch import (
+    BASE_SEQUENCE_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    MAX_TIMESTAMP_AT,
+    RECORD_COUNT_AT,
+    RecordBatch,
+    build_batch,
+    build_end_marker,
+    seal,
+)
 from tidelog.record.scratch import is_free
-from tidelog.storage.appends import AppendResult
+from tidelog.storage.appends import AppendOrigin, AppendResult
 from tidelog.storage.log import Log
 from tidelog.storage.stepping import append_together
-from tidelog.types import Codec, NewRecord
+from tidelog.types import Codec, NewRecord, TimestampType
 
 CONFIGS: tuple[dict[str, str], ...] = (
     {},
@@ -32,6 +42,21 @@ CONFIGS: tuple[dict[str, str], ...] = (
     {"tidelog.append.time.granularity.ms": "1000"},
     {"message.timestamp.type": "LogAppendTime"},
     {"compression.type": "lz4"},
+)
+# Rules that a batch may break.
+STRICT: tuple[dict[str, str], ...] = (
+    {},
+    {"cleanup.policy": "compact"},
+    {"compression.type": "uncompressed"},
+    {"compression.type": "lz4"},
+    {"message.timestamp.type": "LogAppendTime"},
+    {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "1000"},
+    {"max.message.bytes": "120"},
+)
+TIMES = (-1, 0, *(START_MS + later_ms for later_ms in (-2000, -1000, 0, 1000, 2000)), 2**62)
+# Where a header's byte is changed, mostly to something that makes a difference.
+PLACES = st.sampled_from(
+    [0, 7, 8, 11, 15, 16, 17, 21, 22, 23, 26, 34, MAX_TIMESTAMP_AT + 7, 42, 50, 52, 56, 57, 60]
 )
 
 
@@ -95,7 +120,9 @@ class Side:
 
     def take(self, sent: Sent) -> None:
         self.env.clock.advance(sent.later_ms)
-        data = batch_of(sent, self.env.clock.now_ms())
+        self.give(batch_of(sent, self.env.clock.now_ms()))
+
+    def give(self, data: bytes) -> None:
         try:
             self.said.append(append(self.log, data, self.way))
         except TidelogError as error:
@@ -137,6 +164,128 @@ def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> No
         side.directory.close()
     for side in others:
         assert side.files() == long.files()
+
+
+def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
+    """All ways say and leave the same of a batch behind a good one; what they say."""
+    sides = [Side(config, way) for way in Way]
+    for side in sides:
+        put(side.log, START_MS, START_MS)
+        side.give(data)
+    long, *others = sides
+    for side in others:
+        assert side.said == long.said
+        assert side.files() == long.files()
+    return long.said[0]
+
+
+@given(
+    records=st.lists(
+        st.builds(
+            NewRecord,
+            key=st.sampled_from([None, b"", b"key"]),
+            value=st.sampled_from([None, b"", b"value" * 5]),
+            timestamp=st.sampled_from(TIMES),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    codec=st.sampled_from([Codec.NONE, Codec.GZIP, Codec.LZ4]),
+    topic=st.sampled_from(STRICT),
+    producer=st.sampled_from([(-1, -1, -1), (9, 0, 0), (9, 0, -1)]),
+    stamped=st.booleans(),
+    changes=st.lists(st.tuples(PLACES, st.integers(0, 255)), max_size=2),
+    is_sealed=st.booleans(),
+    cut=st.integers(-3, 3),
+    transactional=st.booleans(),
+)
+@settings(max_examples=300)
+def test_odd_and_damaged_batches_are_judged_alike(
+    records: list[NewRecord],
+    codec: Codec,
+    topic: dict[str, str],
+    producer: tuple[int, int, int],
+    stamped: bool,
+    changes: list[tuple[int, int]],
+    is_sealed: bool,
+    cut: int,
+    transactional: bool,
+) -> None:
+    producer_id, epoch, sequence = producer
+    batch = build_batch(
+        records,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+        timestamp_type=TimestampType(int(stamped)),
+        append_time_ms=START_MS if stamped else None,
+    )
+    for at, byte in changes:
+        batch[at] = byte
+    if is_sealed and RecordBatch(batch).size_bytes == len(batch):
+        seal(batch, 0)
+    assert_alike(topic, bytes(batch[:cut] if cut < 0 else batch + bytes(cut)))
+
+
+@pytest.mark.parametrize(
+    ("at", "new", "is_taken"),
+    [
+        (MAX_TIMESTAMP_AT, bytes(8), True),  # it is put right
+        (RECORD_COUNT_AT, b"\0\0\0\2", False),
+        (LAST_OFFSET_DELTA_AT, b"\0\0\0\1", False),
+        (BASE_SEQUENCE_AT - 10, bytes(8), False),  # a producer without a sequence
+        (0, b"\0\0\0\0\0\0\0\1", False),
+        (HEADER_SIZE, b"\x7f", False),
+    ],
+)
+def test_one_wrong_field_is_judged_alike(at: int, new: bytes, is_taken: bool) -> None:
+    data = build_batch([NewRecord(value=b"", timestamp=START_MS)])
+    data[at : at + len(new)] = new
+    seal(data, 0)
+    assert isinstance(assert_alike({}, bytes(data)), AppendResult) is is_taken
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize(("producer_id", "transactional"), [(-1, False), (9, False), (9, True)])
+def test_what_clients_send_is_taken_alike(
+    codec: Codec, producer_id: int, transactional: bool
+) -> None:
+    sequence = 0 if producer_id >= 0 else -1
+    data = build_batch(
+        [NewRecord(value=b"v" * n, timestamp=START_MS - n) for n in range(9)],
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=sequence,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    assert isinstance(assert_alike({}, bytes(data)), AppendResult)
+
+
+@pytest.mark.parametrize("topic", [*STRICT, *CONFIGS[1:]])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_records_and_markers_are_appended_as_the_batches_that_are_made_of_them(
+    topic: dict[str, str], codec: Codec
+) -> None:
+    """Also what is refused for its size, or written anew with another codec."""
+    records = [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2
+    made, sent = Side(topic, Way.LONG), Side(topic, Way.LONG)
+    sent.give(bytes(build_batch(records, codec=codec)))
+    try:
+        made.said.append(made.log.append(records, codec=codec))
+    except TidelogError as error:
+        made.said.append(f"{type(error).__name__}: {error}")
+    marker = build_end_marker(
+        commit=True, producer_id=9, producer_epoch=1, coordinator_epoch=3, timestamp=START_MS
+    )
+    sent.said.append(sent.log.append_batches(marker, origin=AppendOrigin.COORDINATOR, trusted=True))
+    made.said.append(
+        made.log.end_transaction(producer_id=9, producer_epoch=1, coordinator_epoch=3, commit=True)
+    )
+    assert made.said == sent.said
+    assert made.files() == sent.files()
 
 
 @pytest.mark.parametrize("way", [Way.SHORT, Way.BY_STEPS])
