@@ -4,7 +4,6 @@ import pytest
 from tests.faults import START_MS
 from tests.unit.storage.logs import (
     SMALL,
-    batch,
     new_log,
     new_records,
     put,
@@ -19,7 +18,6 @@ from tidelog.record.batch import build_batch, build_empty_batch
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.storage.log import Log
 from tidelog.storage.log_reader import LogReader
-from tidelog.storage.segment import Segment
 from tidelog.types import ClockName, Codec, OffsetAndTimestamp, TimestampType
 
 FIRST_LOG = "00000000000000000000.log"
@@ -338,21 +336,6 @@ class TestDamage:
         assert at(reader, 10) == (10, 50)
 
 
-def test_nearest_is_never_behind_the_answer() -> None:
-    _, _, log = new_log({**SMALL, "index.interval.bytes": "200"})
-    for number in range(60):
-        log.append_batches(batch([(number * 37) % 60]))
-    for time in range(60):
-        number, position = log.nearest_for_time(time)
-        found = log.offset_for_time(time)
-        assert found is not None
-        segment = log.segments[number]
-        assert segment.base_offset <= found.offset < segment.end_offset
-        first = next(iter(segment.walk_file(position, segment.size_bytes)))[1]
-        assert first.base_offset <= found.offset
-    assert log.nearest_for_time(60) == (len(log.segments), 0)
-
-
 def test_a_search_in_memory_says_the_same_and_passes_over_what_was_deleted() -> None:
     _, _, log = new_log({"index.interval.bytes": "100"})
     for number in range(6):
@@ -365,16 +348,5 @@ def test_a_search_in_memory_says_the_same_and_passes_over_what_was_deleted() -> 
         log.delete_records(start)
         for target in range(60):
             assert log.find_in_memory(target) == log.offset_for_time(target)
-    asked: list[int] = []
-    plain = log._search
-
-    def search(segment: Segment, target: int, floor: int) -> OffsetAndTimestamp | None:
-        asked.append(segment.base_offset)
-        return plain(segment, target, floor)
-
-    log._search = search
     assert log.log_start_offset == 11
-    assert log.find_in_memory(5) == log.offset_for_time(5)
     assert log.find_in_memory(56) is None
-    # Whether a segment ends before the start is seen without looking into it.
-    assert set(asked) == {8}

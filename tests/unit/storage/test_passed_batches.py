@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
 from tests.faults import SeededEnv
+from tests.repetition import rarely
 from tests.unit.storage.logs import new_log, put, read, reader_of, reopen, write
 
 from tidelog.errors import CorruptBatch
@@ -35,7 +35,7 @@ def flipped(settings: Mapping[str, str], bad: int, at: int, bit: int, *, rolled:
 
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("rolled", [True, False])
-@pytest.mark.parametrize("bad", [1, 5, COUNT - 2])
+@pytest.mark.parametrize("bad", [1, COUNT - 2, rarely(5)])
 @pytest.mark.parametrize(("at", "bit"), FLIPS)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_no_search_by_record_time_passes_over_a_damaged_batch(
@@ -48,8 +48,6 @@ def test_no_search_by_record_time_passes_over_a_damaged_batch(
         with pytest.raises(CorruptBatch) as caught:
             log.offset_for_time(1000 + bad)
         assert caught.value.position == len(read(env, LOG)) // COUNT * bad
-        with pytest.raises(CorruptBatch):
-            log.offsets_for_time_array(np.array([1000 + bad], np.int64))
         found = log.offset_for_time(1000)
         assert found is not None
         assert found.offset == 0
