@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.faults import Keep, SeededEnv, seeded_env
 from tests.faults import reopen as reopen_disk
+from tests.repetition import rarely
 from tests.unit.storage.logs import (
     PATH,
     SMALL,
@@ -49,8 +50,17 @@ POINTS = f"{PATH}/recovery-point-offset-checkpoint"
 SIZE = 70
 COUNT = 8
 BAD = 3
+
+
 # Bits outside of the checksum, in the header of one batch: base offset, length, magic.
-FLIPS = [(7, 0), (7, 1), (7, 2), (6, 2), (3, 0), (0, 7), (11, 3), (10, 0), (8, 7), (16, 0), (16, 6)]
+FLIPS = [
+    (7, 0),
+    (0, 7),
+    (11, 3),
+    (8, 7),
+    (16, 6),
+    *(rarely(*flip) for flip in [(7, 1), (7, 2), (6, 2), (3, 0), (10, 0), (16, 0)]),
+]
 
 
 def stopped(*, clean: bool, count: int = COUNT) -> SeededEnv:
@@ -345,7 +355,7 @@ class TestSettingDamageAside:
         assert there(log) == [*kept, COUNT]
 
     @pytest.mark.parametrize("stop", ["clean", "hard", "checkpointed"])
-    @pytest.mark.parametrize("bad", [0, BAD, COUNT - 2, COUNT - 1])
+    @pytest.mark.parametrize("bad", [BAD, COUNT - 1, rarely(0), rarely(COUNT - 2)])
     @pytest.mark.parametrize(("at", "bit"), FLIPS)
     def test_findings_of_a_refused_log_name_that_batch_alone(
         self, at: int, bit: int, bad: int, stop: str
@@ -532,7 +542,7 @@ def test_numbers_that_look_like_batches_hide_no_sound_ones(
     assert there(log) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("bit", [0, 1, 6, *map(rarely, (2, 3, 4, 5, 7))])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("bad", [0, BAD, COUNT - 1])
 def test_a_batch_whose_magic_flipped_is_never_cut(bad: int, bit: int, *, clean: bool) -> None:

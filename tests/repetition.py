@@ -1,0 +1,9 @@
+"""Cases that say much the same as others: they run in the sweep alone."""
+
+import pytest
+from _pytest.mark import ParameterSet
+
+
+def rarely(*values: object) -> ParameterSet:
+    """A case of a parametrized test that only the sweep runs."""
+    return pytest.param(*values, marks=pytest.mark.slow)
