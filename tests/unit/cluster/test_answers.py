@@ -1,22 +1,19 @@
 """Questions to a cluster that is not ready yet: asked again, within one time-out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
+from confluent_kafka import admin as library
 
-from tidelog.cluster import codes, offsets
-from tidelog.cluster.client import Client
+from tidelog.cluster import codes
+from tidelog.cluster.connection import connect
 from tidelog.env import ManualClock
 from tidelog.errors import ClusterFailure
-from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+from tidelog.types import OffsetAndTimestamp, TopicPartition
 
 PLACE = TopicPartition("t", 0)
 FOUND = OffsetAndTimestamp(7, 1000, 3)
@@ -48,44 +45,43 @@ class Admin:
         self._clock.advance(int(seconds * 1000))
 
 
-class FakeClient(Client):
-    """A client whose admin client is `told`."""
-
-    def __init__(self, clock: ManualClock, told: Admin) -> None:
-        super().__init__("nowhere:1", {}, timeout_s=TIMEOUT_S, clock=clock)
-        self._told = told
-
-    def admin(self) -> "AdminClient":
-        return cast("AdminClient", self._told)
+LookUp = Callable[[Admin], OffsetAndTimestamp | None]
 
 
-def look_up(*told: int) -> tuple[Admin, OffsetAndTimestamp]:
-    clock = ManualClock()
-    admin = Admin(clock, *told)
-    client = FakeClient(clock, admin)
-    found = offsets.lookup(client, {PLACE: offsets.EARLIEST}, IsolationLevel.READ_UNCOMMITTED)
-    return admin, found[PLACE]
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def look_up(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LookUp:
+    """Looks a time up at a cluster that the client library answers for in this way."""
+
+    def ask(admin: Admin) -> OffsetAndTimestamp | None:
+        monkeypatch.setattr(library, "AdminClient", lambda *_, **__: admin)
+        cluster = connect("nowhere:1", timeout_s=TIMEOUT_S, clock=clock)
+        return cluster.offsets_for_times({PLACE: 1000})[PLACE]
+
+    return ask
 
 
 @pytest.mark.parametrize("code", sorted(codes.LEADER_COMES))
-def test_a_lookup_waits_for_the_leader(code: int) -> None:
-    admin, found = look_up(code, code, 0)
-    assert found == FOUND
+def test_a_lookup_waits_for_the_leader(code: int, clock: ManualClock, look_up: LookUp) -> None:
+    admin = Admin(clock, code, code, 0)
+    assert look_up(admin) == FOUND
     assert admin.asked == 3
 
 
-def test_a_leader_that_never_comes_is_an_error_after_one_time_out() -> None:
-    clock = ManualClock()
-    admin = Admin(clock, codes.NOT_LEADER_OR_FOLLOWER)
+def test_a_leader_that_never_comes_is_an_error_after_one_time_out(
+    clock: ManualClock, look_up: LookUp
+) -> None:
     began_ms = clock.monotonic_ms()
     with pytest.raises(ClusterFailure, match="NOT_LEADER") as failure:
-        offsets.lookup(
-            FakeClient(clock, admin), {PLACE: offsets.LATEST}, IsolationLevel.READ_UNCOMMITTED
-        )
+        look_up(Admin(clock, codes.NOT_LEADER_OR_FOLLOWER))
     assert failure.value.error_code == codes.NOT_LEADER_OR_FOLLOWER
     assert clock.monotonic_ms() - began_ms == TIMEOUT_S * 1000
 
 
-def test_what_waiting_does_not_mend_is_told_at_once() -> None:
+def test_what_waiting_does_not_mend_is_told_at_once(clock: ManualClock, look_up: LookUp) -> None:
     with pytest.raises(ClusterFailure, match="UNKNOWN_TOPIC_OR_PART"):
-        look_up(codes.UNKNOWN_TOPIC_OR_PARTITION, 0)
+        look_up(Admin(clock, codes.UNKNOWN_TOPIC_OR_PARTITION, 0))

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import confluent_kafka
 import pytest
 
 from tidelog.cluster.appends import Hear, Row, Sender
-from tidelog.cluster.client import Client
+from tidelog.cluster.connection import Cluster, connect
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
 from tidelog.types import Codec
@@ -67,15 +68,15 @@ class FakeProducer:
         return len(self.waiting)
 
 
-class FakeClient(Client):
-    """Hands out one producer."""
+@dataclass(slots=True)
+class Library:
+    """The client library, which has one producer."""
 
-    def __init__(self, producer: FakeProducer) -> None:
-        super().__init__("nowhere:9092", {}, timeout_s=1, clock=ManualClock(0))
-        self.fake = producer
-        self.given: list[Mapping[str, object]] = []
+    fake: FakeProducer
+    cluster: Cluster
+    given: list[Mapping[str, object]] = field(default_factory=list)
 
-    def producer(self, settings: Mapping[str, object]) -> FakeProducer:  # type: ignore[override]
+    def make(self, settings: Mapping[str, object], **_: object) -> FakeProducer:
         self.given.append(settings)
         return self.fake
 
@@ -85,18 +86,21 @@ def row(partition: int, time_ms: int = 7) -> Row:
 
 
 @pytest.fixture
-def client() -> FakeClient:
-    return FakeClient(FakeProducer({0: [4, 5, 9], 1: [7]}))
+def client(monkeypatch: pytest.MonkeyPatch) -> Library:
+    cluster = connect("nowhere:9092", timeout_s=1, clock=ManualClock(0))
+    found = Library(FakeProducer({0: [4, 5, 9], 1: [7]}), cluster)
+    monkeypatch.setattr(confluent_kafka, "Producer", found.make)
+    return found
 
 
 @pytest.fixture
-def sender(client: FakeClient) -> Iterator[Sender]:
-    found = Sender(client, "lz4")
+def sender(client: Library) -> Iterator[Sender]:
+    found = Sender(client.cluster, "lz4")
     yield found
     found.close()
 
 
-def test_the_answer_has_first_and_last_offset(sender: Sender, client: FakeClient) -> None:
+def test_the_answer_has_first_and_last_offset(sender: Sender, client: Library) -> None:
     answer = sender.send("flights", [row(0), row(1), row(0), row(0)], None).result(10)
     assert {n: (a.base_offset, a.last_offset) for n, a in answer.items()} == {0: (4, 9), 1: (7, 7)}
     assert {a.append_time_ms for a in answer.values()} == {-1}
@@ -104,28 +108,28 @@ def test_the_answer_has_first_and_last_offset(sender: Sender, client: FakeClient
     assert client.given[0]["enable.idempotence"] is True
 
 
-def test_stamps_of_brokers_are_append_times(sender: Sender, client: FakeClient) -> None:
+def test_stamps_of_brokers_are_append_times(sender: Sender, client: Library) -> None:
     client.fake.kind = 2
     (answer,) = sender.send("flights", [row(1)], Codec.NONE).result(10).values()
     assert (answer.append_time_ms, answer.log_append_time_ms) == (5, 5)
     assert client.given[0]["compression.type"] == "none"
 
 
-def test_a_delivery_without_an_offset_is_no_proof(sender: Sender, client: FakeClient) -> None:
+def test_a_delivery_without_an_offset_is_no_proof(sender: Sender, client: Library) -> None:
     client.fake.offsets[0][1] = None
     with pytest.raises(ClusterFailure, match="did not say where") as caught:
         sender.send("flights", [row(0), row(0), row(0)], None).result(10)
     assert caught.value.__notes__ == ["2 records of the call are in the log all the same"]
 
 
-def test_a_refused_record_ends_the_call(sender: Sender, client: FakeClient) -> None:
+def test_a_refused_record_ends_the_call(sender: Sender, client: Library) -> None:
     sent = sender.send("flights", [row(0), row(0, time_ms=0), row(0)], None)
     with pytest.raises(InvalidTimestamp, match="flights-0"):
         sent.result(10)
     assert client.fake.offsets[0] == [5, 9]
 
 
-def test_room_is_waited_for(sender: Sender, client: FakeClient) -> None:
+def test_room_is_waited_for(sender: Sender, client: Library) -> None:
     client.fake.room = 1
     answer = sender.send("flights", [row(0), row(0), row(0)], None).result(10)
     assert answer[0].last_offset == 9
@@ -146,8 +150,8 @@ def test_rows_that_fail_to_come_leave_no_call_behind(sender: Sender) -> None:
     assert answer[1].base_offset == 7
 
 
-def test_nothing_is_sent_when_closed(client: FakeClient) -> None:
-    sender = Sender(client, "none")
+def test_nothing_is_sent_when_closed(client: Library) -> None:
+    sender = Sender(client.cluster, "none")
     sender.send("flights", [row(1)], None)
     sender.close()
     sender.close()

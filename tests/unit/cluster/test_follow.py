@@ -1,7 +1,7 @@
 """A standby of a leader in memory: what is copied, resumed, cut, refused; promotion."""
 
 import pytest
-from tests.faults import SeededEnv, seeded_env
+from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.cluster.follow import Follower, FollowOptions
@@ -12,6 +12,7 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.group_offsets import GroupOffset, read_group_offsets
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log_reader import LogReader
 from tidelog.types import ClockName, Codec, NewRecord, TopicPartition
 
 STANDBY = "/standby"
@@ -34,11 +35,16 @@ def opened(env: SeededEnv) -> LogDir:
     return LogDir.open(STANDBY, env=env, options=LogDirOptions(writable=True))
 
 
+def seen(env: SeededEnv) -> LogDir:
+    """The standby's directory as a process that only reads sees it."""
+    return LogDir.open(STANDBY, env=env)
+
+
 def log_bytes(log: Log) -> bytes:
     return b"".join(bytes(b.view) for part in log.slices() for _, b in part.batches())
 
 
-def values(log: Log) -> list[bytes | None]:
+def values(log: LogReader) -> list[bytes | None]:
     return [record.value for record in log.records()]
 
 
@@ -93,10 +99,11 @@ class TestCopy:
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
         leader.put(b"a")
-        follower = follow(leader, env)
-        follower.catch_up()
-        follower._directory.abandon()
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            killed = reopen(env.files.crash(Keep.EVERYTHING))
         leader.put(b"b")
+        env = seeded_env(3, files=killed)
         copy_all(leader, env)
         with opened(env) as directory:
             assert values(directory.log("t", 0)) == [b"a", b"b"]
@@ -188,13 +195,13 @@ class TestTopics:
                 *(TopicPartition("t", n) for n in range(3)),
                 *[TopicPartition("u", 0)],
             ]
-            here = follower._directory.topic("t")
+            here = seen(env).topic("t")
             assert here.given["segment.bytes"] == "4000000"
             assert here.given["retention.ms"] == "5000"
             assert values(follower.copies[TopicPartition("t", 2)].log) == [b"x"]
             leader.directory.alter_config("t", {"segment.bytes": None})
             follower.sync()
-            assert "segment.bytes" not in follower._directory.topic("t").given
+            assert "segment.bytes" not in seen(env).topic("t").given
 
     def test_only_what_was_chosen(self, leader: FakeLeader, env: SeededEnv) -> None:
         for name in ("flights", "flights-old", "other"):
@@ -225,7 +232,7 @@ class TestTopics:
             follower.sync()
             assert [name.topic for name in follower.copies] == ["u"]
             assert any("stays" in note for note in follower.notes)
-            assert values(follower._directory.log("t", 0)) == [b"a"]
+            assert values(seen(env).reader("t", 0)) == [b"a"]
 
     @pytest.mark.parametrize("versions", [{}, {9: 7, 1: 12, 10: 3}])
     def test_group_offsets(
@@ -247,7 +254,7 @@ class TestTopics:
         leader.groups_error = 14
         with follow(leader, env) as follower:
             follower.catch_up()
-            assert values(follower._directory.log("t", 0)) == [b"a"]
+            assert values(seen(env).reader("t", 0)) == [b"a"]
             assert read_group_offsets(env.files, STANDBY) is None
             leader.groups_error = 0
             follower.sync()

@@ -160,11 +160,10 @@ class TestPromote:
     ) -> None:
         follower.copies[P0].high_watermark = 99  # as if the leader had shown more
         asked = threads.submit(ask, path, lambda holder: holder.ask("promote", {"needs_all": True}))
-        control = follower._control
-        assert control is not None
-        while not control.wait(60):  # first its connection comes, then what it asks
-            pass
-        follower.answer()
+        patience = Patience()
+        while not asked.done():
+            patience.check()
+            follower.answer()
         with pytest.raises(InvalidRequest, match="1 of 1 partitions have not all"):
             asked.result(60)
         assert not follower.is_promoted

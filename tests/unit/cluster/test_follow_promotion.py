@@ -59,7 +59,7 @@ class TestPromotion:
         leader.put(b"a")
         for _ in range(3):
             leader.restart()
-            leader.log()._note_epoch()
+            leader.log().begin_epoch()
         led = leader.log().leader_epoch
         assert led == 3
         copy_all(leader, env)

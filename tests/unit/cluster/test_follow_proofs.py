@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
 from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
-from tests.unit.cluster.test_follow import STANDBY, follow, log_bytes, values
+from tests.unit.cluster.test_follow import STANDBY, follow, log_bytes, seen, values
 
 from tidelog.cluster.follow import Follower, FollowOptions
 from tidelog.cluster.follow_leader import FetchLimits
@@ -358,7 +358,7 @@ class TestSettings:
             for _ in range(4):
                 follower.round()
                 env.clock.advance(31_000)
-            assert follower._directory.topic("t").given["retention.ms"] == "-1"
+            assert seen(env).topic("t").given["retention.ms"] == "-1"
             assert len(values(follower.copies[P0].log)) == 20
             assert any("says nothing of the retention" in note for note in follower.notes)
 
@@ -369,7 +369,7 @@ class TestSettings:
         with follow(leader, env) as follower:
             follower.catch_up()
             assert "says nothing of the retention" in str(follower.problems[P0])
-            assert list(follower._directory.topics()) == []
+            assert list(seen(env).topics()) == []
             be_honest(leader)
             follower.sync()
             follower.catch_up()
@@ -399,7 +399,7 @@ class TestTopicsAndGroups:
             follower.sync()
             follower.catch_up()
             assert ("error 29" if code else "has it no more") in str(follower.problems[P0])
-            assert len(values(follower._directory.log("t", 0))) == 20
+            assert len(values(seen(env).reader("t", 0))) == 20
             be_honest(leader)
             follower.sync()
             follower.catch_up()

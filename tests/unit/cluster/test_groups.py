@@ -1,22 +1,18 @@
 """Groups of a cluster whose coordinators are not there yet, or refuse."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import admin as library
 
-from tidelog.cluster import codes, groups
-from tidelog.cluster.client import Client
+from tidelog.cluster import codes
+from tidelog.cluster.connection import Cluster, connect
 from tidelog.cluster.view import GroupListing
 from tidelog.env import ManualClock
 from tidelog.errors import ClusterFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from confluent_kafka.admin import AdminClient
 
 TIMEOUT_S = 10.0
 FOUND = SimpleNamespace(
@@ -46,43 +42,53 @@ class Admin:
         self._clock.advance(int(seconds * 1000))
 
 
-class FakeClient(Client):
-    """A client whose admin client is `told`."""
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
-    def __init__(self, *told: int) -> None:
-        clock = ManualClock()
-        super().__init__("nowhere:1", {}, timeout_s=TIMEOUT_S, clock=clock)
-        self.clock = clock
-        self.told = Admin(clock, *told)
 
-    def admin(self) -> "AdminClient":
-        return cast("AdminClient", self.told)
+Told = Callable[..., tuple[Cluster, Admin]]
+
+
+@pytest.fixture
+def told(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """A cluster that the client library answers for with these codes."""
+
+    def make(*codes: int) -> tuple[Cluster, Admin]:
+        admin = Admin(clock, *codes)
+        monkeypatch.setattr(library, "AdminClient", lambda *_, **__: admin)
+        return connect("nowhere:1", timeout_s=TIMEOUT_S, clock=clock), admin
+
+    return make
 
 
 @pytest.mark.parametrize("code", sorted(codes.COORDINATOR_COMES))
-def test_a_list_of_groups_waits_for_coordinators(code: int) -> None:
-    client = FakeClient(code, code, 0)
-    assert groups.listings(client) == [GroupListing("planes", "Empty", "Consumer")]
-    assert client.told.asked == 3
-    assert groups.names(client) == ["planes"]
+def test_a_list_of_groups_waits_for_coordinators(code: int, told: Told) -> None:
+    cluster, admin = told(code, code, 0)
+    assert cluster.group_listings() == [GroupListing("planes", "Empty", "Consumer")]
+    assert admin.asked == 3
+    assert cluster.groups() == ["planes"]
 
 
-def test_coordinators_that_never_come_are_an_error_after_one_time_out() -> None:
-    client = FakeClient(codes.COORDINATOR_LOAD_IN_PROGRESS)
-    began_ms = client.clock.monotonic_ms()
+def test_coordinators_that_never_come_are_an_error_after_one_time_out(
+    clock: ManualClock, told: Told
+) -> None:
+    cluster, _ = told(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    began_ms = clock.monotonic_ms()
     with pytest.raises(ClusterFailure, match=r"list groups.*COORDINATOR_LOAD") as failure:
-        groups.names(client)
+        cluster.groups()
     assert failure.value.error_code == codes.COORDINATOR_LOAD_IN_PROGRESS
-    assert client.clock.monotonic_ms() - began_ms == TIMEOUT_S * 1000
+    assert clock.monotonic_ms() - began_ms == TIMEOUT_S * 1000
 
 
-def test_a_broker_that_is_not_there_is_told_at_once() -> None:
+def test_a_broker_that_is_not_there_is_told_at_once(told: Told) -> None:
+    cluster, _ = told(codes.TRANSPORT, 0)
     with pytest.raises(ClusterFailure, match=r"list groups.*_TRANSPORT"):
-        groups.names(FakeClient(codes.TRANSPORT, 0))
+        cluster.groups()
 
 
-def test_errors_are_told_also_as_the_librarys_documents_promise_them() -> None:
-    client = FakeClient(codes.TRANSPORT)
-    client.told.wrap = KafkaException
+def test_errors_are_told_also_as_the_librarys_documents_promise_them(told: Told) -> None:
+    cluster, admin = told(codes.TRANSPORT)
+    admin.wrap = KafkaException
     with pytest.raises(ClusterFailure, match=r"list groups.*_TRANSPORT"):
-        groups.names(client)
+        cluster.groups()

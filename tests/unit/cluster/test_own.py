@@ -7,14 +7,13 @@ import pytest
 from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster
 
 from tidelog.cluster import counting, lag, rewind
-from tidelog.cluster import own as own_logs
 from tidelog.cluster.lag import AgeClock, Unread
 from tidelog.cluster.own import OwnLogs, TimedRecord
 from tidelog.cluster.rewind import Target
 from tidelog.cluster.view import Committed, Count
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
-from tidelog.errors import InvalidRequest
+from tidelog.errors import CorruptBatch, InvalidRequest
 from tidelog.storage import files, zone_files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.types import ClockName, NewRecord, TopicPartition
@@ -55,21 +54,25 @@ def test_counts_by_headers_and_opens_batches_at_the_edges(tmp_path: Path) -> Non
             assert own.count(FLIGHTS_0, start, end) == Count(end - start, is_exact=True)
 
 
-def test_counts_whole_segments_by_their_zone_maps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, 10, 10, 10, step_ms=1_200_000, segment_ms="600000")
-    read: list[int] = []
-    monkeypatch.setattr(own_logs, "_count_slice", lambda part, *_: read.append(part.start_offset))
+def test_counts_whole_segments_by_their_zone_maps(tmp_path: Path) -> None:
+    """A batch in the middle of one is not looked at, so its damage is no matter."""
+    write(tmp_path, *[10] * 9, step_ms=300_000, segment_ms="600000")
     with Directory.open(str(tmp_path)) as directory:
         segments = directory.partition("flights", 0).segments
-        assert [segment.base_offset for segment in segments] == [0, 10, 20]
+        assert [segment.base_offset for segment in segments] == [0, 30, 60]
         for segment in segments:
             if isinstance(segment, ClosedSegment):
                 Path(segment.log_path).with_suffix(".zones").write_bytes(zone_files.build(segment))
-        own = OwnLogs(directory, cluster_of(directory, 0))
-        assert own.count(FLIGHTS_0, 0, 20) == Count(20, is_exact=True)
-        assert read == []
+        cluster = cluster_of(directory, 0)
+        log = Path(segments[0].log_path)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 3 + 16] = 9  # the second batch's magic
+    log.write_bytes(data)
+    with Directory.open(str(tmp_path)) as directory:
+        own = OwnLogs(directory, cluster)
+        assert own.count(FLIGHTS_0, 0, 60) == Count(60, is_exact=True)
+        with pytest.raises(CorruptBatch):
+            own.count(FLIGHTS_0, 1, 60)
 
 
 def test_counts_segments_in_part_and_the_last_one_by_headers(tmp_path: Path) -> None:

@@ -35,18 +35,21 @@ NAME = TopicPartition("t", 0)
 TIMEOUT_MS = 5_000
 
 
-def open_fetch(leader: FakeLeader, **settings: int) -> PartitionFetch:
-    topic_id = leader.directory.topic("t").topic_id
-    assert topic_id is not None
-    seams = FetchSeams(
+def seams_of(leader: FakeLeader) -> FetchSeams:
+    return FetchSeams(
         connect=leader.connect,
         clock=leader.env.clock,
         pause=lambda seconds: leader.env.clock.advance(int(seconds * 1000)),
     )
+
+
+def open_fetch(leader: FakeLeader, **settings: int) -> PartitionFetch:
+    topic_id = leader.directory.topic("t").topic_id
+    assert topic_id is not None
     return PartitionFetch(
         f"{HOST}:{PORT}",
         NAME,
-        seams,
+        seams_of(leader),
         topic_id=topic_id.hex,
         settings=FetchSettings(timeout_ms=TIMEOUT_MS, **settings),  # type: ignore[arg-type]
     )
@@ -198,9 +201,6 @@ def test_a_cut_batch_is_no_progress(leader: FakeLeader) -> None:
 
 
 def test_the_first_server_that_answers(leader: FakeLeader) -> None:
-    fetch = open_fetch(leader)
-    seams = fetch._seams
-
     def connect(host: str, port: int) -> object:
         if host != HOST:
             raise ConnectionRefusedError(host)
@@ -209,7 +209,7 @@ def test_the_first_server_that_answers(leader: FakeLeader) -> None:
     several = PartitionFetch(
         f"[::1]:1,{HOST}:{PORT}",
         NAME,
-        replace(seams, connect=connect),  # type: ignore[arg-type]
+        replace(seams_of(leader), connect=connect),  # type: ignore[arg-type]
     )
     assert len(values(list(several.parts(0, 30)), 0, 30)) == 30
 

@@ -6,7 +6,6 @@ import pytest
 from tests.unit.cluster.fake_leader import FakeLeader, leader_of_twelve
 from tests.unit.cluster.test_fetched_records import NAME, open_fetch, told
 
-from tidelog.cluster import told_times
 from tidelog.cluster.fetched_records import fetched_records
 from tidelog.cluster.told_times import ToldTimes
 from tidelog.protocol.messages import FETCH
@@ -100,10 +99,8 @@ def test_records_that_are_gone_have_no_known_time(leader: FakeLeader) -> None:
     assert times.time_of(NAME, record(6)) == 5_000
 
 
-def test_only_so_many_partitions_have_a_connection(
-    leader: FakeLeader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(told_times, "_OPEN_MAX", 2)
+def test_only_so_many_partitions_have_a_connection(leader: FakeLeader) -> None:
+    """Of 33 the one that was asked longest ago loses it."""
     told(leader, 0, 5_000)
     opened: list[int] = []
 
@@ -112,9 +109,9 @@ def test_only_so_many_partitions_have_a_connection(
         return open_fetch(leader)
 
     times = open_times(leader, open_one)
-    for number in (0, 1, 0, 2, 0, 1):
+    for number in (*range(32), 0, 32, 0, 1):
         assert times.time_of(TopicPartition("t", number), record(0)) == 5_000
-    assert opened == [0, 1, 2, 1]
+    assert opened == [*range(33), 1]
     times.close()
 
 
