@@ -1,13 +1,18 @@
 """The cache of compiled kernels: shared, damaged, stale or impossible, a kernel still runs."""
 
 import importlib.util
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numba
 import pytest
 
-from tidelog.record.kernels import compiler
+import tidelog
+from tidelog.record import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,15 +73,33 @@ def test_the_second_process_loads_what_the_first_compiled(source: Path, cache: P
     assert not list(source.parent.rglob("*.nbi"))
 
 
-def test_another_state_of_the_package_is_not_loaded(
-    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+ASKED = """
+import some_kernels
+found = some_kernels.double(3), some_kernels.double.stats
+print(found[0], sum(found[1].cache_hits.values()), sum(found[1].cache_misses.values()))
+"""
+
+
+def test_another_state_of_the_package_is_not_loaded(source: Path, tmp_path: Path) -> None:
     """Helpers are compiled in, so a changed helper must not meet an old kernel."""
-    Process(source).double(3)
-    monkeypatch.setattr(compiler, "_FINGERPRINT", "after an upgrade")
-    upgraded = Process(source)
-    assert upgraded.double(3) == 6
-    assert upgraded.hits_and_misses() == (0, 1)
+    package = Path(tidelog.__file__).parent
+    installed = tmp_path / "installed"
+    shutil.copytree(package, installed / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    where = {
+        "PYTHONPATH": os.pathsep.join((str(installed), str(source.parent))),
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+    }
+
+    def ask() -> str:
+        """Its answer, and how often compiled code was loaded, and made."""
+        command = (sys.executable, "-c", ASKED)
+        return subprocess.check_output(command, text=True, env=os.environ | where).strip()
+
+    assert [ask(), ask()] == ["6 0 1", "6 1 0"]
+    changed = Path(kernels.__file__).relative_to(package.parent)
+    with (installed / changed).open("a") as file:
+        file.write("# an upgrade\n")
+    assert ask() == "6 0 1"
 
 
 @pytest.mark.parametrize("suffix", ["*.nbi", "*.nbc"])

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.constants import interpret, set_constant
 from tests.contracts.kernel_logs import damaged_logs, logs
 
 from tidelog.errors import CorruptData, UnsupportedCompression
-from tidelog.record.kernels import key_samples
-from tidelog.storage.compaction.generations import kernel_sampling
 from tidelog.storage.compaction.generations.kernel_sampling import sample_with_kernels
 from tidelog.storage.compaction.generations.sampled import LogFile, Sampled
 from tidelog.storage.compaction.generations.samples import KeySamples
 from tidelog.storage.compaction.generations.sampling import sample_plain
 
 SEED = bytes(range(16))
+GENERATIONS = "tidelog.storage.compaction.generations"
 shifts = st.integers(0, 2)
 
 
@@ -68,7 +68,7 @@ def test_kernels_sample_what_the_plain_path_samples(data: bytes, shift: int) -> 
 def test_interpreted_kernels_sample_the_same(data: bytes, shift: int) -> None:
     expected = _plain(data, shift)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_sampling, "sample_keys", key_samples.sample_keys.py_func)
+        interpret(patch, "sample_keys", inside=GENERATIONS)
         assert _kernels(data, shift) == expected
 
 
@@ -84,5 +84,5 @@ def test_damage_is_an_error_or_nothing(data: bytes) -> None:
 def test_small_chunks_find_the_same(data: bytes, chunk_bytes: int) -> None:
     expected = _kernels(data, 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_sampling, "CHUNK_BYTES", chunk_bytes)
+        set_constant(patch, "CHUNK_BYTES", chunk_bytes, inside=GENERATIONS)
         assert _kernels(data, 0) == expected

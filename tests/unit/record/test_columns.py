@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from tests.constants import set_constant
 
 from tidelog.errors import (
     CorruptBatch,
@@ -16,9 +17,8 @@ from tidelog.errors import (
     UnsupportedCompression,
 )
 from tidelog.record.batch import ATTRIBUTES_AT, HEADER_SIZE, build_batch, seal
-from tidelog.record.columns import ALL_COLUMNS, COLUMN_TYPES, DecodeStats, decode, schema, source
+from tidelog.record.columns import ALL_COLUMNS, COLUMN_TYPES, DecodeStats, decode, schema
 from tidelog.record.kernels import layout
-from tidelog.record.kernels.crc_words import HAS_INSTRUCTION
 from tidelog.record.kernels.memory import Longs
 from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, Header, NewRecord, TimestampType
@@ -62,7 +62,8 @@ def test_a_bad_checksum_is_met_alike_however_sums_are_made(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool, bad: int, offset_start: int
 ) -> None:
     """Batches opened or not, in a group opened whole or not, by the kernel or without it."""
-    monkeypatch.setattr(source, "HAS_INSTRUCTION", has_instruction and HAS_INSTRUCTION)
+    if not has_instruction:
+        set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns")
     batches = [batch_of(2, base_offset=2 * number) for number in range(5)]
     batches[bad][-1] ^= 1
     stats, found = DecodeStats(), []

@@ -7,7 +7,6 @@ import uuid
 import numpy as np
 import pytest
 
-from tidelog.scan import times
 from tidelog.scan.split import Piece
 from tidelog.scan.times import AppendRuns
 from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimes
@@ -73,17 +72,13 @@ def test_a_sound_file(seed: int, rows: int) -> None:
         assert by_offset(data, piece) == plainly(found, piece)
 
 
-def test_every_bit_that_flips_ends_what_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bit_that_flips_ends_what_is_believed() -> None:
     data = some_times(3, 4).encode()
     for bit in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        quick = by_offset(bytes(damaged), PIECE)
-        with monkeypatch.context() as patch:
-            patch.setattr(times, "sound_rows", lambda *_: None)
-            assert by_offset(bytes(damaged), PIECE) == quick
         expected, _ = AppendTimes.decode(bytes(damaged), BASE, TOPIC, open_end=True)
-        assert quick == plainly(expected, PIECE)
+        assert by_offset(bytes(damaged), PIECE) == plainly(expected, PIECE)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.constants import set_constant
 from tests.unit.scan.logs import (
     SPAN_MS,
     T0,
@@ -202,7 +203,7 @@ def test_mapped_and_copied_pieces_read_equal(
 ) -> None:
     for root in roots:
         copied = scan.to_table(scan.plan(root), COLUMNS)
-        monkeypatch.setattr("tidelog.scan.ranges.MAP_BYTES_MIN", 0)
+        set_constant(monkeypatch, "MAP_BYTES_MIN", 0, inside="tidelog.scan")
         assert scan.to_table(scan.plan(root), COLUMNS) == copied
         monkeypatch.undo()
 

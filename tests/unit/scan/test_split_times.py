@@ -1,4 +1,4 @@
-"""Splits counted one by one and joined give what `latency` and `lateness` give, to the number."""
+"""Splits counted one by one and joined give what plain sums over the records give."""
 
 import json
 import random
@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.constants import interpret, set_constant
 from tests.unit.scan.logs import TOPIC, make_log_dir
 
-from tidelog.record.kernels import lateness as kernels
-from tidelog.record.kernels import plain
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
-from tidelog.scan import plan, split_times
-from tidelog.scan.latency import latency
-from tidelog.scan.lateness import DELAYS_MS, lateness
+from tidelog.scan import plan
+from tidelog.scan.lateness import DELAYS_MS
 from tidelog.scan.split_json import decode_split, encode_split
 from tidelog.scan.split_times import (
     Late,
@@ -26,6 +24,7 @@ from tidelog.scan.split_times import (
 )
 from tidelog.scan.times_codec import decode_late, decode_times, encode_late, encode_times
 from tidelog.storage.latency import HOUR_MS, LatencyByHour, LatencyHistogram, bucket_of
+from tidelog.storage.log_dir import LogDir
 from tidelog.types import INT64_MAX, INT64_MIN
 
 DELAYS = (0, 1_000, 100_000, 400_000)
@@ -66,21 +65,36 @@ def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, L
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("split_bytes", "kept"), [(400, 2048), (3000, 2), (1 << 20, 2048)])
-def test_splits_together_are_what_one_pass_finds(
+def test_splits_together_are_what_the_records_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, split_bytes: int, kept: int
 ) -> None:
-    monkeypatch.setattr(split_times, "HEAD_RECORDS", kept)
+    set_constant(monkeypatch, "HEAD_RECORDS", kept, inside="tidelog.scan")
     path = str(tmp_path)
     make_log_dir(path, seed, steps=50)
     by_append, by_create, late, records, heads = joined(path, split_bytes)
-    expected = latency(path, TOPIC)[TOPIC]
-    assert by_append == expected.by_hour
-    assert by_create.total() == expected.total
-    assert records == expected.total.count + expected.without
-    expected_late = lateness(path, TOPIC, delays_ms=DELAYS)[TOPIC]
-    assert late.histogram == expected_late.late
-    assert late.lost == expected_late.lost
+    assert (by_append, by_create, late, records) == plainly(path, partitions=2)
     assert heads or split_bytes > 400  # these logs go back in time a lot
+
+
+def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, Late, int]:
+    """As `joined`, record by record."""
+    by_append, by_create = LatencyByHour(), LatencyByHour()
+    late, count = Late(lost=dict.fromkeys(DELAYS, 0)), 0
+    for partition in range(partitions):
+        with LogDir.open(path) as log_dir:
+            reader = log_dir.reader(TOPIC, partition)
+            append, create = [], []
+            for record in reader.records():
+                append_ms = reader.append_time_of(record.offset)
+                append.append(-1 if append_ms is None else append_ms)
+                create.append(-1 if record.create_timestamp is None else record.create_timestamp)
+        mine = sums(append, create)
+        by_append.merge(mine[0])
+        by_create.merge(mine[1])
+        late.histogram.merge(mine[2].histogram)
+        late.lost = {delay: late.lost[delay] + mine[2].lost[delay] for delay in DELAYS}
+        count += len(create)
+    return by_append, by_create, late, count
 
 
 def test_nothing_is_counted_again_where_times_ascend() -> None:
@@ -96,7 +110,7 @@ def test_a_head_that_is_longer_than_what_was_kept_is_read_again(
     split = next(iter(plan(str(tmp_path), TOPIC, split_bytes=1 << 20)))
     whole = reduce_split(split, DELAYS)
     assert whole.recount(INT64_MAX, whole.marks[0].end_offset) is not None
-    monkeypatch.setattr(split_times, "HEAD_RECORDS", 1)
+    set_constant(monkeypatch, "HEAD_RECORDS", 1, inside="tidelog.scan")
     found = reduce_split(split, DELAYS)
     assert (found.late, found.by_append, found.largest_ms) == (
         whole.late,
@@ -118,7 +132,7 @@ class TestKernel:
         self, monkeypatch: pytest.MonkeyPatch, interpreted: bool, hours: int
     ) -> None:
         if interpreted:
-            monkeypatch.setattr(kernels, "count_times", plain(kernels.count_times))
+            interpret(monkeypatch, "count_times", inside="tidelog.record.kernels")
         draw = random.Random(hours)
         times = [1_360_342_800_000 + draw.randrange(hours * HOUR_MS) for _ in range(1500)]
         create = [draw.choice((t, t, -1, t - 3)) for t in times]

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.constants import set_constant
 
 from tidelog.env import Env
-from tidelog.scan import zone_ranges
 from tidelog.storage import files
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.log_dir import LogDir
@@ -22,7 +22,7 @@ SMALL = Limits(zone_bytes=1, block_rows=2)
 def gaps_up_to(size: int) -> Iterator[None]:
     """Plan with this as the largest gap that is read over."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zone_ranges, "GAP_BYTES", size)
+        set_constant(patch, "GAP_BYTES", size, inside="tidelog.scan")
         yield
 
 
