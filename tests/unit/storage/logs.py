@@ -137,10 +137,17 @@ class CountingFile:
 
 @dataclass
 class WatchedFileSystem:
-    """A file system that notes what is opened, mapped and read, and can call back before it."""
+    """A file system that notes what is opened, mapped and read, and can call back before it.
+
+    Attributes:
+        before_open: Called with the path of what is to be opened.
+        before_change: Called with what becomes durable or gets a name: "rename" and the new path,
+            or "sync_dir" and the directory.
+    """
 
     inner: FileSystem
     before_open: Callable[[str], None] | None = None
+    before_change: Callable[[str, str], None] | None = None
     opened: list[str] = field(default_factory=list)
     mapped: list[str] = field(default_factory=list)
     read_bytes: dict[str, int] = field(default_factory=dict)
@@ -179,9 +186,13 @@ class WatchedFileSystem:
         self.inner.remove_dir(path)
 
     def rename(self, source: str, target: str) -> None:
+        if self.before_change is not None:
+            self.before_change("rename", target)
         self.inner.rename(source, target)
 
     def sync_dir(self, path: str) -> None:
+        if self.before_change is not None:
+            self.before_change("sync_dir", path)
         self.inner.sync_dir(path)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:

@@ -1,14 +1,16 @@
-"""Checks of indexes by arrays say what the checks entry by entry say."""
+"""Checks of indexes find what breaks a rule, by arrays where numpy is loaded and without it."""
 
 import struct
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
 
-import numpy as np  # loaded, so that checks go by arrays
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex
-from tidelog.storage import index_arrays
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
 
@@ -16,12 +18,14 @@ LOG_SIZE = 30
 small = st.integers(-2, 32)
 edges = st.sampled_from((-(2**31), 2**31 - 1))
 times = small | st.sampled_from((-(2**63), 2**63 - 1))
+Row = tuple[int, int]
 
 
-def by_entries(index: OffsetIndex | TimeIndex) -> bool:
-    """What the plain check says."""
+def is_sound(index: OffsetIndex | TimeIndex, *, by_arrays: bool) -> bool:
+    """What the check says; it goes by arrays where numpy is loaded, and never loads it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_arrays, "are_loaded", lambda: False)
+        if not by_arrays:
+            patch.delitem(sys.modules, "numpy")
         try:
             if isinstance(index, OffsetIndex):
                 index.check(LOG_SIZE, allow_tail=True)
@@ -32,23 +36,35 @@ def by_entries(index: OffsetIndex | TimeIndex) -> bool:
     return True
 
 
+def rises(rows: Sequence[Row]) -> bool:
+    return all(one[0] < next_[0] and one[1] < next_[1] for one, next_ in pairwise(rows))
+
+
+@pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(small | edges, small | edges), max_size=4), st.booleans())
-def test_offset_indexes(entries: list[tuple[int, int]], is_sorted: bool) -> None:
+def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
+    """Offsets and positions rise from 0 on, and positions lie in the log."""
     rows = sorted(entries) if is_sorted else entries
     index = OffsetIndex(100, data=b"".join(struct.pack(">ii", *row) for row in rows))
-    assert index_arrays.are_offsets_sound(index.encoded, LOG_SIZE) == by_entries(index)
+    rows = list(struct.iter_unpack(">ii", index.encoded))  # without zeros at the end
+    in_range = all(offset >= 0 and 0 <= position < LOG_SIZE for offset, position in rows)
+    assert is_sound(index, by_arrays=by_arrays) == (in_range and rises(rows))
 
 
+@pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(times, small | edges), max_size=4), st.booleans())
-def test_time_indexes(entries: list[tuple[int, int]], is_sorted: bool) -> None:
+def test_time_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
+    """Times rise from 0 on, and offsets don't fall."""
     rows = sorted(entries) if is_sorted else entries
     index = TimeIndex(100, data=b"".join(struct.pack(">qi", *row) for row in rows))
-    assert index_arrays.are_times_sound(index.encoded) == by_entries(index)
+    rows = list(struct.iter_unpack(">qi", index.encoded))  # without zeros at the end
+    in_range = all(time >= 0 and offset >= 0 for time, offset in rows)
+    follows = all(one[0] < next_[0] and one[1] <= next_[1] for one, next_ in pairwise(rows))
+    assert is_sound(index, by_arrays=by_arrays) == (in_range and follows)
 
 
 def test_an_index_that_is_not_sound_is_still_named_by_its_entry() -> None:
-    assert index_arrays.are_loaded()
-    assert np.frombuffer(b"", np.uint8).size == 0
+    assert np.frombuffer(b"", np.uint8).size == 0  # loaded, so that checks go by arrays
     data = bytes.fromhex("00000031 00000010 00000032 00000010")
     with pytest.raises(CorruptIndex) as caught:
         OffsetIndex(100, data=data).check(LOG_SIZE)

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Sequence
 
 import pytest
+from tests.constants import set_constant
 from tests.unit.storage.appending import (
     HOUR,
     NOW,
@@ -28,7 +29,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.record.compression import compress
-from tidelog.record.legacy import LegacyBatch, build_legacy_message, build_legacy_set
+from tidelog.record.legacy import build_legacy_message, build_legacy_set
 from tidelog.storage.append_rules import SINGLE_MESSAGES_MAX
 from tidelog.storage.kernel_sets import KernelPasses
 from tidelog.storage.set_check import SetPasses
@@ -233,31 +234,10 @@ def test_time_errors_count_though_only_others_are_listed() -> None:
         take(sent, {"cleanup.policy": "compact"})
 
 
-@pytest.mark.parametrize("given", [{}, {"compression.type": "lz4"}, APPEND_TIME])
-@pytest.mark.parametrize("magic", [0, 1])
-def test_with_kernels_no_message_in_a_wrapper_is_looked_at_one_by_one(
-    magic: int, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count, views, make = 1000, list[int](), LegacyBatch.__init__
-    inner = message(3, magic) * count
-
-    def watched(self: LegacyBatch, buffer: Buffer, at: int = 0, **more: int | None) -> None:
-        views.append(at)
-        make(self, buffer, at, **more)
-
-    monkeypatch.setattr(LegacyBatch, "__init__", watched)
-    result = take(wrapper(inner, magic, offset=3), given)
-    assert result.record_count == count
-    assert (len(views) > count) is (CHOSEN[0] is None)
-    if CHOSEN[0] is not None:
-        assert len(views) < 10
-
-
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_single_messages_are_bounded(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SINGLE_MESSAGES_MAX >= 10_000  # what librdkafka sends at most, unless told
-    monkeypatch.setattr("tidelog.storage.append_rules.SINGLE_MESSAGES_MAX", 5)
-    monkeypatch.setattr("tidelog.storage.validator.SINGLE_MESSAGES_MAX", 5)
+    set_constant(monkeypatch, "SINGLE_MESSAGES_MAX", 5, inside="tidelog.storage")
     for count in (5, 6):
         sent = message() * count if codec is Codec.NONE else wrapper(message() * count)
         given = {"compression.type": "uncompressed"}

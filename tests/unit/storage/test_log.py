@@ -1,6 +1,7 @@
 """One partition open for writing: offsets, rolls, indexes, times, rules, failures."""
 
 import pytest
+from tests.constants import set_constant
 from tests.faults import START_MS, Fault, FaultKind
 from tests.unit.storage.logs import (
     DAY_MS,
@@ -28,7 +29,6 @@ from tidelog.errors import (
     StorageFailure,
 )
 from tidelog.record.batch import build_batch
-from tidelog.storage import grouping
 from tidelog.storage.log import Log
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
@@ -72,7 +72,7 @@ class TestOffsets:
     def test_records_that_nobody_would_decompress_again_are_refused(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(grouping, "APPEND_DECOMPRESSION_LIMIT", 1000)
+        set_constant(monkeypatch, "APPEND_DECOMPRESSION_LIMIT", 1000, inside="tidelog.storage")
         _, _, log = new_log()
         for count, size, batch_bytes in ((1, 1000, 1), (20, 60, 2000)):
             records = [NewRecord(value=b"x" * size)] * count

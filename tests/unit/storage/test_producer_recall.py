@@ -3,24 +3,36 @@
 import errno
 
 import pytest
-from tests.faults import START_MS, DamageFileSystem, Fault, FaultKind, SeededEnv
-from tests.unit.storage.logs import SMALL, batch, new_log, reader_of, reopen
+from tests.faults import START_MS, Fault, FaultKind, SeededEnv
+from tests.unit.storage.logs import SMALL, batch, new_log, reader_of, reopen, watched
 from tests.unit.storage.tiers.tiered import Tiered
 
-from tidelog.env import File
 from tidelog.errors import OutOfOrderSequence, StorageFailure
-from tidelog.storage import producer_recall
+from tidelog.record.batch import build_batch
 from tidelog.storage.log import Log
+from tidelog.storage.producer_recall import RECALL_BYTES
 from tidelog.types import NewRecord
 
 DAY_MS = 86_400_000
 IN_FLIGHT = 5
+LARGE = {"max.message.bytes": "10000000", "index.interval.bytes": "0"}
+# More than what is looked through for batches that were in flight.
+FAR = bytes(RECALL_BYTES + 100_000)
 
 
-def sent(count: int, *, producer_id: int = 5, first_ms: int = START_MS) -> list[bytes]:
+def sent(
+    count: int, *, producer_id: int = 5, first_ms: int = START_MS, value: bytes = b"v"
+) -> list[bytes]:
     """Batches of one record each, numbered from 0 on."""
     return [
-        bytes(batch([first_ms + n], producer_id=producer_id, producer_epoch=0, base_sequence=n))
+        bytes(
+            build_batch(
+                [NewRecord(value=value, timestamp=first_ms + n)],
+                producer_id=producer_id,
+                producer_epoch=0 if producer_id >= 0 else -1,
+                base_sequence=n if producer_id >= 0 else -1,
+            )
+        )
         for n in range(count)
     ]
 
@@ -30,33 +42,26 @@ def put_all(log: Log, batches: list[bytes]) -> list[bool]:
     return [log.append_batches(bytearray(each)).is_duplicate for each in batches]
 
 
-def with_five(config: dict[str, str] | None = None) -> tuple[SeededEnv, list[bytes]]:
+def with_five(*, value: bytes = b"v") -> tuple[SeededEnv, list[bytes]]:
     """A log that was closed behind five batches."""
-    env, directory, log = new_log(config)
-    batches = sent(IN_FLIGHT)
+    env, directory, log = new_log(LARGE)
+    batches = sent(IN_FLIGHT, value=value)
     put_all(log, batches)
     directory.close()
     return env, batches
 
 
-def test_the_window_ends_at_the_snapshot_whatever_was_appended_since(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(producer_recall, "RECALL_BYTES", 4_000)
-    env, batches = with_five({"index.interval.bytes": "0"})
+def test_the_window_ends_at_the_snapshot_whatever_was_appended_since() -> None:
+    env, batches = with_five()
     directory, log = reopen(env)
-    put_all(log, sent(100, producer_id=6))
-    assert log.active.size_bytes > 4_000 + len(batches[0]) * IN_FLIGHT
+    put_all(log, sent(2, producer_id=6, value=FAR))
     directory.abandon()
     _, log = reopen(env)
     assert put_all(log, batches) == [True] * IN_FLIGHT
 
 
-def test_what_lies_before_the_window_is_known_by_the_last_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    env, batches = with_five({"index.interval.bytes": "0"})
-    monkeypatch.setattr(producer_recall, "RECALL_BYTES", len(batches[0]) - 1)
+def test_what_lies_before_the_window_is_known_by_the_last_batch() -> None:
+    env, batches = with_five(value=FAR)
     _, log = reopen(env)
     with pytest.raises(OutOfOrderSequence):
         put_all(log, batches)
@@ -75,54 +80,54 @@ def test_batches_of_other_epochs_and_producers_stay_apart() -> None:
     assert log.producer_states().producers == {5: before[5], 6: before[6]}
 
 
-def refused_openings() -> tuple[int, int]:
-    """How many reads an opening makes, and how many of them must not fail."""
-    env, _ = with_five()
-    before = env.files.reads.calls
-    directory, _ = reopen(env)
-    count = env.files.reads.calls - before
-    directory.close()
-    refused = 0
-    for nth in range(count):
-        env, _ = with_five()
-        env.files.reads.fault = Fault(env.files.reads.calls + nth, FaultKind.EIO)
-        try:
-            reopen(env)
-        except StorageFailure:
-            refused += 1
-    return count, refused
+def test_no_read_of_the_window_keeps_a_partition_from_opening() -> None:
+    """One read after another fails: the partition opens, and the last batch is known, or it can't.
+
+    It can't as often as where there are no batches of producers to look for.
+    """
+
+    def closed(producer_id: int) -> SeededEnv:
+        env, directory, log = new_log(LARGE)
+        put_all(log, sent(IN_FLIGHT, producer_id=producer_id))
+        directory.close()
+        return env
+
+    def refused(producer_id: int) -> int:
+        env = closed(producer_id)
+        before = env.files.reads.calls
+        directory, _ = reopen(env)
+        count, failed = env.files.reads.calls - before, 0
+        directory.close()
+        for nth in range(count):
+            env = closed(producer_id)
+            env.files.reads.fault = Fault(env.files.reads.calls + nth, FaultKind.EIO)
+            try:
+                _, log = reopen(env)
+            except StorageFailure:
+                failed += 1
+            else:
+                known = log.producer_states().producers
+                assert [len(each.batches) for each in known.values()] == [1]
+        return failed
+
+    assert refused(5) == refused(-1)
 
 
-def test_no_read_of_the_window_keeps_a_partition_from_opening(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    count, refused = refused_openings()
-    monkeypatch.setattr(producer_recall, "RECALL_BYTES", 0)
-    count_without, refused_without = refused_openings()
-    assert count > count_without
-    assert refused == refused_without
-
-
-def test_append_times_that_fail_to_be_read_make_nobody_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_append_times_that_fail_to_be_read_make_nobody_silent() -> None:
     env, directory, log = new_log()
     put_all(log, sent(1))
     log.roll()
     log.append([NewRecord(value=b"v")])
     directory.close()
     env.clock.advance(2 * DAY_MS)
-    name, open_file = f"{0:020}.appendtime", type(env.files).open
 
-    def refuse(
-        disk: DamageFileSystem, path: str, *, write: bool = False, create: bool = False
-    ) -> File:
-        if path.endswith(name):
+    def refuse(path: str) -> None:
+        if path.endswith(f"{0:020}.appendtime"):
             raise OSError(errno.EIO, "refused", path)
-        return open_file(disk, path, write=write, create=create)
 
-    monkeypatch.setattr(type(env.files), "open", refuse)
-    _, log = reopen(env)
+    surroundings, disk = watched(env)
+    disk.before_open = refuse
+    _, log = reopen(surroundings)
     assert 5 in log.producer_states().producers
 
 

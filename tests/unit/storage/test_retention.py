@@ -1,10 +1,10 @@
 """Retention: three passes from the oldest segment on, each ending at the first that stays."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 
-from tidelog.config import RetentionClock
+from tidelog.config import RetentionClock, TopicConfig
 from tidelog.storage.retention import (
     RetentionRule,
     SegmentFacts,
@@ -17,12 +17,9 @@ from tidelog.storage.retention import (
 NOW = 1_000_000
 
 
-@dataclass(frozen=True)
-class Config:
-    retention_ms: int = -1
-    retention_bytes: int = -1
-    cleanup_policy: tuple[str, ...] = ("delete",)
-    tidelog_retention_clock: RetentionClock = RetentionClock.RECORD
+CONFIG = TopicConfig(
+    retention_ms=-1, retention_bytes=-1, tidelog_retention_clock=RetentionClock.RECORD
+)
 
 
 def segment(base: int, size: int = 100, timestamp: int = NOW, mtime: int = 0) -> SegmentFacts:
@@ -32,7 +29,7 @@ def segment(base: int, size: int = 100, timestamp: int = NOW, mtime: int = 0) ->
 
 def plan(
     segments: list[SegmentFacts],
-    config: Config,
+    config: TopicConfig,
     *,
     log_start: int = 0,
     log_end: int = 40,
@@ -54,8 +51,8 @@ FOUR = [segment(0), segment(10), segment(20), segment(30)]
 
 
 def test_without_limits_nothing_goes() -> None:
-    assert plan(FOUR, Config()) == []
-    assert plan([], Config(retention_ms=0, retention_bytes=0)) == []
+    assert plan(FOUR, CONFIG) == []
+    assert plan([], replace(CONFIG, retention_ms=0, retention_bytes=0)) == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,7 @@ def test_segments_below_the_log_start_go_but_never_the_active_one(
     log_start: int, expected: list[int]
 ) -> None:
     for policy in (("delete",), ("compact",), ()):
-        config = Config(cleanup_policy=policy)
+        config = replace(CONFIG, cleanup_policy=policy)
         found = plan(FOUR, config, log_start=log_start)
         assert found == [(base, RetentionRule.LOG_START) for base in expected]
 
@@ -86,13 +83,13 @@ def test_segments_below_the_log_start_go_but_never_the_active_one(
     ],
 )
 def test_by_size_the_log_stays_at_or_above_the_limit(limit: int, expected: list[int]) -> None:
-    found = plan(FOUR, Config(retention_bytes=limit))
+    found = plan(FOUR, replace(CONFIG, retention_bytes=limit))
     assert found == [(base, RetentionRule.SIZE) for base in expected]
 
 
 def test_by_size_a_large_segment_keeps_smaller_ones_behind_it() -> None:
     segments = [segment(0, 300), segment(10, 10), segment(20, 10)]
-    assert plan(segments, Config(retention_bytes=30), log_end=30) == []
+    assert plan(segments, replace(CONFIG, retention_bytes=30), log_end=30) == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +104,7 @@ def test_by_time_the_difference_must_be_above_the_limit(
         segment(20, timestamp=NOW - 1),
         segment(30, timestamp=NOW),
     ]
-    found = plan(segments, Config(retention_ms=retention_ms))
+    found = plan(segments, replace(CONFIG, retention_ms=retention_ms))
     assert found == [(base, RetentionRule.TIME) for base in expected]
 
 
@@ -119,7 +116,7 @@ def test_a_future_timestamp_keeps_all_segments_behind_it() -> None:
         segment(20, timestamp=0),
         segment(30, timestamp=0),
     ]
-    assert plan(segments, Config(retention_ms=5)) == [(0, RetentionRule.TIME)]
+    assert plan(segments, replace(CONFIG, retention_ms=5)) == [(0, RetentionRule.TIME)]
 
 
 def test_the_modification_time_counts_only_without_timestamps() -> None:
@@ -130,12 +127,12 @@ def test_the_modification_time_counts_only_without_timestamps() -> None:
     ]
     counted = [counted_time(each.times(), RetentionClock.RECORD).ms for each in segments]
     assert counted == [NOW - 100, 0, NOW]
-    found = plan(segments, Config(retention_ms=50), log_end=30)
+    found = plan(segments, replace(CONFIG, retention_ms=50), log_end=30)
     assert [base for base, _ in found] == [0, 10]
 
 
 def test_nothing_at_or_beyond_the_high_watermark_goes() -> None:
-    config = Config(retention_bytes=0, retention_ms=0)
+    config = replace(CONFIG, retention_bytes=0, retention_ms=0)
     old = [segment(base, timestamp=0) for base in (0, 10, 20, 30)]
     assert [base for base, _ in plan(old, config, high_watermark=19)] == [0]
     assert [base for base, _ in plan(old, config, high_watermark=20)] == [0, 10]
@@ -145,7 +142,12 @@ def test_nothing_at_or_beyond_the_high_watermark_goes() -> None:
 def test_an_idle_topic_becomes_empty_by_time() -> None:
     old = [segment(0, timestamp=0), segment(10, timestamp=0)]
     found = plan_retention(
-        old, config=Config(retention_ms=1), log_start=0, log_end=20, high_watermark=20, now_ms=NOW
+        old,
+        config=replace(CONFIG, retention_ms=1),
+        log_start=0,
+        log_end=20,
+        high_watermark=20,
+        now_ms=NOW,
     )
     assert [deletion.base_offset for deletion in found] == [0, 10]
     assert deletes_all(old, found)
@@ -155,7 +157,7 @@ def test_an_idle_topic_becomes_empty_by_time() -> None:
 
 def test_an_empty_active_segment_never_goes() -> None:
     segments = [segment(0, timestamp=0), segment(10, size=0, timestamp=-1)]
-    config = Config(retention_ms=1, retention_bytes=0)
+    config = replace(CONFIG, retention_ms=1, retention_bytes=0)
     assert [base for base, _ in plan(segments, config, log_end=10)] == [0]
 
 
@@ -164,13 +166,13 @@ def test_size_counts_what_the_first_pass_leaves_and_time_what_size_leaves() -> N
         segment(base, timestamp=NOW - age)
         for base, age in zip((0, 10, 20, 30), (9, 9, 9, 0), strict=True)
     ]
-    found = plan(segments, Config(retention_bytes=250, retention_ms=5), log_start=10)
+    found = plan(segments, replace(CONFIG, retention_bytes=250, retention_ms=5), log_start=10)
     assert found == [
         (0, RetentionRule.LOG_START),
         (10, RetentionRule.TIME),
         (20, RetentionRule.TIME),
     ]
-    found = plan(segments, Config(retention_bytes=200, retention_ms=5), log_start=10)
+    found = plan(segments, replace(CONFIG, retention_bytes=200, retention_ms=5), log_start=10)
     assert found == [
         (0, RetentionRule.LOG_START),
         (10, RetentionRule.SIZE),
@@ -179,5 +181,5 @@ def test_size_counts_what_the_first_pass_leaves_and_time_what_size_leaves() -> N
 
 
 def test_compacted_topics_that_also_delete_run_all_passes() -> None:
-    config = Config(retention_bytes=0, cleanup_policy=("delete", "compact"))
+    config = replace(CONFIG, retention_bytes=0, cleanup_policy=("delete", "compact"))
     assert len(plan(FOUR, config)) == 4

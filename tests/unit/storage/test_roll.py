@@ -1,7 +1,7 @@
 """When an append begins a new segment."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from tests.faults import START_MS
@@ -11,14 +11,7 @@ from tidelog.config.topic import TopicConfig
 from tidelog.storage.roll import RollFacts, RollReason, draw_jitter_ms, should_roll
 from tidelog.types import INT32_MAX
 
-
-@dataclass(frozen=True)
-class Config:
-    segment_size_limit: int = 1000
-    segment_ms: int = 500
-    roll_ms: int = 500
-    segment_jitter_ms: int = 0
-
+CONFIG = TopicConfig(internal_segment_bytes=1000, segment_ms=500)
 
 FACTS = RollFacts(
     base_offset=100,
@@ -36,7 +29,7 @@ FACTS = RollFacts(
 
 
 def test_a_segment_with_room_takes_the_append() -> None:
-    assert should_roll(FACTS, Config()) is None
+    assert should_roll(FACTS, CONFIG) is None
 
 
 @pytest.mark.parametrize(
@@ -59,26 +52,34 @@ def test_a_segment_with_room_takes_the_append() -> None:
     ],
 )
 def test_reasons(facts: RollFacts, reason: RollReason | None) -> None:
-    assert should_roll(facts, Config()) == reason
+    assert should_roll(facts, CONFIG) == reason
 
 
 def test_an_empty_segment_rolls_for_an_append_that_is_too_large() -> None:
     facts = replace(FACTS, size_bytes=0, append_bytes=1001)
-    assert should_roll(facts, Config()) is RollReason.SIZE
+    assert should_roll(facts, CONFIG) is RollReason.SIZE
 
 
 def test_jitter_stays_below_both_limits() -> None:
     source = random.Random(5)
-    assert draw_jitter_ms(Config(), source) == 0
-    drawn = {draw_jitter_ms(Config(segment_jitter_ms=10, segment_ms=4), source) for _ in range(99)}
-    assert drawn == {0, 1, 2, 3}
-    assert max(draw_jitter_ms(Config(segment_jitter_ms=3), source) for _ in range(99)) == 2
+    assert draw_jitter_ms(CONFIG, source) == 0
+    near = replace(CONFIG, segment_jitter_ms=10, segment_ms=4)
+    assert {draw_jitter_ms(near, source) for _ in range(99)} == {0, 1, 2, 3}
+    wide = replace(CONFIG, segment_jitter_ms=3)
+    assert max(draw_jitter_ms(wide, source) for _ in range(99)) == 2
 
 
-def spans_of(config: dict[str, str], count: int = 3_000) -> list[int]:
-    """Record time from the first to the last record of each finished segment, a ms apart."""
+def spans_of(
+    config: dict[str, str], count: int = 3_000, *, is_configured: bool = False
+) -> list[int]:
+    """Record time from the first to the last record of each finished segment, a ms apart.
+
+    With `is_configured` the settings are applied anew before each record.
+    """
     env, _, log = new_log({"segment.ms": "100", **config})
     for n in range(count):
+        if is_configured:
+            log.configure(log.context.config)
         put(log, START_MS + n)
     assert env.clock.now_ms() == START_MS, "wall time has no part in it"
     closed = log.segments[:-1]
@@ -96,11 +97,8 @@ def test_jitter_takes_a_part_off_each_segment_anew() -> None:
 
 
 def test_a_changed_setting_draws_no_new_jitter_for_the_active_segment() -> None:
-    _, _, log = new_log({"segment.ms": "100", "segment.jitter.ms": "99"})
-    drawn = log._jitter_ms
-    for _ in range(20):
-        log.configure(log.context.config)
-        assert log._jitter_ms == drawn
+    config = {"segment.jitter.ms": "99"}
+    assert spans_of(config, 500, is_configured=True) == spans_of(config, 500)
 
 
 def test_without_timestamps_the_wall_clock_since_the_segment_was_opened_counts() -> None:

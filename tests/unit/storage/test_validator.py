@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+from tests.constants import set_constant
 from tests.unit.storage.appending import (
     HOUR,
     NOW,
@@ -31,7 +32,6 @@ from tidelog.record.batch import (
 )
 from tidelog.record.coding import write_varint
 from tidelog.record.legacy import build_legacy_set
-from tidelog.storage import validator
 from tidelog.storage.body_check import BodyFacts, check_body, walk_body
 from tidelog.storage.validator import (
     AppendOrigin,
@@ -180,9 +180,9 @@ def test_records_that_no_reader_would_open_again_are_not_compressed(
     """A plain batch has no such limit; one that is compressed may not have more than a client's."""
     sent = build_batch(records())
     size = len(sent) - 61
-    monkeypatch.setattr(validator, "APPEND_DECOMPRESSION_LIMIT", size)
+    set_constant(monkeypatch, "APPEND_DECOMPRESSION_LIMIT", size, inside="tidelog.storage")
     validate(sent, {"compression.type": "lz4"})
-    monkeypatch.setattr(validator, "APPEND_DECOMPRESSION_LIMIT", size - 1)
+    set_constant(monkeypatch, "APPEND_DECOMPRESSION_LIMIT", size - 1, inside="tidelog.storage")
     validate(sent)
     with pytest.raises(MessageTooLarge, match=f"{size} bytes of records to compress"):
         validate(sent, {"compression.type": "lz4"})

@@ -1,6 +1,7 @@
 """Zone maps beside a log: written where a segment is finished, and held against the log."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -59,6 +60,12 @@ def first_of(env: Env) -> tuple[ClosedSegment, LogDir]:
     return closed(opened.reader(TOPIC, 0).segments)[0], opened
 
 
+def without_numba(patch: pytest.MonkeyPatch) -> None:
+    """As on a machine where it is not installed."""
+    find = importlib.util.find_spec
+    patch.setattr(importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
+
+
 class TestWriting:
     def test_a_roll_leaves_the_map_of_what_it_has_finished(self) -> None:
         env = two_segments()
@@ -95,7 +102,7 @@ class TestWriting:
     def test_without_kernels_a_large_segment_waits_for_who_asks(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(zone_files, "has_kernels", lambda: False)
+        without_numba(monkeypatch)
         env, directory, log = new_log()
         put(log, 1, value=b"x" * 100_000)
         log.roll()

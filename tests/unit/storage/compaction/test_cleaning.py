@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from tests.constants import set_constant
 from tests.faults.seeded import SeededEnv
 from tests.unit.storage.compaction.segments import (
     NOW_MS,
@@ -30,7 +31,6 @@ from tidelog.record.record import Record
 from tidelog.record.views import walk
 from tidelog.storage import files
 from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.compaction import batch_writing, cleaned_files
 from tidelog.storage.compaction.cleaning import clean
 from tidelog.storage.compaction.job import Cleaned, CleaningJob, Group
 from tidelog.storage.index_files import IndexBuilder
@@ -39,6 +39,7 @@ from tidelog.storage.zones import ZoneMap
 from tidelog.types import Codec, NewRecord
 
 CLEANED = files.CLEANED_SUFFIX
+COMPACTION = "tidelog.storage.compaction"
 
 
 def cleaned_records(env: SeededEnv, base: int = 0) -> list[Record]:
@@ -67,18 +68,19 @@ def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
     log.marker(4, commit=True)
     env = new_env()
     (source,) = write_log(env, log, [])
-    clean(make_job([source]), env)
+    job = make_job([source])
+    clean(job, env)
     grown = read(env, 0, ".log.cleaned")
     assert len(grown) > source.size_bytes
     assert all(batch.delete_horizon_ms == NOW_MS + 100 for batch in views([grown]))
-    monkeypatch.setattr(cleaned_files, "INT32_MAX", source.size_bytes)
-    cleaned = clean(make_job([source]), env)
+    set_constant(monkeypatch, "INT32_MAX", source.size_bytes, inside=COMPACTION)
+    cleaned = clean(job, env)
     assert read(env, 0, ".log.cleaned") == read(env, 0, ".log")
     (found,) = cleaned.groups
     assert (found.records_after, found.tombstones_after, found.markers_after) == (61, 60, 1)
     # Where records go there is room again: for all of it, or for what comes first.
-    monkeypatch.setattr(cleaned_files, "INT32_MAX", len(grown))
-    clean(make_job([source]), env)
+    set_constant(monkeypatch, "INT32_MAX", len(grown), inside=COMPACTION)
+    clean(job, env)
     assert read(env, 0, ".log.cleaned") == grown
 
 
@@ -356,7 +358,7 @@ def test_a_body_that_no_reader_would_open_is_written_plain(
     log.data([record(8, None)], codec=Codec.LZ4)
     (source,) = write_log(env, log, [])
     longest = body_bytes(log.batches[1])
-    monkeypatch.setattr(batch_writing, "DEFAULT_DECOMPRESSION_LIMIT", longest)
+    set_constant(monkeypatch, "DEFAULT_DECOMPRESSION_LIMIT", longest, inside=COMPACTION)
     clean(make_job([source]), env)
     plain, packed = walk(read(env, 0, ".log.cleaned"))
     assert (plain.codec, packed.codec) == (Codec.NONE, Codec.LZ4)

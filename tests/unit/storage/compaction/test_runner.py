@@ -10,18 +10,17 @@ from random import SystemRandom
 import pytest
 from tests.faults import SeededEnv, seeded_env
 from tests.plain_cleaner import PlainWorker
+from tests.unit.storage.logs import watched
+from tests.unit.storage.tiers.tiered import Tiered
 
 from tidelog.env import Env
 from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
-from tidelog.record.key_hash import SEED_SIZE
-from tidelog.storage import commits
+from tidelog.storage import commits, files
 from tidelog.storage.attach import ensure_finished
-from tidelog.storage.compacting import CleanedSwap
 from tidelog.storage.compaction.eligibility import DueReason
-from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleaningJob
 from tidelog.storage.compaction.process import InProcess, Pace
 from tidelog.storage.compaction.runner import CleanerOptions, clean_partition, look
-from tidelog.storage.compaction.swap import _Place
 from tidelog.storage.compaction_history import HISTORY_FILE
 from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir, LogDirOptions
@@ -60,7 +59,7 @@ class SeedRecorder:
         return PlainWorker(self.env).clean(job)
 
 
-def open_dir(env: SeededEnv, **config: str) -> LogDir:
+def open_dir(env: Env, **config: str) -> LogDir:
     log_dir = LogDir.open(ROOT, env=env, options=LogDirOptions(create=True))
     if "t" not in log_dir.topics():
         settings = {name.replace("_", "."): value for name, value in config.items()}
@@ -175,20 +174,40 @@ def test_what_is_appended_meanwhile_is_no_matter() -> None:
         assert keys(log) == [(2, b"a"), (3, b"z")]
 
 
-def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def meddling(env: SeededEnv, moment: str, work: Callable[[], None]) -> Env:
+    """The same surroundings, where something is done once while a segment is swapped in.
+
+    Args:
+        env: With the disk.
+        moment: "staged", when the first new file is about to be made ready, or "published", when
+            the swap is visible and carried out next.
+        work: What is done.
+    """
+    surroundings, disk = watched(env)
+    done: list[str] = []
+
+    def look(operation: str, path: str) -> None:
+        is_staged = operation == "rename" and path.endswith(files.SWAP_SUFFIX)
+        is_published = (operation, path) == ("sync_dir", ROOT) and bool(
+            commits.find_commits(env.files, ROOT)
+        )
+        if not done and (is_staged if moment == "staged" else is_published):
+            done.append(path)
+            work()
+
+    disk.before_change = look
+    return surroundings
+
+
+def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic() -> None:
     env = seeded_env(1)
     looked: list[int] = []
-    take_cleaned = Log.take_cleaned
 
-    def look_meanwhile(log: Log, swap: CleanedSwap) -> None:
+    def look_meanwhile() -> None:
         looked.append(len(commits.find_commits(env.files, ROOT)))
         ensure_finished(log_dir)
-        take_cleaned(log, swap)
 
-    monkeypatch.setattr(Log, "take_cleaned", look_meanwhile)
-    with open_dir(env) as log_dir:
+    with open_dir(meddling(env, "published", look_meanwhile)) as log_dir:
         append(env, log_dir.log("t", 0), b"a", b"a")
         clean_partition(log_dir, NAME, PlainWorker(env), DUE)
         assert looked == [1]
@@ -196,27 +215,20 @@ def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic(
         assert keys(log_dir.log("t", 0)) == [(1, b"a")]
 
 
-@pytest.mark.parametrize("moment", ["stage", "take_cleaned"])
-def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(
-    monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+@pytest.mark.parametrize("moment", ["staged", "published"])
+def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(moment: str) -> None:
     """Two would move the same files, and the record of one be left."""
     env = seeded_env(1)
-    owner: type = _Place if moment == "stage" else Log
-    step: Callable[..., object] = getattr(owner, moment)
 
-    def fail_meanwhile(*given: object) -> object:
+    def fail_meanwhile() -> None:
         log_dir.log("t", 0).fail_adoption("no disk")
         with pytest.raises(StorageFailure, match="carried out yet"):
             log_dir.reopen("t", 0)
-        return step(*given)
 
-    with open_dir(env) as log_dir:
+    with open_dir(meddling(env, moment, fail_meanwhile)) as log_dir:
         append(env, log_dir.log("t", 0), b"a", b"a")
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, moment, fail_meanwhile)
-            with pytest.raises(StorageFailure):
-                clean_partition(log_dir, NAME, PlainWorker(env), DUE)
+        with pytest.raises(StorageFailure):
+            clean_partition(log_dir, NAME, PlainWorker(env), DUE)
         log = log_dir.reopen("t", 0)
         ensure_finished(log_dir)
         assert keys(log) == [(1, b"a")]
@@ -349,14 +361,12 @@ def test_a_hard_stop_behind_a_swap_takes_no_gap_for_a_loss(by_us: bool) -> None:
 
 
 def test_a_partition_with_a_tier_is_left_alone() -> None:
-    env = seeded_env(1)
-    with open_dir(env) as log_dir:
-        log = log_dir.log("t", 0)
-        append(env, log, b"a")
-        log._tier = object()  # type: ignore[assignment] # any will do
-        with pytest.raises(InvalidRequest, match="tier"):
-            look(log_dir, NAME)
-        log._tier = None
+    made = Tiered().start(cleanup_policy="compact")
+    made.fill(10)
+    made.log.roll()
+    made.move()
+    with pytest.raises(InvalidRequest, match="tier"):
+        look(made.directory, NAME)
 
 
 def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
