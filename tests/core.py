@@ -10,27 +10,49 @@ from typing import Final
 
 # How many cases of each test function, by folder or file; the longest name that fits counts.
 CASES: Final[Mapping[str, int]] = {
-    "tests/fault": 2,
+    "tests/contracts": 4,
+    "tests/fault": 1,
     "tests/histories": 2,
     "tests/peers": 1,
-    "tests/property": 4,
+    "tests/property": 3,
+    "tests/property/test_disposable_files.py": 1,
+    "tests/property/test_generations_model.py": 1,
     "tests/property/test_log_model.py": 2,
     "tests/server/clients": 2,
+    "tests/server/kill": 1,
     "tests/server/refused": 1,
     "tests/server/rights": 1,
     "tests/server/test_loop_lists.py": 40,
+    "tests/server/test_unreachable_leaders.py": 1,
     "tests/spark": 1,
+    "tests/unit/scan/test_wrong_offsets.py": 1,
 }
 # Tests or files that only `./run test all` runs, each with what the core has instead.
 LEFT_OUT: Final[Mapping[str, str]] = {
+    "tests/fault/test_log_crash.py::test_seeded_states": "test_seeded_states_in_full beside it",
+    "tests/fault/test_log_crash.py::test_seeded_states_of_several_partitions": (
+        "test_crash_during_recovery_of_several_partitions beside it"
+    ),
+    "tests/peers/test_back_and_forth.py": "tests/peers/test_append_times.py, test_own_directory.py",
     "tests/peers/test_demo_log.py": "tests/peers has other logs of ours that Kafka reads",
+    "tests/peers/test_share_clients.py": "tests/server/test_share_groups.py, test_share_fetch.py",
+    "tests/peers/test_stream_epochs.py": "tests/unit/spark/test_stream_batches.py",
+    "tests/server/test_loop_existing.py::test_groups": "test_members_of_a_group beside it",
+    "tests/server/test_loop_existing.py::test_quotas": "test_producers_of_a_partition beside it",
+    "tests/server/test_loop_existing.py::test_rules": "test_producers_of_a_partition beside it",
+    "tests/server/test_loop_existing.py::test_users": "test_producers_of_a_partition beside it",
+    "tests/spark/jobs/test_audit_broker.py": "tests/spark/jobs/test_audit.py",
     "tests/spark/jobs/test_bootstrap_kill.py": "tests/spark/jobs/test_bootstrap.py",
+    "tests/spark/jobs/test_descriptions.py": "tests/unit/spark/jobs",
+    "tests/spark/jobs/test_mirror_broker.py": "tests/peers/test_mirror_broker.py",
     "tests/spark/jobs/test_mirror_kill.py": "tests/unit/spark/jobs/test_mirror_crash.py",
+    "tests/spark/suite/test_connector.py": "tests/spark/suite/test_sources.py",
     "tests/spark/test_broker_kill.py": "tests/spark/test_sink_stream.py, tests/server/kill",
     "tests/spark/test_cluster.py": "the same jobs in one process",
     "tests/spark/test_connect_jobs.py": "the same jobs in a classic session",
     "tests/spark/test_executor_kill.py": "tests/unit/spark/test_broker_claims.py",
     "tests/spark/test_sink_kill.py": "tests/fault/test_sink_failures.py",
+    "tests/spark/test_stream_broker.py": "tests/spark/test_sink_stream.py, test_own_broker.py",
     "tests/spark/test_stream_kill.py": "tests/spark/test_stream.py",
 }
 

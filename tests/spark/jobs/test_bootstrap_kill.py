@@ -219,9 +219,10 @@ def check_all(data: Path) -> None:
     assert sorted(found) == [(n, T0 + n * STEP_MS) for n in range(ROWS)]
 
 
-# The first one is killed while tasks stage, while the commit makes files ready, and behind it.
+# The first kill of seed 14 comes while tasks stage; those of a sweep come later, too.
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(14, 3), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 8))]
+    ("seed", "kills"),
+    [(14, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 15))],
 )
 def test_no_row_is_lost_and_none_comes_twice(tmp_path: Path, seed: int, kills: int) -> None:
     table, data = tmp_path / "table.parquet", tmp_path / "data"
