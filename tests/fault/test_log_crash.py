@@ -1,4 +1,4 @@
-"""Power is lost at every recorded call of a log at work, and in 5,000 seeded ways; 170,000 in a sweep.
+"""Power is lost at every recorded call of a log at work, and in 5,000 ways drawn by a seed.
 
 One workload is run once; every crash of it is a state of its disk. A failure names the workload's
 seed, the crash's seed and the fate of each unsynced change, and comes back when run again.
