@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tests.peers.home import Unavailable, kafka_home
+from tests.worlds.kafka.home import Unavailable, kafka_home
 
 from bench import broker_wire as wire
 from bench.broker_cells import Cell, Series, Side, geometric_mean, largest, lines

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.server.crowds import Crowd, descriptors
 from tests.server.offsets_topic import TOPIC, group_name, last_offset, write_offsets_topic
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
 
 from bench.broker_cells import Series
 from bench.broker_pair import Brokers, at, figure

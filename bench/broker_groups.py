@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Final
 
-from tests.server.raw import RawClient
-from tests.server.transacting import GROUP_KEY, find_coordinator
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import GROUP_KEY, find_coordinator
 
 from bench.broker_cells import Series
 from bench.broker_group_load import BEAT_MS, ClassicMember, ConsumerMember, Member, Members

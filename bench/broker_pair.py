@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
-from tests.kafka_oracle import Oracle
-from tests.peers.home import KafkaHome
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 from bench import broker_wire as wire
 from bench.broker_cells import Cell, Side

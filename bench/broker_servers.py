@@ -16,9 +16,9 @@ from typing import Final, Protocol
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker, free_port
-from tests.peers.home import KafkaHome
+from tests.worlds.kafka.broker import Broker, free_port
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 from bench import broker_wire as wire
 from bench.broker_load import Address, ask

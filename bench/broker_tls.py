@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.server.certificates import Authority
+from tests.worlds.brokers.certificates import Authority
 
 from bench import broker_wire as wire
 from bench.broker_cells import Cell, Series, lines

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Producer as RealProducer
-from tests.server.raw import RawClient
-from tests.server.transacting import Transacting
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import Transacting
 
 from bench.broker_cells import Series, lines
 from bench.broker_load import Address

@@ -24,9 +24,9 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import Unavailable, kafka_home
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import Unavailable, kafka_home
+from tests.worlds.kafka.oracle import Oracle
 
 from bench.broker_pair import figure
 from bench.broker_servers import KAFKA_JVM, KAFKA_SETTINGS, cpu_s, scratch

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import core
-from tests.peers.home import Unavailable, kafka_home
+from tests.worlds.kafka.home import Unavailable, kafka_home
 
 # Deadlines are off: two shared cores make any of them flaky; pytest-timeout ends what hangs.
 settings.register_profile(

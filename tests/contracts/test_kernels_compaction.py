@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import batches
 from tests.contracts.kernel_runs import Guarded, Number, frozen, run_guarded
+from tests.worlds.records.kernel_logs import batches
 
 from tidelog.record.kernels import key_map, key_window, layout, rewrite
 from tidelog.record.kernels.checksums import NO_SHIFTS, shifts

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import batches, damaged_logs, in_sequence
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
+from tests.worlds.records.kernel_logs import batches, damaged_logs, in_sequence
 
 from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.builder import build_batch

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import times
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
+from tests.worlds.records.kernel_logs import times
 
 from tidelog.record.kernels import plain
 from tidelog.record.kernels.encode import (

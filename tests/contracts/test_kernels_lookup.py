@@ -6,8 +6,8 @@ from struct import Struct
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import damaged_logs
 from tests.contracts.kernel_runs import frozen
+from tests.worlds.records.kernel_logs import damaged_logs
 
 from tidelog.record.batch import RecordBatch, build_batch
 from tidelog.record.kernels import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
-from tests.property.record_strategies import contents
+from tests.worlds.records.strategies import contents
 
 from tidelog.errors import CorruptData
 from tidelog.record.kernels import plain

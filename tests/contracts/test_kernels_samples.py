@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.constants import interpret, set_constant
-from tests.contracts.kernel_logs import damaged_logs, logs
+from tests.worlds.records.kernel_logs import damaged_logs, logs
 
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.storage.compaction.generations.kernel_sampling import sample_with_kernels

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import batches, times
 from tests.contracts.kernel_runs import frozen
+from tests.worlds.records.kernel_logs import batches, times
 
 from tidelog.errors import CorruptRecord
 from tidelog.record.header import HEADER_SIZE

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import batches, damaged_logs, times
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
+from tests.worlds.records.kernel_logs import batches, damaged_logs, times
 
 from tidelog.record.coding import crc32c
 from tidelog.record.kernels import layout, plain, scan_batches

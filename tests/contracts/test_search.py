@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import seeded_env
-from tests.unit.storage.logs import new_dir, new_records, path_of, read, reader_of, write
+from tests.worlds.directories.logs import new_dir, new_records, path_of, read, reader_of, write
 
 from tidelog.env import Env
 from tidelog.errors import CorruptData

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, SeededEnv, reopen, seeded_env
-from tests.plain_cleaner import PlainWorker
+from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.env import Env
 from tidelog.errors import StorageFailure, TidelogError

@@ -21,7 +21,7 @@ from tests.faults import (
     reopen,
     seeded_env,
 )
-from tests.older_files import write_security
+from tests.worlds.directories.older_files import write_security
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.server import metadata_log

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.histories.broker_lives import Lives
 from tests.histories.history import History, Place
-from tests.waiting import Patience
+from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import FIND_COORDINATOR
 from tidelog.protocol.messages.groups import FindCoordinatorRequest

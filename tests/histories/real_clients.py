@@ -10,7 +10,7 @@ from tests.histories.history import History, Outcome, Place, Poll, Transaction, 
 from tests.histories.processes import Names
 from tests.histories.progress import Progress
 from tests.histories.transactors import QUICK_MS, QUICKLY, Confluent, Failed, Transactor
-from tests.waiting import Patience
+from tests.worlds.waiting import Patience
 
 POLL_S: Final = 0.05
 # A fetch that finds nothing: each waiting consumer asks its broker ten times a second.

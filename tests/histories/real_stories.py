@@ -19,11 +19,11 @@ from tests.histories.readers import all_in, committed_in, fetch_request
 from tests.histories.real_clients import RealReader, RealWriter
 from tests.histories.real_members import PAIRS, Pair, RealMember
 from tests.histories.transactors import Aiokafka
-from tests.peers.broker import free_port
-from tests.server.kill.victims import Nursery, Victim
-from tests.server.raw import RawClient
-from tests.server.transacting import find_coordinator, until
-from tests.waiting import Patience
+from tests.worlds.brokers.victims import Nursery, Victim
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import find_coordinator, until
+from tests.worlds.kafka.broker import free_port
+from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import CREATE_TOPICS, FETCH, OFFSET_COMMIT, OFFSET_FETCH
 from tidelog.protocol.messages.commits import (

@@ -16,7 +16,7 @@ from tests.histories.members import ClassicMember, ConsumerMember
 from tests.histories.processes import RETRIED, SHORT_MS, Names
 from tests.histories.readers import Reader, all_in, committed_in, fetch
 from tests.histories.writers import Copier, Writer
-from tests.waiting import Patience
+from tests.worlds.waiting import Patience
 
 MEMBERS = (
     (ClassicMember, ClassicMember),

@@ -19,7 +19,7 @@ from tests.histories.members import ClassicMember
 from tests.histories.processes import Names
 from tests.histories.simulation import finish
 from tests.histories.writers import Copier, Writer
-from tests.memory_folder import memory_folder
+from tests.worlds.memory_folder import memory_folder
 
 CALLS_MAX = 200
 

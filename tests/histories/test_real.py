@@ -10,7 +10,7 @@ from tests.histories.history import Outcome
 from tests.histories.real_members import BOTH_PROTOCOLS, PAIRS, Pair
 from tests.histories.real_stories import histories
 from tests.peers.conftest import quick_path
-from tests.server.kill.victims import Nursery
+from tests.worlds.brokers.victims import Nursery
 
 __all__ = ["quick_path"]
 

@@ -10,7 +10,7 @@ from tests.histories.broker_lives import Lives
 from tests.histories.checker import Fault, check
 from tests.histories.history import History, Outcome
 from tests.histories.simulation import simulate
-from tests.memory_folder import memory_folder
+from tests.worlds.memory_folder import memory_folder
 
 # Histories that share a broker and its kills. How often one is killed goes by what it is asked, 800
 # things by each; what a start costs goes by their topics.

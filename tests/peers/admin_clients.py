@@ -26,7 +26,6 @@ from kafka import KafkaAdminClient, admin  # type: ignore[import-untyped]
 from kafka import TopicPartition as PyPlace
 from kafka import errors as py_errors
 from kafka.structs import TopicPartitionReplica  # type: ignore[import-untyped]
-from tests.kafka_oracle import Oracle
 from tests.peers.admin_table import (
     BROKER_ID,
     BROKER_KEY,
@@ -36,10 +35,11 @@ from tests.peers.admin_table import (
     SOMEONE,
     Step,
 )
-from tests.peers.rights_talk import GROUP, MADE
-from tests.server.rights.drivers import key_of
-from tests.server.rights.process_drivers import java_config
-from tests.server.secured import TIMEOUT_S
+from tests.worlds.clients.rights_drivers import key_of
+from tests.worlds.clients.rights_process_drivers import java_config
+from tests.worlds.clients.rights_talk import GROUP, MADE
+from tests.worlds.clients.secured import TIMEOUT_S
+from tests.worlds.kafka.oracle import Oracle
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

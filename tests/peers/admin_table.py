@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tests.peers.rights_talk import CLUSTER, FOR_ALL, GROUP, GROUPS, MADE, TOPIC, USERS
-from tests.peers.rights_talk import Rule as Written
-from tests.server.rights.model import EVERYBODY, Rule, Rules
+from tests.worlds.clients.rights_model import EVERYBODY, Rule, Rules
+from tests.worlds.clients.rights_talk import CLUSTER, FOR_ALL, GROUP, GROUPS, MADE, TOPIC, USERS
+from tests.worlds.clients.rights_talk import Rule as Written
 
 from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
 

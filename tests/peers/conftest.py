@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
-from tests.memory_folder import memory_folder
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.memory_folder import memory_folder
 
 __all__ = ["kafka_jars", "kafka_oracle"]
 
-pytest.register_assert_rewrite("tests.peers.compare")
+pytest.register_assert_rewrite("tests.worlds.kafka.compare")
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from confluent_kafka.admin import AdminClient
-from tests.peers.broker import Broker
 from tests.peers.group_talk import Talk, changed
+from tests.worlds.kafka.broker import Broker
 
 from tidelog.protocol.messages import (
     CONSUMER_GROUP_DESCRIBE,

@@ -9,9 +9,9 @@ from random import Random
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.clients import await_ended
-from tests.waiting import with_time
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.clients import await_ended
+from tests.worlds.waiting import with_time
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings

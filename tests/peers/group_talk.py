@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from tests.server.raw import RawClient
-from tests.waiting import until, until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import until, until_so
 
 from tidelog.protocol.messages import (
     DESCRIBE_GROUPS,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
 from tests.peers.ours import run_ours
 from tests.peers.scripts import client_script, follower_script
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
 
 from tidelog.record.views import walk
 from tidelog.types import INT64_MAX

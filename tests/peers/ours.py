@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from tests.faults.refused import cut_to_sound_prefix
-from tests.kafka_oracle import Script
+from tests.worlds.kafka.oracle import Script
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, ManualClock

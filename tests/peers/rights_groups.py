@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
-from tests.peers.rights_talk import GROUP, GROWN, TOPICS, TRANSACTION, Question
+from tests.worlds.clients.rights_talk import GROUP, GROWN, TOPICS, TRANSACTION, Question
 
 from tidelog.protocol import messages as api
 from tidelog.protocol.messages.commits import (

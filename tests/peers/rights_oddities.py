@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
-from tests.peers.rights_talk import GROUP, TRANSACTION, Question
+from tests.worlds.clients.rights_talk import GROUP, TRANSACTION, Question
 
 from tidelog.protocol import messages as api
 from tidelog.protocol.messages.altered_configs import (

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tests.peers.rights_groups import about_groups, about_transactions
 from tests.peers.rights_shares import about_shares
-from tests.peers.rights_talk import TOPICS, Question, allow, creation, everything
+from tests.worlds.clients.rights_talk import TOPICS, Question, allow, creation, everything
 
 from tidelog.protocol import messages as api
 from tidelog.protocol.messages.acls import CreateAclsRequest, DeleteAclsFilter, DeleteAclsRequest

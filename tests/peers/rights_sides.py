@@ -4,11 +4,19 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
-from tests.peers.rights_talk import PASSWORD, SUPER, USERS, Question, patiently, prepare, shared
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.rights_talk import (
+    PASSWORD,
+    SUPER,
+    USERS,
+    Question,
+    patiently,
+    prepare,
+    shared,
+)
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
 from tidelog.config.door_keys import STANDARD_AUTHORIZER

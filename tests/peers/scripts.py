@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tests.kafka_oracle import Script
-from tests.peers.samples import CODECS, LEGACY_CODECS, T0
+from tests.worlds.kafka.oracle import Script
+from tests.worlds.records.samples import CODECS, LEGACY_CODECS, T0
 
 from tidelog.record.batch import assign_offset, build_batch, build_end_marker
 from tidelog.record.legacy_builder import build_legacy_set

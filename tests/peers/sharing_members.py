@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID, uuid4
 
-from tests.server.raw import RawClient
-from tests.waiting import until
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import until
 
 from tidelog.protocol.messages import (
     CREATE_TOPICS,

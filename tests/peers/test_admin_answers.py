@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import pytest
-from tests.peers.broker import Broker
-from tests.server.raw import RawClient
-from tests.waiting import until, until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.waiting import until, until_so
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -18,7 +18,7 @@ from tests.peers.test_admin_answers import (
     showing,
     topic,
 )
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import DESCRIBE_CONFIGS, FIND_COORDINATOR, METADATA
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
-from tests.peers.samples import T0, draw_records
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import T0, draw_records
 
 from tidelog.config import TopicConfig
 from tidelog.errors import TidelogError

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
 from tests.peers.ours import OurLog, Step
-from tests.peers.samples import CODECS, T0
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import CODECS, T0
 
 from tidelog.record.batch import build_batch
 from tidelog.types import NewRecord

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.kafka_oracle import Oracle
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.spark.sink_options import read_sink_options
 from tidelog.spark.staging import TaskWriter

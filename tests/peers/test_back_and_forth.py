@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.clients import Seen, consume, produce, read_ours
-from tests.peers.home import KafkaHome
-from tests.peers.samples import T0
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import Seen, consume, produce, read_ours
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import T0
 
 from tidelog.env import Env, ManualClock
 from tidelog.storage.log_dir import LogDir, LogDirOptions

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
-from tests.peers.login_talk import NONCE, SCRAM, doors, last_message
 from tests.peers.test_login_answers import connected, take
-from tests.server.logins import PASSWORD, plain
-from tests.server.refused.doors import BEARER, Door
 from tests.server.test_bearer import bearer, now_s
+from tests.worlds.brokers.doors import BEARER, Door
+from tests.worlds.brokers.logins import PASSWORD, plain
+from tests.worlds.clients.login_talk import NONCE, SCRAM, doors, last_message
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, free_port
-from tests.peers.clients import Seen, consume, produce, produce_by_librdkafka
-from tests.peers.samples import CODECS, T0, draw_headers
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker, free_port
+from tests.worlds.kafka.clients import Seen, consume, produce, produce_by_librdkafka
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import CODECS, T0, draw_headers
 
 from tidelog.errors import ClusterFailure, ConfigError, InvalidRequest, OffsetsGone, UnknownTopic
 from tidelog.spark.backend import Backend, Bounds, open_backend

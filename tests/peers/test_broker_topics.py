@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.clients import consume, produce, produce_by_librdkafka, read_ours
-from tests.peers.samples import CODECS, T0, draw_records
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import consume, produce, produce_by_librdkafka, read_ours
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import CODECS, T0, draw_records
 
 from tidelog.env import os_env
 from tidelog.storage.log_dir import LogDir

@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
-from tests.server.certificates import Authority
-from tests.server.refused.doors import started
-from tests.server.secured import TIMEOUT_S, Key
-from tests.waiting import until_so
+from tests.worlds.brokers.certificates import Authority
+from tests.worlds.brokers.doors import started
+from tests.worlds.clients.secured import TIMEOUT_S, Key
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import until_so
 
 import tidelog
 

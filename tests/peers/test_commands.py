@@ -1,8 +1,8 @@
 """Commands with `--bootstrap` on Apache Kafka."""
 
 import pytest
-from tests.commanding import Commands, Shell
-from tests.peers.broker import Broker
+from tests.contracts.broker_commands import Commands, Shell
+from tests.worlds.kafka.broker import Broker
 
 pytestmark = pytest.mark.kafka
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.fault.test_compaction_crash import DIRECTORY, done_once
 from tests.faults import Keep
-from tests.kafka_oracle import Oracle, Script
-from tests.peers.broker import Broker
-from tests.peers.clients import Seen, consume, our_view, produce, read_ours
-from tests.peers.home import KafkaHome
-from tests.peers.samples import T0
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import Seen, consume, our_view, produce, read_ours
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import T0
 
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.connecting import Suite, fresh
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.clients import produce
-from tests.waiting import PATIENCE_S
+from tests.contracts.connections import Suite, fresh
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import produce
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory

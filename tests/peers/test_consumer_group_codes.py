@@ -5,7 +5,6 @@ from functools import partial
 from uuid import UUID
 
 import pytest
-from tests.peers.broker import Broker
 from tests.peers.consumer_talk import (
     ROUTES,
     ROUTES_PARTITIONS,
@@ -18,6 +17,7 @@ from tests.peers.consumer_talk import (
 )
 from tests.peers.consumer_walk import walk_differs
 from tests.server.conftest import SETTINGS
+from tests.worlds.kafka.broker import Broker
 
 import tidelog
 from tidelog.protocol.messages import DELETE_GROUPS, OFFSET_DELETE

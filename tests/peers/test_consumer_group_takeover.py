@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
 from tests.peers.consumer_talk import (
     ROUTES,
     ROUTES_PARTITIONS,
@@ -19,8 +17,10 @@ from tests.peers.consumer_talk import (
     STOPS_PARTITIONS,
     ConsumerTalk,
 )
-from tests.peers.home import KafkaHome
-from tests.server.kill.victims import Nursery, Victim
+from tests.worlds.brokers.victims import Nursery, Victim
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.protocol.messages.membership import JoinGroupRequestProtocol, JoinGroupResponse
 

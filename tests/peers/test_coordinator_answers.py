@@ -3,9 +3,9 @@
 from typing import Final
 
 import pytest
-from tests.peers.broker import Broker
-from tests.server.raw import RawClient
-from tests.waiting import until
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.waiting import until
 
 import tidelog
 from tidelog.protocol.messages import FIND_COORDINATOR

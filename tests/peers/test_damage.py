@@ -9,9 +9,9 @@ import random
 import struct
 
 import pytest
-from tests.kafka_oracle import KafkaRecord, Oracle
-from tests.peers.compare import as_kafka_tells, our_fields
-from tests.peers.samples import CODECS, LEGACY_CODECS, draw_records
+from tests.worlds.kafka.compare import as_kafka_tells, our_fields
+from tests.worlds.kafka.oracle import KafkaRecord, Oracle
+from tests.worlds.records.samples import CODECS, LEGACY_CODECS, draw_records
 
 from tidelog.errors import TidelogError
 from tidelog.record.batch import BASE_SEQUENCE_AT, build_batch, seal

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
 from tests.peers.ours import run_ours
-from tests.peers.samples import T0
 from tests.peers.test_retention_clocks import Step, append, script
 from tests.peers.test_worn import facts
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import T0
 
 pytestmark = pytest.mark.kafka
 

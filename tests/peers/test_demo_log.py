@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kafka_oracle import Oracle
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.demo.flights import flights_of, read_source, source_path
 from tidelog.demo.load import PARTITIONS, load

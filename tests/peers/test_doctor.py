@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
-from tests.peers.broker import Broker
-from tests.peers.clients import produce
-from tests.peers.home import KafkaHome
 from tests.peers.ours import run_ours
-from tests.peers.samples import CODECS, T0, draw_records
 from tests.peers.scripts import client_script, follower_script, worn_script
-from tests.waiting import until_equal
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import produce
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import CODECS, T0, draw_records
+from tests.worlds.waiting import until_equal
 
 from tidelog.env import os_env
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity

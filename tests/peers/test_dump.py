@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import DUMPED_SUFFIXES, Oracle, Script
 from tests.peers.ours import run_ours
 from tests.peers.scripts import client_script, follower_script
+from tests.worlds.kafka.oracle import DUMPED_SUFFIXES, Oracle, Script
 
 pytestmark = pytest.mark.kafka
 

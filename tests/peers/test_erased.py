@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
 
 from tidelog.directory import Directory
 from tidelog.storage.erasing import erase

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
 from tests.peers.failover_pair import GROUP, START, Pair, Traffic, delete_before
-from tests.peers.groups import member
-from tests.peers.home import KafkaHome
-from tests.waiting import with_time
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.groups import member
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import with_time
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings

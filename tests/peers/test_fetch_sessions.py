@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import pytest
-from tests.server.raw import RawClient
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.protocol.messages import CREATE_TOPICS, DELETE_TOPICS, FETCH

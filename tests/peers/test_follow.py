@@ -18,12 +18,12 @@ from confluent_kafka import TopicPartition as Tp
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.clients import our_view, produce, produce_by_librdkafka, read_ours
-from tests.peers.home import KafkaHome
-from tests.peers.samples import draw_records
-from tests.waiting import until_so
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.clients import our_view, produce, produce_by_librdkafka, read_ours
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import draw_records
+from tests.worlds.waiting import until_so
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings

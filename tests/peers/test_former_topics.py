@@ -6,12 +6,12 @@ from typing import Final
 from uuid import UUID
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
 from tests.peers.test_group_offsets import TOPIC, commit_in_a_transaction, ours
-from tests.server.raw import RawClient
-from tests.waiting import until
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import until
 
 from tidelog.protocol.messages import METADATA, OFFSET_COMMIT, OFFSET_FETCH
 from tidelog.protocol.messages.commits import (

@@ -11,11 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
-from tests.peers.broker import Broker
-from tests.peers.clients import consume
-from tests.peers.home import KafkaHome
-from tests.peers.samples import T0
 from tests.peers.test_compaction import (
     COMMITTED,
     CONFIG,
@@ -27,6 +22,11 @@ from tests.peers.test_compaction import (
     replayed,
     their_turn,
 )
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import consume
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import T0
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.compaction.process import InProcess

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
-from tests.peers.broker import Broker
 from tests.peers.group_talk import PARTITIONS, SUBSCRIBED, TOPIC, Talk
 from tests.server.conftest import SETTINGS
+from tests.worlds.kafka.broker import Broker
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -5,9 +5,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.peers.broker import SETTINGS, Broker
-from tests.server.raw import RawClient
-from tests.waiting import until_equal
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import SETTINGS, Broker
+from tests.worlds.waiting import until_equal
 
 import tidelog
 from tidelog.config.group_keys import ASSIGNMENT, HEARTBEAT, SESSION

@@ -16,12 +16,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.groups import commit, member
-from tests.peers.home import KafkaHome
-from tests.server.raw import RawClient
-from tests.waiting import until, until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.groups import commit, member
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import until, until_so
 
 import tidelog
 from tidelog.cluster.directory_groups import observe, read_groups

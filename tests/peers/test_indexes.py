@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
-from tests.peers.compare import batches_in
 from tests.peers.ours import kafka_files, run_ours
-from tests.peers.samples import T0
 from tests.peers.scripts import EPOCH_LIMIT, client_script, follower_script
+from tests.worlds.kafka.compare import batches_in
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import T0
 
 from tidelog.record.batch import assign_offset, build_batch
 from tidelog.record.legacy_builder import build_legacy_set

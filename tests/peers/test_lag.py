@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.clients import produce
-from tests.peers.groups import Ended, commit, consume_all, member, send, tidelog
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.clients import produce
+from tests.worlds.kafka.groups import Ended, commit, consume_all, member, send, tidelog
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.cluster.connection import connect
 from tidelog.env import Env, ManualClock

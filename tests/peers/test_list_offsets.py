@@ -15,9 +15,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.home import KafkaHome
 from tests.peers.offset_logs import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -36,6 +33,9 @@ from tests.peers.offset_logs import (
     questions,
     read_parts,
 )
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader

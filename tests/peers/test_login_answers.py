@@ -8,7 +8,9 @@ import socket
 from typing import Final
 
 import pytest
-from tests.peers.login_talk import (
+from tests.worlds.brokers.doors import BEARER, Door
+from tests.worlds.brokers.logins import MECHANISMS
+from tests.worlds.clients.login_talk import (
     ILLEGAL,
     UNSUPPORTED,
     Visitor,
@@ -16,9 +18,7 @@ from tests.peers.login_talk import (
     heard,
     same,
 )
-from tests.server.logins import MECHANISMS
-from tests.server.refused.doors import BEARER, Door
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import pytest
-from tests.peers.login_talk import (
+from tests.server.test_bearer import BearerKey
+from tests.worlds.brokers.doors import BEARER, Door
+from tests.worlds.clients.login_talk import (
     LIFETIME_MS,
     NONCE,
     REFUSED,
@@ -18,8 +20,6 @@ from tests.peers.login_talk import (
     heard,
     same,
 )
-from tests.server.refused.doors import BEARER, Door
-from tests.server.test_bearer import BearerKey
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.unit.protocol.samples import samples
 from tests.unit.protocol.test_messages import encode
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.messages import samples
 
 from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.data_messages import (

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
-from tests.peers.rights_talk import Rule, allow, creation, deny
-from tests.server.raw import RawClient, produce_request
+from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
 from tidelog.config.door_keys import STANDARD_AUTHORIZER

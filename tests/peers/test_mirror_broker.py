@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.peers.broker import REQUEST_TIMEOUT_S
-from tests.peers.clients import await_ended
-from tests.peers.either import AnyBroker, either_broker
-from tests.unit.spark.jobs.frames import T0, frame, origin_batch, value
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S
+from tests.worlds.kafka.clients import await_ended
+from tests.worlds.kafka.either import AnyBroker, either_broker
+from tests.worlds.spark.frames import T0, frame, origin_batch, value
 
 from tidelog.cluster.offset_map import MapRow, Partitioning
 from tidelog.spark.jobs.mirror_commit import BrokerTarget

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.peers.either import AnyBroker, either_broker
-from tests.spark.jobs.mirrors import make
 from tests.unit.spark.jobs.test_mirror_growth import grow
-from tests.waiting import until_equal
+from tests.worlds.kafka.either import AnyBroker, either_broker
+from tests.worlds.spark.mirrors import make
+from tests.worlds.waiting import until_equal
 
 from tidelog.cluster.connection import connect
 from tidelog.cluster.offset_map import Copied, OffsetMap, SourcePartition

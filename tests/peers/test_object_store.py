@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.peers.s3_server import S3Server, s3_server
-from tests.unit.cli.running import Cli
-from tests.unit.objects.copies import copy_into
-from tests.unit.objects.store_rules import StoreRules
-from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir
+from tests.contracts.store_rules import StoreRules
+from tests.worlds.command_line import Cli
+from tests.worlds.directories.copies import copy_into
+from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_dir
+from tests.worlds.s3_server import S3Server, s3_server
 
 import tidelog
 from tidelog.cli.problems import ExitCode

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from tests.kafka_oracle import Oracle, OracleError
-from tests.peers.home import KafkaHome
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle, OracleError
 
 # Answers a question with its name; `late` when the next one has come, and its asker is interrupted.
 STAND_IN = """

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.groups import commit, consume_all, send, tidelog
-from tests.peers.home import KafkaHome
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.groups import commit, consume_all, send, tidelog
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.env import Env, ManualClock
 from tidelog.storage.log_dir import LogDir, LogDirOptions

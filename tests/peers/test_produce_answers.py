@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.peers.broker import Broker as KafkaBroker
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker as KafkaBroker
 
 import tidelog
 from tidelog.protocol.messages import (

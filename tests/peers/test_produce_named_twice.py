@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import pytest
-from tests.peers.broker import Broker as KafkaBroker
-from tests.peers.either import AnyBroker, Ours
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker as KafkaBroker
+from tests.worlds.kafka.either import AnyBroker, Ours
 
 import tidelog
 from tidelog.protocol.messages import METADATA, PRODUCE

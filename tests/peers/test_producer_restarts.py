@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, Script
 from tests.peers.ours import run_ours
-from tests.peers.samples import T0
+from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.samples import T0
 
 from tidelog.record.batch import build_batch
 from tidelog.types import NewRecord

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from tests.peers.broker import Broker
-from tests.server.raw import RawClient
-from tests.waiting import PATIENCE_S
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.peers.broker import Broker
-from tests.server.raw import RawClient, produce_request
-from tests.waiting import until_equal
+from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.waiting import until_equal
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kafka_oracle import Oracle
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.server.quotas.rates import Rate
 

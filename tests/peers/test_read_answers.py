@@ -11,9 +11,9 @@ from itertools import product
 from typing import TypeVar
 
 import pytest
-from tests.peers.broker import Broker as KafkaBroker
 from tests.peers.test_produce_answers import create
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker as KafkaBroker
 
 import tidelog
 from tidelog.protocol.messages import (

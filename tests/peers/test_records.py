@@ -4,9 +4,9 @@ import itertools
 import random
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.compare import assert_reads_equal
-from tests.peers.samples import CODECS, LEGACY_CODECS, T0, draw_records, tell_batch
+from tests.worlds.kafka.compare import assert_reads_equal
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import CODECS, LEGACY_CODECS, T0, draw_records, tell_batch
 
 from tidelog.record.batch import build_batch, build_empty_batch, build_end_marker
 from tidelog.record.legacy_builder import build_legacy_set

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle
 from tests.peers.ours import kafka_files, run_ours
-from tests.peers.samples import T0
 from tests.peers.scripts import client_script, follower_script
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import T0
 
 from tidelog.record.batch import LENGTH_AT, MAGIC_AT
 from tidelog.record.views import walk

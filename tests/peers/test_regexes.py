@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.kafka_oracle import Oracle
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.server.regexes.matching import Regex
 from tidelog.server.regexes.syntax import InvalidRegex

@@ -5,12 +5,12 @@ import subprocess
 import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, free_port
-from tests.peers.clients import produce
-from tests.peers.groups import commit, consume_all, member, send, tidelog
-from tests.peers.home import KafkaHome
-from tests.waiting import PATIENCE_S, with_time
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker, free_port
+from tests.worlds.kafka.clients import produce
+from tests.worlds.kafka.groups import commit, consume_all, member, send, tidelog
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import PATIENCE_S, with_time
 
 from tidelog.cluster.connection import connect
 from tidelog.cluster.view import Committed

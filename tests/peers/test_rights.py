@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
-from tests.kafka_oracle import Oracle
 from tests.peers.admin_clients import (
     Shown,
     Told,
@@ -25,7 +24,7 @@ from tests.peers.admin_table import ADMINISTRATORS, ROWS, Step, is_allowed
 from tests.peers.rights_oddities import ODD, oddities
 from tests.peers.rights_questions import questions
 from tests.peers.rights_sides import Side, sides
-from tests.peers.rights_talk import (
+from tests.worlds.clients.rights_talk import (
     PATIENCE_S,
     SUPER,
     USERS,
@@ -39,6 +38,7 @@ from tests.peers.rights_talk import (
     make_anew,
     shared,
 )
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.protocol.messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS, Api
 from tidelog.protocol.messages.acls import (

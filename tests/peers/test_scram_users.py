@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Final
 
 import pytest
-from tests.peers.login_talk import doors
-from tests.server.logins import plain, say, shake
-from tests.server.raw import RawClient
-from tests.server.refused.doors import Door
+from tests.worlds.brokers.doors import Door
+from tests.worlds.brokers.logins import plain, say, shake
+from tests.worlds.clients.login_talk import doors
+from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import ALTER_USER_SCRAM_CREDENTIALS
 from tidelog.protocol.messages.scram_users import (

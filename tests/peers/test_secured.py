@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker, ClientConfig
-from tests.peers.groups import tidelog
-from tests.peers.home import KafkaHome
-from tests.waiting import with_time
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker, ClientConfig
+from tests.worlds.kafka.groups import tidelog
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import with_time
 
 from tidelog.errors import ClusterFailure
 from tidelog.spark.backend import open_backend

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.peers.broker import Broker
 from tests.peers.traffic import Traffic
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker
 
 import tidelog
 from tidelog.protocol.messages import DELETE_RECORDS, FETCH

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.home import KafkaHome
-from tests.server.logins import is_served, say, shake
-from tests.server.raw import RawClient
-from tests.server.refused.doors import BEARER, Door, kafkas_sasl, our_sasl
 from tests.server.test_bearer import bearer, now_s
-from tests.waiting import Patience
+from tests.worlds.brokers.doors import BEARER, Door, kafkas_sasl, our_sasl
+from tests.worlds.brokers.logins import is_served, say, shake
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import ApiVersionsRequest

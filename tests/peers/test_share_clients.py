@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from confluent_kafka import Producer
-from tests.peers.home import KafkaHome
 from tests.server.conftest import SETTINGS
+from tests.worlds.kafka.home import KafkaHome
 
 import tidelog
 

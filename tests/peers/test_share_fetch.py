@@ -5,10 +5,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
 from tests.peers.sharing_members import Side
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
 from tidelog.protocol.messages import SHARE_ACKNOWLEDGE

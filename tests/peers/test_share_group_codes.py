@@ -9,12 +9,12 @@ from functools import partial
 from uuid import UUID
 
 import pytest
-from tests.peers.broker import Broker
 from tests.peers.consumer_talk import ConsumerTalk
 from tests.peers.group_talk import changed
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -9,9 +9,9 @@ from pathlib import Path
 import confluent_kafka as ck
 import pyarrow as pa
 import pytest
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.clients import await_ended
-from tests.peers.either import AnyBroker, either_broker
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.clients import await_ended
+from tests.worlds.kafka.either import AnyBroker, either_broker
 
 from tidelog.cluster.connection import connect
 from tidelog.errors import (

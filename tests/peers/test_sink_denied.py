@@ -11,11 +11,11 @@ from confluent_kafka.admin._acl import (
     AclPermissionType,
 )
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.home import KafkaHome
 from tests.peers.test_sink_broker import once, options, rows
-from tests.waiting import until_so
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import until_so
 
 from tidelog.errors import NotAuthorized
 from tidelog.spark.broker_task import send

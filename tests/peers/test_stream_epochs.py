@@ -4,7 +4,7 @@ import os
 
 import pytest
 from confluent_kafka import Producer
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 
 from tidelog.env import ManualClock
 from tidelog.errors import LostOffsets, OffsetsGone

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.peers.s3_server import S3Server, s3_server
-from tests.unit.cli.running import Cli
+from tests.worlds.command_line import Cli
+from tests.worlds.s3_server import S3Server, s3_server
 
 import tidelog
 from tidelog.cli.problems import ExitCode

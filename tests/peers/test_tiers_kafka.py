@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.groups import consume_all, send
-from tests.peers.home import KafkaHome
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.groups import consume_all, send
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.env import Env, ManualClock
 from tidelog.storage.log_dir import LogDir, LogDirOptions

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import QUICK_JVM, KafkaHome
-from tests.server.logins import is_closed, is_served, say, shake
-from tests.server.raw import RawClient
-from tests.server.signing import EcKey, RsaKey, Secret, Signer, key_set, token
+from tests.worlds.brokers.logins import is_closed, is_served, say, shake
+from tests.worlds.brokers.signing import EcKey, RsaKey, Secret, Signer, key_set, token
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import QUICK_JVM, KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
 from tidelog.env import os_env

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.kafka_oracle import Oracle
 from tests.peers.admin_table import SEEN
 from tests.peers.rights_questions import BATCH
 from tests.peers.rights_sides import Side, sides
-from tests.peers.rights_talk import LENT, SUPER, TRANSACTION, codes_in, lend, logged_in
 from tests.peers.tool_rights import (
     TOOL_USERS,
     Step,
@@ -26,7 +24,9 @@ from tests.peers.tool_rights import (
     by_kafka_python,
     is_allowed,
 )
-from tests.server.rights.process_drivers import java_config
+from tests.worlds.clients.rights_process_drivers import java_config
+from tests.worlds.clients.rights_talk import LENT, SUPER, TRANSACTION, codes_in, lend, logged_in
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.protocol.messages import PRODUCE
 from tidelog.protocol.messages.produce import (

@@ -7,8 +7,8 @@ from time import monotonic
 
 import pytest
 from tests.peers.test_transactions import Names, Said, Side, make, record, sides, told_of_producers
-from tests.server.raw import RawClient
-from tests.server.transacting import TIMEOUT_MS, Transacting, committed, until
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import TIMEOUT_MS, Transacting, committed, until
 
 from tidelog.protocol.messages import DESCRIBE_PRODUCERS, PRODUCE, WRITE_TXN_MARKERS
 from tidelog.protocol.messages.markers import (

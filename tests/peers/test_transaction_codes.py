@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.peers.broker import Broker
 from tests.peers.transaction_talk import (
     NOBODY,
     PARTITIONS,
@@ -11,6 +10,7 @@ from tests.peers.transaction_talk import (
     TransactionTalk,
 )
 from tests.server.conftest import SETTINGS
+from tests.worlds.kafka.broker import Broker
 
 import tidelog
 from tidelog.protocol.messages import FIND_COORDINATOR

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
-from tests.peers.broker import Broker
-from tests.server.raw import RawClient
-from tests.server.transacting import Transacting, producers, until
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import Transacting, producers, until
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.env import os_env

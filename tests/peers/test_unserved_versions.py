@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from tests.peers.broker import Broker as KafkaBroker
+from tests.worlds.kafka.broker import Broker as KafkaBroker
 
 import tidelog
 from tidelog.protocol.messages import API_VERSIONS

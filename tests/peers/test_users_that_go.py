@@ -11,12 +11,12 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from tests.peers.login_talk import REFUSED, Visitor, doors
-from tests.server.logins import PASSWORD, key_of
-from tests.server.raw import RawClient
-from tests.server.refused.doors import Door
-from tests.server.secured import TIMEOUT_S
-from tests.waiting import until_so
+from tests.worlds.brokers.doors import Door
+from tests.worlds.brokers.logins import PASSWORD, key_of
+from tests.worlds.clients.login_talk import REFUSED, Visitor, doors
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.secured import TIMEOUT_S
+from tests.worlds.waiting import until_so
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka

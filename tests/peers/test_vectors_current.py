@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle
 from tests.peers.vectors import VECTORS, make_all
+from tests.worlds.kafka.oracle import Oracle
 
 pytestmark = pytest.mark.kafka
 

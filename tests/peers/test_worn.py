@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.kafka_oracle import Oracle
 from tests.peers.ours import kafka_files, run_ours
 from tests.peers.scripts import worn_script
+from tests.worlds.kafka.oracle import Oracle
 
 pytestmark = pytest.mark.kafka
 

@@ -15,9 +15,10 @@ from aiokafka import errors as aio_errors
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 from kafka import errors as py_errors
-from tests.kafka_oracle import Oracle
 from tests.peers.admin_table import HERE, RULES, SEEN, Need
-from tests.peers.rights_talk import (
+from tests.worlds.clients.rights_drivers import key_of
+from tests.worlds.clients.rights_process_drivers import java_config
+from tests.worlds.clients.rights_talk import (
     CLUSTER,
     GROUP,
     GROUPS,
@@ -26,9 +27,8 @@ from tests.peers.rights_talk import (
     TOPIC,
     TRANSACTION,
 )
-from tests.server.rights.drivers import key_of
-from tests.server.rights.process_drivers import java_config
-from tests.server.secured import TIMEOUT_S
+from tests.worlds.clients.secured import TIMEOUT_S
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.server.security.authorizer import Operation, ResourceType
 

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tests.server.raw import RawClient, Refused
+from tests.worlds.clients.raw import RawClient, Refused
 
 from tidelog.protocol.messages import (
     ADD_OFFSETS_TO_TXN,

@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.kafka_oracle import KafkaBatch, Oracle, Script
-from tests.peers.home import ROOT, kafka_home
-from tests.peers.samples import CODECS, LEGACY_CODECS, T0, tell_batch
+from tests.worlds.kafka.home import ROOT, kafka_home
+from tests.worlds.kafka.oracle import KafkaBatch, Oracle, Script
+from tests.worlds.records.samples import CODECS, LEGACY_CODECS, T0, tell_batch
 
 from tidelog.record.batch import build_batch, build_end_marker
 from tidelog.types import Codec, Header, NewRecord, TimestampType

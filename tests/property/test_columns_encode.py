@@ -3,7 +3,7 @@
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import contents, headers
+from tests.worlds.records.kernel_logs import contents, headers
 
 from tidelog.record.batch import RecordBatch, build_batch
 from tidelog.record.columns import HEADERS, decode

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import logs, times
+from tests.worlds.records.kernel_logs import logs, times
 
 from tidelog.record.columns import ALL_COLUMNS, DecodeStats, decode, tally
 from tidelog.record.views import Batch, Record, walk

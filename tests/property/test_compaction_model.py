@@ -9,8 +9,8 @@ import random
 from collections.abc import Iterable, Mapping
 
 import pytest
-from tests.plain_cleaner import PlainWorker
 from tests.property.compaction_life import VERSION_HEADER, Life
+from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.env import Env
 from tidelog.storage.compaction.process import InProcess

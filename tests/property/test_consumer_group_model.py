@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.unit.server.groups.world import GROUP, World, topic_id
+from tests.worlds.brokers.groups import GROUP, World, topic_id
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.results import Beat, BeatAsked, Owned

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.storage import logs
-from tests.unit.storage.logs import PATH, TOPIC, new_dir
+from tests.worlds.directories import logs
+from tests.worlds.directories.logs import PATH, TOPIC, new_dir
 
 from tidelog.record.builder import build_batch
 from tidelog.scan import ReadOptions, Wanted, count, plan, to_table

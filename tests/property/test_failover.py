@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.cluster.two_clusters import (
+from tests.worlds.clusters.two_clusters import (
     APPEND,
     CREATE,
     MemoryCluster,

@@ -7,8 +7,8 @@ allows, and `verify` finds nothing missed.
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cluster.mirrored import MemoryMirror
-from tests.unit.cluster.two_clusters import APPEND, CREATE, MemoryCluster, watched
+from tests.worlds.clusters.mirrored import MemoryMirror
+from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
 from tidelog.cluster.digest_counts import Spill
 from tidelog.cluster.failover import Found

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.cluster.fake_leader import FakeLeader
 from tests.unit.cluster.test_follow import follow, opened
+from tests.worlds.clusters.fake_leader import FakeLeader
 
 from tidelog.storage.log import Log
 from tidelog.types import NewRecord

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, World
+from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import GroupState

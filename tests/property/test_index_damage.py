@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import SeededEnv
 from tests.property.test_repair import DAMAGES, Damage, answers, cut, flip
-from tests.unit.storage.checks.sick import PARTITION, full_log, mend
-from tests.unit.storage.logs import PATH, WRITABLE, snapshot_of, write
+from tests.worlds.directories.logs import PATH, WRITABLE, snapshot_of, write
+from tests.worlds.directories.sick import PARTITION, full_log, mend
 
 from tidelog.errors import CorruptIndex
 from tidelog.storage import files

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property.record_strategies import LEGACY_CODECS, contents
+from tests.worlds.records.strategies import LEGACY_CODECS, contents
 
 from tidelog.config import TopicConfig
 from tidelog.errors import CorruptData, RequestError, TidelogError

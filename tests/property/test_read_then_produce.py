@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.unit.cli.running import NOW, Cli
+from tests.worlds.command_line import NOW, Cli
 
 from tidelog.directory import Directory
 from tidelog.types import Header, NewRecord

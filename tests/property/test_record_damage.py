@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.property.record_strategies import LEGACY_CODECS, Built, Expected, logs
+from tests.worlds.records.strategies import LEGACY_CODECS, Built, Expected, logs
 
 from tidelog.errors import TidelogError
 from tidelog.record.batch import HEADER_SIZE, LENGTH_AT, MAGIC_AT, build_batch, seal

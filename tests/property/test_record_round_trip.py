@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property.record_strategies import (
+from tests.worlds.records.strategies import (
     Built,
     Expected,
     contents,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import SeededEnv
-from tests.unit.storage.checks.sick import PARTITION, T0, counting, full_log, look, mend
-from tests.unit.storage.logs import PATH, snapshot_of, write
+from tests.worlds.directories.logs import PATH, snapshot_of, write
+from tests.worlds.directories.sick import PARTITION, T0, counting, full_log, look, mend
 
 from tidelog.record.record import Record
 from tidelog.storage import files, zone_files

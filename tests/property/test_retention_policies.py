@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import START_MS
-from tests.unit.storage.logs import new_log, put
+from tests.worlds.directories.logs import new_log, put
 
 from tidelog.config import RetentionClock
 from tidelog.storage.closed import ClosedSegment

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
-from tests.unit.storage.checks.sick import CONFIG, T0, counting, look
-from tests.unit.storage.logs import PATH, WRITABLE, batch, new_records
+from tests.worlds.directories.logs import PATH, WRITABLE, batch, new_records
+from tests.worlds.directories.sick import CONFIG, T0, counting, look
 
 from tidelog.errors import RequestError
 from tidelog.storage import files

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.storage.logs import PATH, TOPIC, WRITABLE, new_dir
+from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE, new_dir
 
 from tidelog.env import Env
 from tidelog.errors import InexactTable, OffsetsGone

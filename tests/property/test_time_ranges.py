@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.scan.zoning import add_zones, gaps_up_to
-from tests.unit.storage.logs import PATH, TOPIC, batch, new_dir, new_records
+from tests.worlds.directories.logs import PATH, TOPIC, batch, new_dir, new_records
+from tests.worlds.directories.zoning import add_zones, gaps_up_to
 
 from tidelog.errors import MissingTimestamps
 from tidelog.scan import ReadOptions, Wanted, count, plan, to_table

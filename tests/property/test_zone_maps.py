@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import times
-from tests.zone_logs import TOPIC_ID, MemorySegment, facts_of, segments, zone_of, zones_of
+from tests.worlds.directories.zone_logs import (
+    TOPIC_ID,
+    MemorySegment,
+    facts_of,
+    segments,
+    zone_of,
+    zones_of,
+)
+from tests.worlds.records.kernel_logs import times
 
 from tidelog.errors import CorruptBatch, CorruptIndex, UnsupportedVersion
 from tidelog.record.batch import build_batch

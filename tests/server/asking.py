@@ -5,7 +5,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.closing import Closing
 from tidelog.protocol.connection import ClientConnection

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.peers.conftest import quick_path
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.server import gate, metrics_http, tls_listener

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 # Asked for beside those of the sockets: our own files, and those of whatever runs beside.
 MARGIN: Final = 500

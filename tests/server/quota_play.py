@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.server.raw import produce_request
-from tests.server.worlds import TURNS, Talk, World, watched
+from tests.worlds.brokers.socketless import TURNS, Talk, World, watched
+from tests.worlds.clients.raw import produce_request
 
 from tidelog.env import Env, ManualClock
 from tidelog.protocol.connection import ClientConnection

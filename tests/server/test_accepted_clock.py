@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Place
-from tests.commanding import Shell
+from tests.contracts.broker_commands import Shell
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
 from tests.server.test_serve import serving
-from tests.unit.cli.running import Cli
-from tests.waiting import PATIENCE_S, until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.command_line import Cli
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.env import ManualClock, SystemClock, os_env

@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import TopicPartition as PyPlace
 from kafka.errors import TopicAuthorizationFailedError  # type: ignore[import-untyped]
-from tests.peers.rights_talk import Rule, allow, creation, deny
-from tests.server.logins import SASL, place
-from tests.server.raw import RawClient
-from tests.server.secured import TIMEOUT_S, Key
 from tests.server.test_acls import BATCH, PASSWORD, login
+from tests.worlds.brokers.logins import SASL, place
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
+from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 import tidelog
 from tidelog.config.door_keys import STANDARD_AUTHORIZER

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.older_files import write_security
-from tests.peers.rights_talk import PATIENCE_S, Rule, allow, creation, deny, everything
-from tests.server.logins import is_closed, logged_in, plain
-from tests.server.raw import RawClient, produce_request
+from tests.worlds.brokers.logins import is_closed, logged_in, plain
+from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.clients.rights_talk import PATIENCE_S, Rule, allow, creation, deny, everything
+from tests.worlds.directories.older_files import write_security
 
 import tidelog
 from tidelog.config import BrokerConfig
@@ -361,7 +361,7 @@ def test_an_api_without_a_guard_is_shut(broker: Broker, monkeypatch: pytest.Monk
 
 _NOT_LOADED: Final = """
 import sys, tidelog
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 with tidelog.broker() as broker, RawClient(broker.bootstrap_servers) as client:

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from tests.server.asking import Asking
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.cluster.append_runs import AppendRuns
 from tidelog.cluster.fetched_rows import fetched

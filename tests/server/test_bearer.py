@@ -16,11 +16,11 @@ from typing import Final
 import pytest
 from aiokafka.abc import AbstractTokenProvider as AioProvider  # type: ignore[import-untyped]
 from kafka.net.sasl.oauth import AbstractTokenProvider  # type: ignore[import-untyped]
-from tests.server.logins import SASL, AheadClock, is_closed, is_served, place, say, shake
-from tests.server.raw import RawClient
-from tests.server.secured import ROUND_TRIPS, Key, create_topic
-from tests.server.signing import RsaKey, key_set, token
-from tests.waiting import PATIENCE_S
+from tests.worlds.brokers.logins import SASL, AheadClock, is_closed, is_served, place, say, shake
+from tests.worlds.brokers.signing import RsaKey, key_set, token
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.secured import ROUND_TRIPS, Key, create_topic
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.env import Env, ManualClock, os_env

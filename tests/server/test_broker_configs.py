@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
 
 import tidelog
 from tidelog.errors import ConfigError

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
-from tests.commanding import Commands, Shell
-from tests.connecting import Suite, fresh
+from tests.contracts.broker_commands import Commands, Shell
+from tests.contracts.connections import Suite, fresh
 from tests.server.conftest import SETTINGS
-from tests.waiting import PATIENCE_S, until_so
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.cli.main import run

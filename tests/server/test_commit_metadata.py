@@ -1,8 +1,8 @@
 """Commits that carry a text: groups that have some are shown and moved, and ours carry none."""
 
 import pytest
-from tests.commanding import Shell, only
-from tests.server.raw import RawClient
+from tests.contracts.broker_commands import Shell, only
+from tests.worlds.clients.raw import RawClient
 
 import tidelog
 from tidelog.cluster.view import Committed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.server.logins import (
+from tests.worlds.brokers.logins import (
     AheadClock,
     is_closed,
     place,
@@ -15,8 +15,8 @@ from tests.server.logins import (
     settings_in,
     shake,
 )
-from tests.server.raw import RawClient
-from tests.waiting import PATIENCE_S, Patience, until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 import tidelog
 from tidelog.config import BrokerConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.conftest import SETTINGS
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.server.test_produce import until
-from tests.unit.cli.running import Cli
-from tests.waiting import PATIENCE_S
+from tests.worlds.command_line import Cli
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.errors import DamagedLog, StorageFailure

@@ -7,7 +7,7 @@ import pytest
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from kafka import TopicPartition as KafkaPartition
 from tests.server.asking import Asking
-from tests.waiting import PATIENCE_S, until_so
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.protocol.messages import DESCRIBE_CLUSTER, FETCH, METADATA

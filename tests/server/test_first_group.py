@@ -15,10 +15,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 from confluent_kafka import Consumer
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
-from tests.relay import Led, Relay
 from tests.server.loop_meter import HELD_MAX_S
-from tests.server.raw import RawClient
-from tests.waiting import PATIENCE_S
+from tests.server.relay import Led, Relay
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.connection import ReceivedRequest
@@ -51,7 +51,7 @@ FIRST_OF_A_PROCESS = """
 import tempfile
 import pytest
 from tests.server.loop_meter import metered_broker
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
 from tidelog.protocol.messages import FIND_COORDINATOR, METADATA
 from tidelog.protocol.messages.groups import FindCoordinatorRequest
 from tidelog.protocol.messages.metadata import MetadataRequest

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
-from tests.waiting import until
+from tests.worlds.waiting import until
 
 import tidelog
 from tidelog.config.group_keys import HEARTBEAT, SESSION

@@ -8,9 +8,9 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
-from tests.peers.broker import free_port
 from tests.server.conftest import SETTINGS
-from tests.waiting import PATIENCE_S, Patience, until_so
+from tests.worlds.kafka.broker import free_port
+from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 import tidelog
 from tidelog.env import os_env

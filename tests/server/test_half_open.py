@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.server.logins import (
+from tests.server.test_tls_limits import FRAME, LOOPS, Door, Runs, Streams, door, leave
+from tests.server.test_tls_refusals import VERSIONS
+from tests.worlds.brokers.logins import (
     StandingClock,
     is_closed,
     is_served,
@@ -20,10 +22,8 @@ from tests.server.logins import (
     settings_in,
     shake,
 )
-from tests.server.raw import RawClient
-from tests.server.test_tls_limits import FRAME, LOOPS, Door, Runs, Streams, door, leave
-from tests.server.test_tls_refusals import VERSIONS
-from tests.waiting import PATIENCE_S, Patience, until_equal
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S, Patience, until_equal
 
 import tidelog
 from tidelog.env import os_env

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.peers.rights_talk import allow
 from tests.server.test_acls import TOPIC_DENIED, add, login, start
-from tests.server.transacting import GROUP_KEY, LATER, find_coordinator, until
+from tests.worlds.clients.rights_talk import allow
+from tests.worlds.clients.transacting import GROUP_KEY, LATER, find_coordinator, until
 
 from tidelog.protocol.messages import (
     DELETE_TOPICS,

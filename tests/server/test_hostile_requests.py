@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.server.raw import RawClient
-from tests.waiting import PATIENCE_S, until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.protocol.messages import (

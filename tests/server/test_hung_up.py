@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.server.certificates import Authority
-from tests.server.raw import RawClient, produce_request
-from tests.waiting import until_so
+from tests.worlds.brokers.certificates import Authority
+from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.protocol.messages import CREATE_TOPICS, DELETE_RECORDS, FETCH, PRODUCE

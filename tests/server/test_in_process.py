@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
-from tests.waiting import PATIENCE_S
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.env import Env, ManualClock

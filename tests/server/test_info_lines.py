@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.protocol.messages import DELETE_TOPICS, FIND_COORDINATOR, JOIN_GROUP, METADATA

@@ -7,8 +7,8 @@ import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
 from tests.server.offsets_topic import TOPIC, group_name, last_offset, write_offsets_topic
-from tests.server.raw import RawClient
-from tests.waiting import Patience
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import Patience
 
 import tidelog
 from tidelog.protocol.messages import OFFSET_FETCH

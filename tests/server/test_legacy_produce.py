@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.server.asking import Asking
-from tests.server.raw import produce_request
-from tests.waiting import PATIENCE_S
+from tests.worlds.clients.raw import produce_request
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, PRODUCE

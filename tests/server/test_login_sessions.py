@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.server.logins import (
+from tests.server.test_tls import World
+from tests.worlds.brokers.logins import (
     MECHANISMS,
     PASSWORD,
     AheadClock,
@@ -26,10 +27,9 @@ from tests.server.logins import (
     settings_in,
     shake,
 )
-from tests.server.raw import RawClient
-from tests.server.secured import TIMEOUT_S
-from tests.server.test_tls import World
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.secured import TIMEOUT_S
+from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.env import os_env

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.logins import (
+from tests.worlds.brokers.logins import (
     MECHANISMS,
     PASSWORD,
     SASL,
@@ -21,8 +21,8 @@ from tests.server.logins import (
     settings_in,
     shake,
 )
-from tests.server.raw import RawClient
-from tests.server.secured import ROUND_TRIPS, TIMEOUT_S, Key, create_topic
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.secured import ROUND_TRIPS, TIMEOUT_S, Key, create_topic
 
 import tidelog
 from tidelog.protocol.messages import (

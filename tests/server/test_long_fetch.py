@@ -1,8 +1,8 @@
 """Fetch of more partitions than are worked on without a stop: answered whole, without a session."""
 
 import pytest
-from tests.server.raw import RawClient
-from tests.waiting import PATIENCE_S
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import (

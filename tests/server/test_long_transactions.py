@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
-from tests.server.transacting import TIMEOUT_MS, find_coordinator
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import TIMEOUT_MS, find_coordinator
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.server.conftest import SETTINGS
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
-from tests.server.raw import RawClient
-from tests.server.transacting import GROUP_KEY, find_coordinator
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import GROUP_KEY, find_coordinator
+from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import (
     ALTER_CLIENT_QUOTAS,

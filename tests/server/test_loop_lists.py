@@ -8,9 +8,9 @@ import pytest
 from tests.server.conftest import SETTINGS
 from tests.server.longest import Long, longest_lists, request_of
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
-from tests.server.raw import RawClient
 from tests.server.worst_batches import WORST
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import (
     CREATE_TOPICS,

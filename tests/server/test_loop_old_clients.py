@@ -8,8 +8,8 @@ from threading import Event, Thread
 import pytest
 from tests.server.conftest import SETTINGS
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
-from tests.server.raw import RawClient, produce_request
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import PRODUCE
 from tidelog.record.builder import build_batch

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.server.asking import Asking
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS

@@ -9,10 +9,10 @@ import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
 from tests.server.crowds import Crowd, Rest, descriptors, memory_bytes
-from tests.server.raw import RawClient
 from tests.server.test_produce import until
 from tests.server.test_serve import serving
-from tests.waiting import PATIENCE_S, until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
-from tests.spark.jobs.mirrors import append, make
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.spark.mirrors import append, make
 
 import tidelog
 from tidelog.cluster.offset_map import Partitioning

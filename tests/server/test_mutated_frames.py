@@ -17,10 +17,10 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.server.raw import RawClient
-from tests.server.worlds import Errors, Talk, World, watched
-from tests.unit.protocol.samples import Fill, Sampler, bounds
-from tests.waiting import PATIENCE_S
+from tests.worlds.brokers.socketless import Errors, Talk, World, watched
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.records.messages import Fill, Sampler, bounds
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.commanding import Shell
+from tests.contracts.broker_commands import Shell
 
 import tidelog
 from tidelog.errors import InvalidRequest, InvalidTimestamp

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from tests.server.raw import RawClient
+from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import ALTER_CONFIGS, FIND_COORDINATOR, JOIN_GROUP, LEAVE_GROUP
 from tidelog.protocol.messages.altered_configs import (

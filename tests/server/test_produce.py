@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.server.raw import RawClient, produce_request
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import PRODUCE
 from tidelog.record.builder import build_batch

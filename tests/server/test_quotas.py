@@ -17,8 +17,8 @@ from tests.server.quota_play import (
     play,
     set_quota,
 )
-from tests.server.raw import produce_request
-from tests.server.worlds import TURNS, World
+from tests.worlds.brokers.socketless import TURNS, World
+from tests.worlds.clients.raw import produce_request
 
 import tidelog
 from tidelog.env import ManualClock

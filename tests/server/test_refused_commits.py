@@ -1,8 +1,8 @@
 """Commits of a group's offsets that are refused, by code and version, without a group's members."""
 
 import pytest
-from tests.server.raw import RawClient
-from tests.server.transacting import GROUP_KEY, Transacting, find_coordinator
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.transacting import GROUP_KEY, Transacting, find_coordinator
 
 from tidelog.protocol.messages import OFFSET_COMMIT
 from tidelog.protocol.messages.commits import (

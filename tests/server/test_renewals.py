@@ -6,11 +6,11 @@ from typing import Final
 import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.cimpl import KafkaError
-from tests.server.logins import MECHANISMS, SASL, add_users, key_of, place, settings_in
-from tests.server.secured import TIMEOUT_S, Key, create_topic
-from tests.server.signing import RsaKey, key_set, token
 from tests.server.test_bearer import claims, now_s
-from tests.waiting import Patience
+from tests.worlds.brokers.logins import MECHANISMS, SASL, add_users, key_of, place, settings_in
+from tests.worlds.brokers.signing import RsaKey, key_set, token
+from tests.worlds.clients.secured import TIMEOUT_S, Key, create_topic
+from tests.worlds.waiting import Patience
 
 import tidelog
 from tidelog.server.in_process import Broker

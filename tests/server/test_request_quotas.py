@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.server.quota_play import EVERYBODY, BusyClock, Client, altering, play, set_quota
-from tests.server.worlds import World
+from tests.worlds.brokers.socketless import World
 
 from tidelog.protocol.messages import ALTER_CLIENT_QUOTAS, API_VERSIONS
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse

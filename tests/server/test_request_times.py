@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.server.worlds import World, watched
+from tests.worlds.brokers.socketless import World, watched
 
 from tidelog.env import Env, ManualClock
 from tidelog.protocol.connection import ClientConnection

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.peers.login_talk import NONCE, last_message
-from tests.server.certificates import Authority
-from tests.server.logins import MECHANISMS, PASSWORD, is_served, place, plain, say, shake
-from tests.server.raw import RawClient
-from tests.server.secured import Key
-from tests.server.signing import RsaKey, key_set, token
 from tests.server.test_bearer import bearer, claims, now_s
 from tests.server.test_tls import is_let_in
-from tests.waiting import PATIENCE_S
+from tests.worlds.brokers.certificates import Authority
+from tests.worlds.brokers.logins import MECHANISMS, PASSWORD, is_served, place, plain, say, shake
+from tests.worlds.brokers.signing import RsaKey, key_set, token
+from tests.worlds.clients.login_talk import NONCE, last_message
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.secured import Key
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.messages import (

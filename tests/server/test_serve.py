@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cli.problems import ExitCode

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
-from tests.waiting import until, until_so
+from tests.worlds.waiting import until, until_so
 
 import tidelog
 from tidelog.protocol.messages import (

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 import pytest
 from tests.server.test_tls import World
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 from tests.server.asking import Asking
 from tests.server.conftest import SETTINGS
-from tests.server.raw import RawClient
 from tests.server.test_many import find_coordinator
-from tests.waiting import PATIENCE_S, Patience
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S, Patience
 
 import tidelog
 from tidelog.protocol.messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, AnyApi

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.server.certificates import Authority
-from tests.server.logins import PASSWORD
-from tests.server.secured import ROUND_TRIPS, TIMEOUT_S, Key, create_topic
+from tests.worlds.brokers.certificates import Authority
+from tests.worlds.brokers.logins import PASSWORD
+from tests.worlds.clients.secured import ROUND_TRIPS, TIMEOUT_S, Key, create_topic
 
 import tidelog
 from tidelog.errors import ConfigError

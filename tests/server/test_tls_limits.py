@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 import pytest
 from tests.server.test_tls import World
-from tests.waiting import PATIENCE_S, turn_until
+from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.server import listener, tls_listener

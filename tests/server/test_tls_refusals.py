@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.server.certificates import Authority
-from tests.server.secured import TIMEOUT_S, Key
 from tests.server.test_tls_limits import LOOPS, Door, Runs, door
+from tests.worlds.brokers.certificates import Authority
+from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 VERSIONS: Final = pytest.mark.parametrize(
     "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.commanding import Shell
+from tests.contracts.broker_commands import Shell
 from tests.server.conftest import SETTINGS
 from tests.server.test_accepted_clock import MovedClock
 

@@ -17,8 +17,8 @@ from confluent_kafka import (
 )
 from kafka import KafkaProducer  # type: ignore[import-untyped]
 from tests.server.conftest import SETTINGS
-from tests.server.logins import AheadClock
-from tests.waiting import PATIENCE_S, until_so
+from tests.worlds.brokers.logins import AheadClock
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.env import os_env

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.commanding import Shell
-from tests.relay import DEAD_ADDRESS, Led, Relay
+from tests.contracts.broker_commands import Shell
+from tests.server.relay import DEAD_ADDRESS, Led, Relay
 
 import tidelog
 from tidelog.cli.main import run

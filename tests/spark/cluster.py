@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.peers.broker import free_port
+from tests.worlds.kafka.broker import free_port
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30

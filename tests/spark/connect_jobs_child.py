@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.jobs.mirrors import append, held, make, map_of, plain
 from tests.spark.jobs.test_mirror import some
+from tests.worlds.spark.mirrors import append, held, make, map_of, plain
 
 import tidelog.spark
 from tidelog.errors import InvalidRequest

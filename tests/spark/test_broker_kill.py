@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kafka_oracle import kafka_jars, kafka_oracle
-from tests.peers.either import MortalBroker, mortal_broker
-from tests.peers.settled import await_markers
 from tests.peers.test_sink_broker import read
-from tests.spark.jobs.mirrors import append, make, map_of
 from tests.spark.jobs.test_mirror_broker import bare, consumed
 from tests.spark.jobs.test_mirror_kill import some
+from tests.spark.settled import await_markers
 from tests.spark.test_sink_kill import FILE_ROWS, PARTITIONS, Row, add_file, judge
+from tests.worlds.kafka.either import MortalBroker, mortal_broker
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
+from tests.worlds.spark.mirrors import append, make, map_of
 
 from tidelog.cluster.offset_map import SourcePartition
 from tidelog.spark.jobs.mirror import mirror

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from tests.peers.s3_server import S3Server, s3_server
 from tests.spark.cluster import SMALL, Processes, start_connect, start_standalone
-from tests.unit.objects.copies import copy_into
-from tests.unit.scan.logs import T0, TOPIC, make_log_dir
-from tests.unit.storage.logs import ANY_TIME
+from tests.worlds.directories.copies import copy_into
+from tests.worlds.directories.logs import ANY_TIME
+from tests.worlds.directories.random_logs import T0, TOPIC, make_log_dir
+from tests.worlds.s3_server import S3Server, s3_server
 
 from tidelog.env import Env, ManualClock
 from tidelog.objects import open_store

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.spark.cluster import Processes, start_connect
-from tests.spark.jobs.mirrors import append, make
 from tests.spark.jobs.test_mirror import some
+from tests.worlds.spark.mirrors import append, make
 
 from tidelog.directory import Directory
 

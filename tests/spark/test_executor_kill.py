@@ -16,18 +16,15 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from tests.kafka_oracle import kafka_jars, kafka_oracle
 from tests.peers.conftest import kafka_broker
-from tests.peers.either import AnyBroker, either_broker
-from tests.peers.settled import await_markers
 from tests.peers.test_sink_broker import read
 from tests.spark import sink_child
 from tests.spark.cluster import Processes, start_standalone
 from tests.spark.drivers import STEP_S, Driver
 from tests.spark.executors import Application, Told, variables
 from tests.spark.jobs import mirror_child, test_bootstrap_kill, test_mirror_kill
-from tests.spark.jobs.mirrors import append, held, make
 from tests.spark.jobs.test_bootstrap_kill import Run, check_all, write_table
+from tests.spark.settled import await_markers
 from tests.spark.test_sink_kill import (
     BATCHES,
     FILE_ROWS,
@@ -38,6 +35,9 @@ from tests.spark.test_sink_kill import (
     make_input,
     make_target,
 )
+from tests.worlds.kafka.either import AnyBroker, either_broker
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
+from tests.worlds.spark.mirrors import append, held, make
 
 from tidelog.directory import Directory
 from tidelog.storage import writers

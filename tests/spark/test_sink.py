@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.waiting import until_equal
+from tests.worlds.waiting import until_equal
 
 import tidelog
 from tidelog.record.record import Record

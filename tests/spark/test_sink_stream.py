@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kafka_oracle import kafka_jars, kafka_oracle
 from tests.peers.conftest import kafka_broker
-from tests.peers.either import AnyBroker, either_broker
-from tests.peers.settled import await_markers
 from tests.peers.test_sink_broker import read, values
+from tests.spark.settled import await_markers
+from tests.worlds.kafka.either import AnyBroker, either_broker
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 
 import tidelog
 from tidelog.errors import InvalidRequest

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from tests.unit.scan.logs import (
+from tests.worlds.directories.random_logs import (
     SPAN_MS,
     T0,
     TOPIC,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tests.kafka_oracle import kafka_jars, kafka_oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.conftest import kafka_broker
-from tests.peers.settled import add_partitions, delete_topic
+from tests.spark.settled import add_partitions, delete_topic
 from tests.spark.streams import to_end
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir
+from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_dir
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.unit.cli.running import Cli
+from tests.worlds.command_line import Cli
 
 import tidelog
 from tidelog.types import NewRecord

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 from tests.tidy.test_format_docs import CODES, example, section, tables
-from tests.zone_logs import MemorySegment
+from tests.worlds.directories.zone_logs import MemorySegment
 
 from tidelog.record.batch import build_batch
 from tidelog.storage import latency, zone_format

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.peers import home
+from tests.worlds.kafka import home
 
 # Fails as often as `failures` says, notes its calls, and brings one jar.
 MVN = """#!/bin/sh

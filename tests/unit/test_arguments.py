@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.running import NOW, Cli
+from tests.worlds.command_line import NOW, Cli
 
 import tidelog
 from tidelog import errors

@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Union, get_args, get_origin
 
 import pytest
-from tests.unit.cli.running import NOW, Cli
+from tests.worlds.command_line import NOW, Cli
 
 import tidelog
 from tidelog import scan, spark

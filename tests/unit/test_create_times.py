@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tests.unit.cli.running import NOW, Cli
+from tests.worlds.command_line import NOW, Cli
 
 from tidelog.cluster.appends import refuse_time
 from tidelog.cluster.broker_rows import table_rows, times

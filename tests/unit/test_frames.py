@@ -12,7 +12,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, append_times_of, make_log_dir, records_of
+from tests.worlds.directories.random_logs import (
+    SPAN_MS,
+    T0,
+    TOPIC,
+    append_times_of,
+    make_log_dir,
+    records_of,
+)
 
 from tidelog import scan
 from tidelog.directory import Directory

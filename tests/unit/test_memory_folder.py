@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests import memory_folder
+from tests.worlds import memory_folder
 
 
 def test_little_room_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

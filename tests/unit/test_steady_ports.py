@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.peers import broker
+from tests.worlds.kafka import broker
 
 
 @pytest.mark.parametrize(

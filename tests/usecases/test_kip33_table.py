@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.storage.logs import PATH, TOPIC, new_dir
+from tests.worlds.directories.logs import PATH, TOPIC, new_dir
 
 from tidelog.scan import ReadOptions, Wanted, plan, to_table
 from tidelog.scan.latency import latency

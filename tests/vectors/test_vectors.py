@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.peers.compare import our_fields
+from tests.worlds.kafka.compare import our_fields
 
 from tidelog.record.record import ControlType, Record, read_control_type, read_end_marker
 from tidelog.record.views import Batch, walk

@@ -25,7 +25,7 @@ from tests.corpus.exchanges.scripts.transactions import (
 )
 from tests.corpus.exchanges.session import Stage
 from tests.corpus.exchanges.values import Tree, Value, number
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 Workload = Callable[[Stage], None]
 # The broker does by itself only what a workload waits for.

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from tests.corpus.exchanges.line import Line
 from tests.corpus.exchanges.session import ADVERTISED, NOW_MS
 from tests.corpus.exchanges.values import Tree, data
-from tests.server.certificates import Authority
+from tests.worlds.brokers.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

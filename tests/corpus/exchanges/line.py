@@ -11,7 +11,7 @@ from tests.corpus.exchanges.batches import batch_lines
 from tests.corpus.exchanges.codec import Reader, Writer, decode, encode, given_names
 from tests.corpus.exchanges.schema import API_VERSIONS, api_key, api_name, known_names, message
 from tests.corpus.exchanges.values import Tree, Value, at, lines
-from tests.waiting import PATIENCE_S, until
+from tests.worlds.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from tests.corpus.exchanges.session import Stage

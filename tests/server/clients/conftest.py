@@ -4,9 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
 from tests.server.clients import logs
 from tests.server.clients.adapters import (
     PARTITIONS,
@@ -17,6 +14,9 @@ from tests.server.clients.adapters import (
 )
 from tests.server.clients.process_adapters import Java, Kcat
 from tests.server.conftest import SETTINGS
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
 
 import tidelog
 

@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 from tests.conftest import need
-from tests.kafka_oracle import Oracle
 from tests.server.clients.adapters import (
     PARTITIONS,
     SESSION_MS,
@@ -18,6 +17,7 @@ from tests.server.clients.adapters import (
     Lookup,
     Rebalance,
 )
+from tests.worlds.kafka.oracle import Oracle
 
 
 class Kcat:

@@ -7,7 +7,7 @@ import pytest
 from tests.server.clients.adapters import Client
 from tests.server.clients.conftest import Served
 from tests.server.clients.logs import SHAPES, START_MS, STEP_MS
-from tests.server.raw import LIST_OFFSETS_VERSION, RawClient
+from tests.worlds.clients.raw import LIST_OFFSETS_VERSION, RawClient
 
 from tidelog.protocol.messages import LIST_OFFSETS
 from tidelog.protocol.messages.offsets import (

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.server.kill.victims import Nursery, Victim
 from tests.server.kill.writers import (
     Committer,
     IdempotentProducer,
     await_coordinator,
     committed_offset,
 )
-from tests.server.raw import RawClient
-from tests.waiting import PATIENCE_S
+from tests.worlds.brokers.victims import Nursery, Victim
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.record.record import Record
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from tests.server.raw import RawClient, Refused, produce_request
+from tests.worlds.clients.raw import RawClient, Refused, produce_request
 
 from tidelog.protocol.messages import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 from tidelog.protocol.messages.commits import (

@@ -15,11 +15,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 from kafka import errors as py_errors
-from tests.kafka_oracle import Oracle, OracleError
-from tests.server.refused.doors import BEARER, TOPIC
-from tests.server.secured import TIMEOUT_S, Key
 from tests.server.test_bearer import BearerKey
-from tests.waiting import until_so
+from tests.worlds.brokers.doors import BEARER, TOPIC
+from tests.worlds.clients.secured import TIMEOUT_S, Key
+from tests.worlds.kafka.oracle import Oracle, OracleError
+from tests.worlds.waiting import until_so
 
 # How long kafka-python tries, whatever it was told.
 TRIES_MS: Final = 500

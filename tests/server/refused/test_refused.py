@@ -6,10 +6,9 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
 import pytest
-from tests.server.logins import MECHANISMS, is_closed, is_served, plain, say, shake
-from tests.server.raw import RawClient
 from tests.server.refused import clients
-from tests.server.refused.doors import (
+from tests.server.test_bearer import BearerKey, bearer
+from tests.worlds.brokers.doors import (
     BEARER,
     Door,
     kafkas_sasl,
@@ -18,8 +17,9 @@ from tests.server.refused.doors import (
     our_tls,
     secrets_of,
 )
-from tests.server.secured import TIMEOUT_S, Key
-from tests.server.test_bearer import BearerKey, bearer
+from tests.worlds.brokers.logins import MECHANISMS, is_closed, is_served, plain, say, shake
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 AT_KAFKA: Final = [pytest.mark.kafka, pytest.mark.slow]
 BROKERS: Final = pytest.mark.parametrize("at", ["ours", pytest.param("kafka", marks=AT_KAFKA)])

@@ -1,5 +1,5 @@
 """Kafka, for tests of who may do what."""
 
-from tests.kafka_oracle import kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 
 __all__ = ["kafka_jars", "kafka_oracle"]

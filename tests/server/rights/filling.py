@@ -4,10 +4,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.peers.rights_talk import PASSWORD, codes_in, everything, logged_in, patiently
-from tests.server.raw import RawClient
 from tests.server.rights.table import BOSS, GROUPS, IDS, TOPICS, World
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.rights_talk import PASSWORD, codes_in, everything, logged_in, patiently
+from tests.worlds.waiting import until_so
 
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tests.server.rights.model import CLUSTER, EVERYBODY, Rule, Rules
+from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, Rule, Rules
 
 from tidelog.server.security.authorizer import Operation, ResourceType
 

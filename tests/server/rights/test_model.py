@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.server.rights.model import CLUSTER, EVERYBODY, Rule, Rules
 from tests.server.rights.table import (
     ELSEWHERE,
     GROUPS,
@@ -18,6 +16,8 @@ from tests.server.rights.table import (
     WORLDS,
     draw_rule,
 )
+from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, Rule, Rules
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.server.security.authorizer import (
     Acl,

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import KafkaHome
-from tests.server.rights.drivers import AioKafka, Confluent, Driver, KafkaPython
 from tests.server.rights.filling import fill, kafkas_settings, our_settings
-from tests.server.rights.model import EVERYBODY, Rule
-from tests.server.rights.process_drivers import Java, Kcat
 from tests.server.rights.table import CHIEF, ELSEWHERE, HERE, WORLDS, Step
+from tests.worlds.clients.rights_drivers import AioKafka, Confluent, Driver, KafkaPython
+from tests.worlds.clients.rights_model import EVERYBODY, Rule
+from tests.worlds.clients.rights_process_drivers import Java, Kcat
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
 from tidelog.server.security.authorizer import ResourceType

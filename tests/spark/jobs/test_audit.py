@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.peers.groups import tidelog
-from tests.spark.jobs.mirrors import T0, make
-from tests.unit.cli.running import Cli
+from tests.worlds.command_line import Cli
+from tests.worlds.kafka.groups import tidelog
+from tests.worlds.spark.mirrors import T0, make
 
 from tidelog import spark as tidelog_spark
 from tidelog.directory import Directory

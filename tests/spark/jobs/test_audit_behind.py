@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.jobs.mirrors import T0
 from tests.spark.jobs.test_audit import TOPIC, add, audit, fill, kinds, record
+from tests.worlds.spark.mirrors import T0
 
 from tidelog import spark as tidelog_spark
 from tidelog.cluster.offset_map import (

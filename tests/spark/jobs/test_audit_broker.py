@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.kafka_oracle import kafka_jars, kafka_oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.conftest import kafka_broker
-from tests.spark.jobs.mirrors import make
 from tests.spark.jobs.test_audit import audit, fill, kinds, record, updates
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
+from tests.worlds.spark.mirrors import make
 
 from tidelog.spark.jobs.mirror import mirror
 from tidelog.types import NewRecord

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.peers.groups import tidelog
-from tests.spark.jobs.mirrors import held
 from tests.unit.spark.jobs.test_compact import TOPIC, fill, fill_tier, last_of_each
+from tests.worlds.kafka.groups import tidelog
+from tests.worlds.spark.mirrors import held
 
 from tidelog import spark as tidelog_spark
 from tidelog.types import TopicPartition

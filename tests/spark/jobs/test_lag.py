@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.kafka_oracle import kafka_jars, kafka_oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
 from tests.peers.conftest import kafka_broker
-from tests.peers.groups import tidelog
-from tests.unit.scan.logs import TOPIC, append_times_of, make_log_dir, records_of
+from tests.worlds.directories.random_logs import TOPIC, append_times_of, make_log_dir, records_of
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.groups import tidelog
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 
 from tidelog import scan
 from tidelog import spark as tidelog_spark

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.peers.groups import tidelog
-from tests.unit.scan.logs import TOPIC, make_log_dir
+from tests.worlds.directories.random_logs import TOPIC, make_log_dir
+from tests.worlds.kafka.groups import tidelog
 
 from tidelog import spark as tidelog_spark
 from tidelog.errors import ClusterFailure, InvalidRequest, UnknownTopic

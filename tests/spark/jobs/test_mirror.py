@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.jobs.mirrors import (
+from tests.worlds.spark.mirrors import (
     KEEP_ALL,
     T0,
     append,

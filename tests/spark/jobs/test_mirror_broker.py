@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from tests.kafka_oracle import kafka_jars, kafka_oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S
 from tests.peers.conftest import kafka_broker
-from tests.peers.either import AnyBroker, either_broker
-from tests.peers.settled import await_markers
-from tests.spark.jobs.mirrors import append, make, map_of
 from tests.spark.jobs.test_mirror_kill import (
     PARTITIONS,
     enough,
@@ -23,6 +18,11 @@ from tests.spark.jobs.test_mirror_kill import (
     start_child,
     wait_for,
 )
+from tests.spark.settled import await_markers
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S
+from tests.worlds.kafka.either import AnyBroker, either_broker
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
+from tests.worlds.spark.mirrors import append, make, map_of
 
 from tidelog.cli.main import run as run_command
 from tidelog.cli.surroundings import Surroundings

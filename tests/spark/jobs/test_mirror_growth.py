@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.jobs.mirrors import append, check_map, held, make, map_of, plain
 from tests.spark.jobs.test_mirror import some
+from tests.worlds.spark.mirrors import append, check_map, held, make, map_of, plain
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings

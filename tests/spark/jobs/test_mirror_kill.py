@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.jobs import mirror_child
-from tests.spark.jobs.mirrors import append, append_times, check_map, held, make, map_of, plain
+from tests.worlds.spark.mirrors import append, append_times, check_map, held, make, map_of, plain
 
 from tidelog.spark.jobs.mirror import mirror
 from tidelog.types import Header, NewRecord

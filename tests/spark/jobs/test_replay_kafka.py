@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
-from tests.peers.broker import Broker
-from tests.peers.clients import Seen, consume
 from tests.peers.conftest import kafka_broker
-from tests.peers.settled import await_markers
+from tests.spark.settled import await_markers
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import Seen, consume
+from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, SystemClock

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.clients import consume, produce
-from tests.peers.samples import T0, draw_headers
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.clients import consume, produce
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import T0, draw_headers
 
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
-from tests.peers.broker import Broker
 from tests.peers.conftest import kafka_broker
-from tests.peers.home import ROOT, required_connector
-from tests.peers.samples import T0
 from tests.spark.cluster import Processes
 from tests.spark.suite.cases import GAPS, PREFIX, SPAN_MS, fill_broker
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import ROOT, required_connector
+from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.records.samples import T0
 
 __all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 

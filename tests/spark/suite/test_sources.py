@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
-from tests.peers.broker import Broker
 from tests.peers.conftest import kafka_broker
-from tests.peers.samples import T0
 from tests.spark.suite.cases import (
     APPEND_MS,
     GAPS,
@@ -24,6 +21,9 @@ from tests.spark.suite.cases import (
     fill_directory,
     gap_rows,
 )
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.records.samples import T0
 
 from tidelog.env import SystemClock
 from tidelog.types import IsolationLevel

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import Cli
+from tests.worlds.command_line import Cli
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import NOW, Terminal
-from tests.unit.cluster.fakes import FLIGHTS_0, FakeCluster
+from tests.worlds.clusters.fakes import FLIGHTS_0, FakeCluster
+from tests.worlds.command_line import NOW, Terminal
 
 from tidelog.cli import brokers, lag, rewind
 from tidelog.cli.choices import ClockName, Format

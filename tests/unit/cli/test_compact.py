@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.cli.problems import ExitCode
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.directory import Directory
 from tidelog.env import os_env

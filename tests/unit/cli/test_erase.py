@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.cli.problems import ExitCode
 from tidelog.directory import Directory

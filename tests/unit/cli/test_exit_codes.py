@@ -6,7 +6,7 @@ Commands on Spark tell it before Spark starts.
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import Cli, at
+from tests.worlds.command_line import Cli, at
 
 from tidelog.cli.problems import ExitCode
 

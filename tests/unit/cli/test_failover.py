@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.unit.cluster.mirrored import MemoryMirror
-from tests.unit.cluster.two_clusters import MemoryCluster, MemoryTail, watched
+from tests.worlds.clusters.mirrored import MemoryMirror
+from tests.worlds.clusters.two_clusters import MemoryCluster, MemoryTail, watched
 
 from tidelog.cli import main
 from tidelog.cli.choices import Format

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.cli.running import Cli
-from tests.unit.cluster.fake_leader import HOST, FakeLeader
+from tests.worlds.clusters.fake_leader import HOST, FakeLeader
+from tests.worlds.command_line import Cli
 
 from tidelog.cli.choices import Format
 from tidelog.cli.follow import StandbyOptions, address, run

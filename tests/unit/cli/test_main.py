@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.unit.cli.running import Cli
+from tests.worlds.command_line import Cli
 
 from tidelog.cli import problems
 from tidelog.cli.app import HOMES, app

@@ -1,7 +1,7 @@
 """`offsets`: from times to offsets, on both clocks."""
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 HOUR = 3_600_000
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.directory import Directory
 from tidelog.errors import InvalidTime

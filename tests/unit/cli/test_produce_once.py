@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.cli.running import Cli, Result
+from tests.worlds.command_line import Cli, Result
 
 import tidelog
 from tidelog.errors import InvalidRequest, MessageTooLarge

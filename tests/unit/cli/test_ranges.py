@@ -1,7 +1,7 @@
 """`count` and `latency`: ranges of time, told by zone maps and by reading."""
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 HOUR = 3_600_000
 HOUR_START = NOW - NOW % HOUR

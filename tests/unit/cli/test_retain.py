@@ -1,7 +1,7 @@
 """`retain`: retention in a directory that no broker serves; `produce` and `why` speak of it."""
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
 

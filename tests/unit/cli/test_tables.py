@@ -4,7 +4,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.cli.problems import ExitCode
 from tidelog.storage import files, text_files

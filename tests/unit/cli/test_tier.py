@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tests.unit.cli.running import Cli
+from tests.worlds.command_line import Cli
 
 import tidelog
 from tidelog.cli.problems import ExitCode

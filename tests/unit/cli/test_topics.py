@@ -1,7 +1,7 @@
 """`topics`, `create`, `delete`, `config`, `describe`."""
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.types import NewRecord
 

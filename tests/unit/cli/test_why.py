@@ -4,7 +4,7 @@ import os
 from typing import cast
 
 import pytest
-from tests.unit.cli.running import NOW, Cli, at
+from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
 

@@ -1,7 +1,7 @@
 """From a group's place in time on A to offsets on B."""
 
 import pytest
-from tests.unit.cluster.two_clusters import (
+from tests.worlds.clusters.two_clusters import (
     APPEND,
     CREATE,
     MemoryCluster,

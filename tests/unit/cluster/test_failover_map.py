@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.cluster.mirrored import MemoryMirror
-from tests.unit.cluster.two_clusters import APPEND, CREATE, MemoryCluster, watched
+from tests.worlds.clusters.mirrored import MemoryMirror
+from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
 from tidelog.cluster.digest_counts import Spill
 from tidelog.cluster.failover import Found, Start

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from tests.unit.cluster.two_clusters import MemoryCluster
+from tests.worlds.clusters.two_clusters import MemoryCluster
 
 from tidelog.cluster.failover_mapping import (
     PartitionMapping,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.unit.cluster.two_clusters import APPEND, CREATE, MemoryCluster, watched
+from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
 from tidelog.cluster.digest_counts import Spill
 from tidelog.cluster.failover_plan import Plan, Question, plan_failover

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.repetition import rarely
-from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader, leader_of_twelve
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, leader_of_twelve
 
 from tidelog.cluster.fetched_records import fetched_records
 from tidelog.cluster.fetched_rows import fetched

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
-from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.cluster.follow import Follower, FollowOptions
 from tidelog.cluster.follow_leader import FetchLimits

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 from tests.faults import seeded_env
-from tests.peers.groups import Ended, tidelog
-from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
-from tests.waiting import Patience
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
+from tests.worlds.kafka.groups import Ended, tidelog
+from tests.worlds.waiting import Patience
 
 from tidelog.cluster.follow import Follower, FollowOptions, Seams
 from tidelog.cluster.follow_topics import TopicChoice

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.cluster.fake_leader import FakeLeader
 from tests.unit.cluster.test_follow import STANDBY, follow, opened, values
+from tests.worlds.clusters.fake_leader import FakeLeader
 
 from tidelog.errors import (
     ClusterFailure,

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
-from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
 from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, opened
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.cluster.follow import Follower, FollowOptions
 from tidelog.cluster.follow_leader import FetchLimits

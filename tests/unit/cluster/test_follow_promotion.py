@@ -2,8 +2,8 @@
 
 import pytest
 from tests.faults import START_MS, SeededEnv, seeded_env
-from tests.unit.cluster.fake_leader import LEADER_PATH, FakeLeader
 from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, opened, values
+from tests.worlds.clusters.fake_leader import LEADER_PATH, FakeLeader
 
 from tidelog.errors import ClusterFailure
 from tidelog.types import ClockName, NewRecord

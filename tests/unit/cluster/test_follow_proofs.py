@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
 from tests.unit.cluster.test_follow import STANDBY, follow, log_bytes, seen, values
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.cluster.follow import Follower, FollowOptions
 from tidelog.cluster.follow_leader import FetchLimits

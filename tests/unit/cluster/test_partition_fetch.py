@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.cluster.fake_leader import HOST, PORT, FakeLeader
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.cluster import codes
 from tidelog.cluster.follow_transport import split_server

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
-from tests.unit.cluster.two_clusters import (
+from tests.worlds.clusters.two_clusters import (
     APPEND,
     CREATE,
     MemoryCluster,

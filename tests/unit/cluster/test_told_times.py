@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.cluster.fake_leader import FakeLeader, leader_of_twelve
 from tests.unit.cluster.test_fetched_records import NAME, open_fetch, told
+from tests.worlds.clusters.fake_leader import FakeLeader, leader_of_twelve
 
 from tidelog.cluster.fetched_records import fetched_records
 from tidelog.cluster.told_times import ToldTimes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.kafka_oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
 
 from tidelog.demo.main import prepare
 from tidelog.demo.story import Teller

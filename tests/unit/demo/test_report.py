@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.pages import Balanced
+from tests.worlds.pages import Balanced
 
 from tidelog.demo.report import Report, write_report
 from tidelog.spark.report import Table

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.objects.copies import CountingStore, copy_into
-from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir, records_of
+from tests.worlds.directories.copies import CountingStore, copy_into
+from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_dir, records_of
 
 from tidelog.env import Env, ManualClock, OsFileSystem
 from tidelog.errors import InvalidRequest, OffsetsGone, ReadOnly

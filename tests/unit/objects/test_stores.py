@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.unit.objects.store_rules import StoreRules
+from tests.contracts.store_rules import StoreRules
 
 from tidelog.errors import ConfigError, InvalidRequest, StorageFailure
 from tidelog.objects import ObjectStore, open_store

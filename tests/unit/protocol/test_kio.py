@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
-from tests.unit.protocol.samples import Fill, Sampler, every_version, kafkas_fields
+from tests.worlds.records.messages import Fill, Sampler, every_version, kafkas_fields
 
 from tidelog.protocol.compiler import Codec, struct_codec
 from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION

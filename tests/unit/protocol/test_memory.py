@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from tests.unit.protocol.samples import BITS, bounds
 from tests.unit.protocol.test_messages import decode, encode
+from tests.worlds.records.messages import BITS, bounds
 
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.compiler import struct_codec

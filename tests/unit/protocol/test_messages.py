@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.protocol.samples import Fill, Sampler, every_version, samples
+from tests.worlds.records.messages import Fill, Sampler, every_version, samples
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.protocol.compiler import struct_codec

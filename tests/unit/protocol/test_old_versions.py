@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.protocol.samples import Fill, Sampler
+from tests.worlds.records.messages import Fill, Sampler
 
 from tidelog.protocol.compiler import struct_codec
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, PRODUCE, AnyApi

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.scan.logs import T0, TOPIC
+from tests.worlds.directories.random_logs import T0, TOPIC
 
 from tidelog import scan
 from tidelog.env import Env, ManualClock

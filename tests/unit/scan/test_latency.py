@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.scan.logs import TOPIC, make_log_dir, records_of
-from tests.unit.scan.zoning import add_zones
+from tests.worlds.directories.random_logs import TOPIC, make_log_dir, records_of
+from tests.worlds.directories.zoning import add_zones
 
 from tidelog.scan.latency import latency
 from tidelog.scan.lateness import TopicLateness, lateness

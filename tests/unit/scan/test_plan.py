@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.scan.logs import T0, TOPIC, make_log_dir, names, records_of
+from tests.worlds.directories.random_logs import T0, TOPIC, make_log_dir, names, records_of
 
 from tidelog import scan
 from tidelog.env import Env, ManualClock

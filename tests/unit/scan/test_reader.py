@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.constants import set_constant
-from tests.unit.scan.logs import (
+from tests.worlds.directories.random_logs import (
     SPAN_MS,
     T0,
     TOPIC,

@@ -4,8 +4,8 @@ import pickle  # noqa: TID251 - as Spark sends splits to its workers
 from pathlib import Path
 
 import pytest
-from tests.unit.scan.logs import T0, TOPIC
-from tests.unit.scan.zoning import add_zones, gaps_up_to
+from tests.worlds.directories.random_logs import T0, TOPIC
+from tests.worlds.directories.zoning import add_zones, gaps_up_to
 
 from tidelog import scan
 from tidelog.env import Env, ManualClock

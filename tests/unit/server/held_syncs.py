@@ -2,7 +2,7 @@
 
 import threading
 
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.server.node import Node
 from tidelog.server.work import THREADS

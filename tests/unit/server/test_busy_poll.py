@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.server.worlds import FakeTransport
+from tests.worlds.brokers.socketless import FakeTransport
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock

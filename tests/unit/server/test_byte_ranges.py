@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from tests.unit.storage.logs import new_log
+from tests.worlds.directories.logs import new_log
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import HEADER_SIZE

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.plain_cleaner import PlainWorker
 from tests.unit.server.held_syncs import hold_syncs
-from tests.waiting import Patience, until_so
+from tests.worlds.directories.plain_cleaner import PlainWorker
+from tests.worlds.waiting import Patience, until_so
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from weakref import ref
 
 import pytest
-from tests.server.worlds import FakeTransport
+from tests.worlds.brokers.socketless import FakeTransport
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock

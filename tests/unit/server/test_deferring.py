@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.server.deferring import Beside
 from tidelog.server.work import Work

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 from tests.faults import SeededEnv
-from tests.unit.storage.logs import new_log, reader_of
+from tests.worlds.directories.logs import new_log, reader_of
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.views import walk

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Awaitable
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.protocol.messages import FETCH

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import records as any_record
-from tests.unit.storage.logs import new_log
+from tests.worlds.directories.logs import new_log
+from tests.worlds.records.kernel_logs import records as any_record
 
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch

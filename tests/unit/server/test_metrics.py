@@ -1,7 +1,7 @@
 """The broker's counters: what each hook counts."""
 
 from tests.faults import seeded_env
-from tests.unit.storage.logs import new_dir
+from tests.worlds.directories.logs import new_dir
 
 from tidelog.record.builder import build_batch
 from tidelog.server.metrics import NO_METRICS, Counters, Histogram

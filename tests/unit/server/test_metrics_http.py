@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import cast
 
 import pytest
-from tests.waiting import PATIENCE_S, turn_until
+from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.server import metrics_http
 from tidelog.server.exposition import Exposition

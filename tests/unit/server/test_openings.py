@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import StorageFailure, UnknownTopic

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import os_env
 from tidelog.server.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import damaged_logs
+from tests.worlds.records.kernel_logs import damaged_logs
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.builder import build_batch

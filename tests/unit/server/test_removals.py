@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S, turn_until
+from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.server import topic_changes

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.server.work import Work
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import EqualTo
-from tests.unit.scan.logs import SPAN_MS, T0, TOPIC, make_log_dir
+from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_dir
 
 from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
 from tidelog.spark.backend import Bounds, open_backend

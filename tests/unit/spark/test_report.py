@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.pages import Balanced
+from tests.worlds.pages import Balanced
 
 from tidelog.markup import html_table
 from tidelog.spark.report import (

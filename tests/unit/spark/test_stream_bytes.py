@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.scan.logs import TOPIC, make_log_dir
+from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.spark.stream_bytes import cut_by_bytes
 from tidelog.spark.stream_limits import share

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.scan.logs import TOPIC, make_log_dir
+from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.objects.environment import env_for, shared_store
 from tidelog.scan import plan

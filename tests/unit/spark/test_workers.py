@@ -65,7 +65,7 @@ def test_a_module_that_fails_later_is_named() -> None:
 
 @pytest.mark.slow
 def test_processes_of_a_machine_compile_once(tmp_path: Path) -> None:
-    from tests.unit.scan.logs import make_log_dir
+    from tests.worlds.directories.random_logs import make_log_dir
 
     make_log_dir(str(tmp_path / "logs"), 3)
     environment = os.environ | {CACHE_VARIABLE: str(tmp_path / "kernels")}

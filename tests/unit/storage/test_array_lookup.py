@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.unit.storage.logs import SMALL, new_log, put, read, reader_of, write
 from tests.unit.storage.test_passed_batches import FLIPS, flipped
+from tests.worlds.directories.logs import SMALL, new_log, put, read, reader_of, write
 
 from tidelog.errors import CorruptBatch
 from tidelog.storage.log import Log

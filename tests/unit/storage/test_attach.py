@@ -3,7 +3,7 @@
 import pytest
 from tests.faults import seeded_env
 from tests.faults.seeded import SeededEnv
-from tests.unit.storage.staged import (
+from tests.worlds.directories.staged import (
     CONFIG,
     ROOT,
     T0,

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
 from tests.faults.seeded import SeededEnv
-from tests.unit.storage.staged import (
+from tests.worlds.directories.staged import (
     ROOT,
     T0,
     TOPIC,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults import DamageFileSystem, Keep, SeededEnv, reopen, seeded_env
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     TOPIC,
     new_log,
@@ -16,7 +16,7 @@ from tests.unit.storage.logs import (
     watched,
     write,
 )
-from tests.unit.storage.logs import reopen as reopen_dir
+from tests.worlds.directories.logs import reopen as reopen_dir
 
 from tidelog.env import DirEntry, Env, ManualClock, OsFileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion

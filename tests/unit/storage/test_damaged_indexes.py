@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import START_MS, SeededEnv
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     DAY_MS,
     HOUR_MS,
     new_log,

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
-from tests.unit.storage.logs import PATH, SMALL, TOPIC, WRITABLE, new_dir, path_of, read, write
+from tests.worlds.directories.logs import (
+    PATH,
+    SMALL,
+    TOPIC,
+    WRITABLE,
+    new_dir,
+    path_of,
+    read,
+    write,
+)
 
 from tidelog.directory import Directory
 from tidelog.errors import InexactTable

@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen, seeded_env
 from tests.faults.seeded import SeededEnv
-from tests.unit.storage.staged import ROOT, T0, TOPIC, WRITABLE
+from tests.worlds.directories.staged import ROOT, T0, TOPIC, WRITABLE
 
 from tidelog.env import Env
 from tidelog.errors import CorruptData, InvalidRequest, StorageFailure, UnknownTopic

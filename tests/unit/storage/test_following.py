@@ -3,7 +3,7 @@
 import pytest
 from tests.faults import START_MS, seeded_env
 from tests.faults import reopen as without_power
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,

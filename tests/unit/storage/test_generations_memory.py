@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from tests.faults.damage import DamageFileSystem
 from tests.repetition import rarely
-from tests.unit.storage.logs import watched
+from tests.worlds.directories.logs import watched
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, UnsupportedVersion

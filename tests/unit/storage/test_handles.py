@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.storage.logs import batch, names, new_log, path_of, put, reader_of
+from tests.worlds.directories.logs import batch, names, new_log, path_of, put, reader_of
 
 from tidelog.env import OsFileSystem
 from tidelog.errors import CorruptBatch

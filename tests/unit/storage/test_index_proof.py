@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.faults import SeededEnv
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     TOPIC,
     new_log,

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import SeededEnv
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     TOPIC,
     batch,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 from tests.faults import SeededEnv
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     SMALL,
     new_log,
     new_records,

@@ -3,7 +3,7 @@
 import pytest
 from tests.constants import set_constant
 from tests.faults import START_MS, Fault, FaultKind
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     DAY_MS,
     HOUR_MS,
     SMALL,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults import START_MS, SeededEnv, seeded_env
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     ANY_TIME,
     DAY_MS,
     PATH,

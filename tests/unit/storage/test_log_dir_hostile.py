@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     TOPIC,
     WRITABLE,

@@ -13,7 +13,7 @@ import pytest
 from tests.faults import Keep, SeededEnv, seeded_env
 from tests.faults import reopen as reopen_disk
 from tests.repetition import rarely
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import START_MS
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.faults import START_MS
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.logs import ANY_TIME, TOPIC, WRITABLE, new_records
+from tests.worlds.directories.logs import ANY_TIME, TOPIC, WRITABLE, new_records
 
 from tidelog.record.batch import build_batch, seal
 from tidelog.storage.log_dir import LogDir

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults.seeded import START_MS
-from tests.unit.storage.logs import DAY_MS, new_log, put, reopen
+from tests.worlds.directories.logs import DAY_MS, new_log, put, reopen
 
 from tidelog.errors import ClockJump
 from tidelog.storage.log import Log

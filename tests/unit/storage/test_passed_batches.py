@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from tests.faults import SeededEnv
 from tests.repetition import rarely
-from tests.unit.storage.logs import new_log, put, read, reader_of, reopen, write
+from tests.worlds.directories.logs import new_log, put, read, reader_of, reopen, write
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.header import MAGIC_AT, MAX_TIMESTAMP_AT

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 from tests.faults import START_MS, Fault, FaultKind, SeededEnv
-from tests.unit.storage.logs import SMALL, batch, new_log, reader_of, reopen, watched
 from tests.unit.storage.tiers.tiered import Tiered
+from tests.worlds.directories.logs import SMALL, batch, new_log, reader_of, reopen, watched
 
 from tidelog.errors import OutOfOrderSequence, StorageFailure
 from tidelog.record.batch import build_batch

@@ -1,7 +1,7 @@
 """Byte ranges for ranges of offsets, and which batches of aborted transactions are left out."""
 
 import pytest
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     SMALL,
     batch,
     fill,

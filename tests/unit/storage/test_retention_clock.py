@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import START_MS, SeededEnv, seeded_env
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     DAY_MS,
     PATH,
     names,
@@ -14,8 +14,8 @@ from tests.unit.storage.logs import (
     reopen,
     write,
 )
-from tests.unit.storage.staged import ROOT, attach_all, make_directory, stage
-from tests.unit.storage.staged import TOPIC as STAGED
+from tests.worlds.directories.staged import ROOT, attach_all, make_directory, stage
+from tests.worlds.directories.staged import TOPIC as STAGED
 
 from tidelog.config import RetentionClock
 from tidelog.record.batch import build_batch

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.faults import START_MS
-from tests.unit.storage.logs import new_log, put, reopen
+from tests.worlds.directories.logs import new_log, put, reopen
 
 from tidelog.config.topic import TopicConfig
 from tidelog.storage.roll import RollFacts, RollReason, draw_jitter_ms, should_roll

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 from tests.faults import START_MS
-from tests.unit.storage.logs import DAY_MS, new_log, put
+from tests.worlds.directories.logs import DAY_MS, new_log, put
 
 from tidelog.storage.roll import RollReason
 from tidelog.storage.roll_storm import STORM_ROLLS, Roll, find_storm

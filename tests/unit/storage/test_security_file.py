@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import seeded_env
-from tests.older_files import encode_security
+from tests.worlds.directories.older_files import encode_security
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage.security_file import (

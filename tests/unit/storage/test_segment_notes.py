@@ -1,7 +1,7 @@
 """`segment-notes`: its text, what is left out of a damaged one, and how it grows."""
 
 import pytest
-from tests.unit.storage.logs import new_log, put, read, write
+from tests.worlds.directories.logs import new_log, put, read, write
 
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
@@ -91,7 +91,7 @@ def test_behind_damage_the_file_is_written_anew() -> None:
 
 
 def test_an_unreadable_file_is_reported_and_the_log_opens() -> None:
-    from tests.unit.storage.logs import reopen
+    from tests.worlds.directories.logs import reopen
 
     env, directory, log = new_log()
     put(log, 1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import START_MS, Fault, FaultKind, seeded_env
-from tests.unit.storage.logs import HOUR_MS, new_dir, new_log, path_of, put, read, reopen
+from tests.worlds.directories.logs import HOUR_MS, new_dir, new_log, path_of, put, read, reopen
 
 from tidelog.errors import OutOfOrderSequence, StorageFailure, TidelogError
 from tidelog.record.batch import (

@@ -3,7 +3,7 @@
 import pytest
 from tests.faults import Keep, SeededEnv, seeded_env
 from tests.faults import reopen as restored
-from tests.unit.storage.logs import DAY_MS, HOUR_MS, new_log, put, reader_of, reopen
+from tests.worlds.directories.logs import DAY_MS, HOUR_MS, new_log, put, reader_of, reopen
 
 from tidelog.errors import ClockJump
 from tidelog.storage.log import Log

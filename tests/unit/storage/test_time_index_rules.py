@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import pytest
 from tests.faults import SeededEnv, seeded_env
 from tests.repetition import rarely
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults.seeded import SeededEnv
-from tests.unit.storage.logs import SMALL, batch, new_log, offsets, reopen
+from tests.worlds.directories.logs import SMALL, batch, new_log, offsets, reopen
 
 from tidelog.errors import InvalidProducerEpoch
 from tidelog.storage.log import Log

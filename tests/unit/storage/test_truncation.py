@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.faults import START_MS, Keep
 from tests.faults import reopen as disk_of
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     ANY_TIME,
     PATH,
     SMALL,

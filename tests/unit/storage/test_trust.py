@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.faults import START_MS, SeededEnv
-from tests.unit.storage.logs import (
+from tests.worlds.directories.logs import (
     SMALL,
     fill,
     new_log,

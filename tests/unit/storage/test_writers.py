@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import Fault, FaultKind, Keep, reopen, seeded_env
-from tests.unit.storage.staged import (
+from tests.worlds.directories.staged import (
     ROOT,
     TOPIC,
     WRITABLE,

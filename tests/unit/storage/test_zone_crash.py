@@ -6,7 +6,7 @@ import pytest
 from tests.faults import DamageFileSystem, Keep, reopen, seeded_env
 from tests.faults.refused import opened
 from tests.faults.seeded import SeededEnv
-from tests.unit.storage.logs import PATH, TOPIC, fill, new_dir, put
+from tests.worlds.directories.logs import PATH, TOPIC, fill, new_dir, put
 
 from tidelog.storage import zone_files
 from tidelog.storage.closed import ClosedSegment

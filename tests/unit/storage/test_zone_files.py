@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 from tests.faults import seeded_env
-from tests.unit.storage import staged
-from tests.unit.storage.logs import (
+from tests.worlds.directories import staged
+from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,

@@ -11,7 +11,7 @@ from tests.corpus.exchanges.batches import batch
 from tests.corpus.exchanges.registry import FLIGHTS, append, flights
 from tests.corpus.exchanges.scripts.records import produced
 from tests.corpus.exchanges.session import HOME_SHOWN, NOW_MS, Stage
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 SOCKET: Final = "tidelog-control.sock"
 HOUR_MS: Final = 3_600_000

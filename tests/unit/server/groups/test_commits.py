@@ -1,6 +1,6 @@
 """Offsets of groups: who may commit, what is kept, when it is forgotten."""
 
-from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, World
+from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.protocol.data_messages import SUBSCRIPTION
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription

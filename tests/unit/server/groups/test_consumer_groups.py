@@ -5,8 +5,8 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from tests.unit.server.groups.world import GROUP, World, topic_id
-from tests.unit.server.groups.world import SESSION_MS as GROUP_SESSION_MS
+from tests.worlds.brokers.groups import GROUP, World, topic_id
+from tests.worlds.brokers.groups import SESSION_MS as GROUP_SESSION_MS
 
 from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
 from tidelog.protocol.messages.consumer_protocol import (

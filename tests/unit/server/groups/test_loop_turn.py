@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.unit.server.groups.test_consumer_groups import Member, settle
-from tests.unit.server.groups.world import World
+from tests.worlds.brokers.groups import World
 
 from tidelog.server.groups.loop_turn import LoopTurn
 

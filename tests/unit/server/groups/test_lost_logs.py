@@ -16,7 +16,7 @@ from tests.unit.server.groups.test_shards import (
     until_loaded,
 )
 from tests.unit.server.held_syncs import hold_syncs
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env
 from tidelog.errors import Closed, StorageFailure

@@ -1,6 +1,6 @@
 """Members of one group: they join, sync, stay, leave, fail and come back, by a clock of ours."""
 
-from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, World
+from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import GroupState

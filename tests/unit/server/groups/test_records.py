@@ -1,7 +1,7 @@
 """Records of groups: which partition, what is written, what is read, transactions, damage."""
 
 import pytest
-from tests.unit.server.groups.world import GROUP, World
+from tests.worlds.brokers.groups import GROUP, World
 
 from tidelog.errors import CorruptMessage
 from tidelog.record.builder import build_batch, build_end_marker

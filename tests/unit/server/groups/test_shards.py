@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, File, ManualClock, OsFileSystem

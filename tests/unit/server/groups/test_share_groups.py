@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.server.groups.world import GROUP, World, topic_id
+from tests.worlds.brokers.groups import GROUP, World, topic_id
 
 from tidelog.server.errors import Refusal
 from tidelog.server.groups.codes import Code

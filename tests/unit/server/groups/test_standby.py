@@ -12,7 +12,7 @@ from tests.unit.server.groups.test_shards import (
     on_a_loop,
     until_loaded,
 )
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env, File, ManualClock, OsFileSystem, os_env
 from tidelog.server.groups.codes import Code

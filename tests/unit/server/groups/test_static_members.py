@@ -1,6 +1,6 @@
 """Static members of a group: known by their instance id, replaced, fenced, let go by it."""
 
-from tests.unit.server.groups.world import GROUP, REBALANCE_MS, World
+from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, World
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import GroupState

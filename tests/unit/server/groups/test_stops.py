@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.server.groups.test_shards import GROUP, broker, commit, committed, until_loaded
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.replay import LoadedShard

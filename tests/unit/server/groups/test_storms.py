@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 import pytest
-from tests.unit.server.groups.world import GROUP, REBALANCE_MS, SESSION_MS, World
+from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.signing import EcKey, RsaKey, Secret, Signer, key_set, pack, token
+from tests.worlds.brokers.signing import EcKey, RsaKey, Secret, Signer, key_set, pack, token
 
 from tidelog.server.security.errors import LoginFailed
 from tidelog.server.security.jwks import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem

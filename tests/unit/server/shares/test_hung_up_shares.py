@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from tests.server.worlds import FakeTransport
 from tests.unit.server.shares.share_worlds import (
     GROUP,
     TOPIC,
@@ -15,7 +14,8 @@ from tests.unit.server.shares.share_worlds import (
     world,
 )
 from tests.unit.server.test_hung_up import Encrypted
-from tests.waiting import turn_until
+from tests.worlds.brokers.socketless import FakeTransport
+from tests.worlds.waiting import turn_until
 
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import FETCH, SHARE_FETCH

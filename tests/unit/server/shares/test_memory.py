@@ -14,7 +14,7 @@ from tests.unit.server.shares.share_worlds import (
     said,
     world,
 )
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.server.node import ConnectionFacts
 from tidelog.server.shares.kept import ShareKey

@@ -22,7 +22,7 @@ from tests.unit.server.shares.share_worlds import (
     said,
     world,
 )
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.env import ManualClock
 from tidelog.server.groups.codes import Code

@@ -19,7 +19,7 @@ from tests.unit.server.shares.share_worlds import (
     world,
 )
 from tests.unit.server.shares.test_isolation import end, write
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.protocol.messages.share_fetch import ShareFetchResponse
 from tidelog.server.handlers import share_fetching

@@ -16,7 +16,7 @@ from tests.unit.server.transactions.worlds import (
     turns,
     world,
 )
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.errors import StorageFailure
 from tidelog.server.topics import TRANSACTIONS_TOPIC

@@ -20,7 +20,7 @@ from tests.unit.server.transactions.worlds import (
     World,
     world,
 )
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.env import ManualClock
 from tidelog.server.transactions.coordinator import ProducerAnswer

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.waiting import turn_until
+from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.spark.jobs.mirrors import T0, held, make
+from tests.worlds.spark.mirrors import T0, held, make
 
 import tidelog
 from tidelog.control.client import find_holder

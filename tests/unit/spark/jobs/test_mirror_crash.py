@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.faults import Keep, reopen, seeded_env
 from tests.faults.seeded import SeededEnv
-from tests.unit.spark.jobs.frames import T0, frame, origin_batch, value
-from tests.unit.storage.staged import ROOT, TOPIC, make_directory, staged_names
+from tests.worlds.directories.staged import ROOT, TOPIC, make_directory, staged_names
+from tests.worlds.spark.frames import T0, frame, origin_batch, value
 
 from tidelog.cluster.offset_map import (
     Copied,

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from tests.spark.jobs.mirrors import T0, append, make
+from tests.worlds.spark.mirrors import T0, append, make
 
 from tidelog.cluster.offset_map import Copied, OffsetMap, SourcePartition
 from tidelog.cluster.offset_map_file import decode_map, encode_map

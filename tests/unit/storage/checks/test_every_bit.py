@@ -7,7 +7,8 @@ the witness; the whole check, which says more, is run on a part of them.
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.storage.checks.sick import (
+from tests.worlds.directories.logs import PATH
+from tests.worlds.directories.sick import (
     PARTITION,
     BytesFileSystem,
     counting,
@@ -15,7 +16,6 @@ from tests.unit.storage.checks.sick import (
     look,
     mend,
 )
-from tests.unit.storage.logs import PATH
 
 from tidelog.record.header import CRC_AT
 from tidelog.storage import files

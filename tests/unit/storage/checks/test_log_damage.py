@@ -3,7 +3,8 @@
 import pytest
 from tests.faults import SeededEnv
 from tests.repetition import rarely
-from tests.unit.storage.checks.sick import (
+from tests.worlds.directories.logs import PATH, read, snapshot_of, write
+from tests.worlds.directories.sick import (
     PARTITION,
     BytesFileSystem,
     counting,
@@ -11,7 +12,6 @@ from tests.unit.storage.checks.sick import (
     look,
     mend,
 )
-from tests.unit.storage.logs import PATH, read, snapshot_of, write
 
 from tidelog.record.batch import RecordBatch, seal
 from tidelog.record.views import walk

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.storage.checks.sick import look
-from tests.unit.storage.logs import PATH, WRITABLE
+from tests.worlds.directories.logs import PATH, WRITABLE
+from tests.worlds.directories.sick import look
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.coding import crc32c

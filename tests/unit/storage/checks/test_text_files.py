@@ -2,8 +2,8 @@
 
 import pytest
 from tests.faults import SeededEnv
-from tests.unit.storage.checks.sick import PARTITION, counting, full_log, look, mend
-from tests.unit.storage.logs import PATH, read, write
+from tests.worlds.directories.logs import PATH, read, write
+from tests.worlds.directories.sick import PARTITION, counting, full_log, look, mend
 
 from tidelog.storage import files
 from tidelog.storage.checks import Finding, Severity

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
-from tests.plain_cleaner import PlainWorker
+from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.errors import CorruptFile
 from tidelog.record.builder import build_batch

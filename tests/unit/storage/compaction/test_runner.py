@@ -9,9 +9,9 @@ from random import SystemRandom
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
-from tests.plain_cleaner import PlainWorker
-from tests.unit.storage.logs import watched
 from tests.unit.storage.tiers.tiered import Tiered
+from tests.worlds.directories.logs import watched
+from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.env import Env
 from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure

@@ -2,8 +2,8 @@
 
 import pytest
 from tests.faults import reopen, seeded_env
-from tests.unit.storage.logs import PATH, WRITABLE
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
+from tests.worlds.directories.logs import PATH, WRITABLE
 
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.record.builder import build_batch

@@ -2,8 +2,8 @@
 
 import pytest
 from tests.faults import seeded_env
-from tests.unit.storage.logs import PATH, TOPIC
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
+from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.record.record import Record

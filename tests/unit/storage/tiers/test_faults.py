@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 from tests.faults import DamageFileSystem, Keep, reopen, seeded_env
 from tests.faults.refused import opened
-from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
 from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import NAME, Tiered, values
+from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailure
 from tidelog.objects.store import ObjectInfo

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 from tests.faults import seeded_env
-from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
 from tests.unit.storage.tiers.fake_store import URL
 from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
+from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import (
     CorruptFile,

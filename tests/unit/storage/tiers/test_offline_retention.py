@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.storage.logs import PATH, TOPIC
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
+from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog.storage.cluster_file import ALL_BROKERS, ClusterState, kept_defaults, write_cluster
 from tidelog.storage.log_dir import LogDir, LogDirOptions

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 from tests.faults import Keep, reopen, seeded_env
-from tests.unit.storage.logs import PATH, TOPIC, WRITABLE
 from tests.unit.storage.tiers.tiered import NAME, Tiered, values
+from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import StorageFailure, TierConflict
 from tidelog.objects.store import ObjectInfo

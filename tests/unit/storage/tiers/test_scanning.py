@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.unit.storage.logs import PATH, TOPIC
 from tests.unit.storage.tiers.tiered import Tiered
+from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog import scan
 from tidelog.errors import StorageFailure

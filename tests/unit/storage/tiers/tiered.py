@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from tests.faults import DamageFileSystem, SeededEnv, seeded_env
-from tests.unit.storage.logs import PATH, SMALL, TOPIC, WRITABLE
 from tests.unit.storage.tiers.fake_store import URL, FakeStore
+from tests.worlds.directories.logs import PATH, SMALL, TOPIC, WRITABLE
 
 from tidelog.env import Env
 from tidelog.storage.log import Log

@@ -6,7 +6,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from hypothesis import strategies as st
-from tests.contracts.kernel_logs import batches, contents, times
+from tests.worlds.records.kernel_logs import batches, contents, times
 
 from tidelog.env import File, FileStat
 from tidelog.record.batch import assign_offset

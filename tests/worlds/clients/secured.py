@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
 

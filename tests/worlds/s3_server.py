@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.peers.broker import free_port
+from tests.worlds.kafka.broker import free_port
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20

@@ -2,7 +2,7 @@
 
 `Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that answers one JSON line per
 question, so hundreds of cases cost one start. Fixture: `kafka_oracle`, one per test session;
-`from tests.kafka_oracle import kafka_jars, kafka_oracle` in a conftest brings it elsewhere.
+`from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle` in a conftest brings it elsewhere.
 """
 
 import base64
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self, cast
 
 import pytest
-from tests.peers.dumps import Findings, parse_dump
-from tests.peers.home import KafkaHome, required_home
+from tests.worlds.kafka.dumps import Findings, parse_dump
+from tests.worlds.kafka.home import KafkaHome, required_home
 
 # Left to the tool's own kind of check: what it prints for these has no verdict in it.
 DUMPED_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")

@@ -23,9 +23,9 @@ from confluent_kafka import Consumer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
-from tests.kafka_oracle import Oracle
-from tests.peers.home import QUICK_JVM, KafkaHome
-from tests.waiting import until_so
+from tests.worlds.kafka.home import QUICK_JVM, KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import until_so
 
 from tidelog.cluster.offsets import EARLIEST
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
-from tests.waiting import PATIENCE_S, until_equal
+from tests.worlds.waiting import PATIENCE_S, until_equal
 
 from tidelog.cli.main import run
 from tidelog.cli.problems import ExitCode

@@ -31,10 +31,10 @@ from kafka import (  # type: ignore[import-untyped]
 )
 from kafka import TopicPartition as PyPlace
 from kafka import errors as py_errors
-from tests.peers.rights_talk import PASSWORD
 from tests.server.rights.table import OPEN, Step
-from tests.server.secured import TIMEOUT_S, Key
-from tests.waiting import Patience, until_so
+from tests.worlds.clients.rights_talk import PASSWORD
+from tests.worlds.clients.secured import TIMEOUT_S, Key
+from tests.worlds.waiting import Patience, until_so
 
 Asked = Mapping[Step, Sequence[str]]
 Told = dict[tuple[Step, str], bool]

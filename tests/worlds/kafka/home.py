@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / "tools" / "kafka"
 POM = TOOLS / "pom.xml"
 CONNECTOR_POM = TOOLS / "connector.xml"

@@ -7,10 +7,10 @@ from typing import Final, cast
 
 import pytest
 from tests.conftest import need
-from tests.kafka_oracle import Oracle
-from tests.server.rights.drivers import TIMEOUT_MS, Asked, Told, key_of
 from tests.server.rights.table import OPEN, Step
-from tests.server.secured import TIMEOUT_S
+from tests.worlds.clients.rights_drivers import TIMEOUT_MS, Asked, Told, key_of
+from tests.worlds.clients.secured import TIMEOUT_S
+from tests.worlds.kafka.oracle import Oracle
 
 TOPIC_DENIED: Final = "Topic authorization failed"
 GROUP_DENIED: Final = "Group authorization failed"

@@ -9,8 +9,8 @@ from confluent_kafka.admin._scram import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from tests.server.raw import RawClient
-from tests.server.secured import TIMEOUT_S, Key
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 from tidelog.env import Clock, ManualClock, os_env
 from tidelog.protocol.messages import (

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from confluent_kafka import Producer
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.samples import tell_records
-from tests.server.raw import RawClient
-from tests.waiting import until_so
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.samples import tell_records
+from tests.worlds.waiting import until_so
 
 from tidelog.record.record import Record
 from tidelog.storage.log_reader import LogReader

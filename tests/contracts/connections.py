@@ -12,7 +12,7 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
-from tests.waiting import PATIENCE_S, until_so
+from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.cluster.remote_directory import RemoteDirectory

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tests.unit.cluster.two_clusters import MemoryCluster
+from tests.worlds.clusters.two_clusters import MemoryCluster
 
 from tidelog.cluster.offset_map import (
     DENSE,

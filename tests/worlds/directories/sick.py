@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.storage.logs import PATH, WRITABLE, batch, new_records
+from tests.worlds.directories.logs import PATH, WRITABLE, batch, new_records
 
 from tidelog.env import DirEntry, Env, File, FileStat, FileSystem
 from tidelog.storage.appends import AppendOrigin

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker, ClientConfig, client_settings, free_port
-from tests.peers.home import KafkaHome
-from tests.server.kill.victims import Nursery, Victim
+from tests.worlds.brokers.victims import Nursery, Victim
+from tests.worlds.kafka.broker import Broker, ClientConfig, client_settings, free_port
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
 from tidelog.server.in_process import Broker as OurBroker

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import pytest
-from tests.kafka_oracle import Oracle
-from tests.peers.home import KafkaHome
-from tests.server.logins import MECHANISMS, PASSWORD, is_served, plain, say, shake
-from tests.server.raw import RawClient
-from tests.server.refused.doors import BEARER, Door, kafkas_sasl, our_sasl
 from tests.server.test_bearer import BearerKey
+from tests.worlds.brokers.doors import BEARER, Door, kafkas_sasl, our_sasl
+from tests.worlds.brokers.logins import MECHANISMS, PASSWORD, is_served, plain, say, shake
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.oracle import Oracle
 
 LIFETIME_MS: Final = 3_600_000
 SCRAM: Final = MECHANISMS[1:]

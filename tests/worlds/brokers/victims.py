@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.peers.broker import free_port
+from tests.worlds.kafka.broker import free_port
 
 NURSERY = Path(__file__).with_name("nursery.py")
 END_TIMEOUT_S = 60

@@ -8,7 +8,7 @@ import select
 import socket
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tests.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.closing import Closing
 from tidelog.protocol.connection import ClientConnection

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings, wait_seconds

@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
-from tests.kafka_oracle import Oracle
-from tests.peers.broker import Broker
-from tests.peers.home import QUICK_JVM, KafkaHome
-from tests.server.certificates import Authority
-from tests.server.logins import MECHANISMS, PASSWORD, SASL, add_scram_users, key_of
-from tests.server.secured import TIMEOUT_S, Key, create_topic
-from tests.server.signing import RsaKey, key_set, token
 from tests.server.test_bearer import BearerKey, claims, now_s
-from tests.waiting import until_so
+from tests.worlds.brokers.certificates import Authority
+from tests.worlds.brokers.logins import MECHANISMS, PASSWORD, SASL, add_scram_users, key_of
+from tests.worlds.brokers.signing import RsaKey, key_set, token
+from tests.worlds.clients.secured import TIMEOUT_S, Key, create_topic
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.home import QUICK_JVM, KafkaHome
+from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.config.door_keys import STANDARD_AUTHORIZER

@@ -8,10 +8,10 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions
-from tests.peers.broker import REQUEST_TIMEOUT_S, Broker
-from tests.peers.clients import await_ended
-from tests.peers.either import AnyBroker
-from tests.waiting import until_so
+from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.clients import await_ended
+from tests.worlds.kafka.either import AnyBroker
+from tests.worlds.waiting import until_so
 
 from tidelog.cluster.offsets import LATEST
 

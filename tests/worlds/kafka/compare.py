@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.kafka_oracle import KafkaBatch, KafkaRecord
+from tests.worlds.kafka.oracle import KafkaBatch, KafkaRecord
 
 from tidelog.record.record import ControlType, Record, read_control_type, read_end_marker
 from tidelog.record.views import Batch, walk

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tests.server.raw import RawClient
-from tests.waiting import Patience
+from tests.worlds.clients.raw import RawClient
+from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import (
     ADD_OFFSETS_TO_TXN,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from tests.server.logins import say, shake
-from tests.server.raw import RawClient
+from tests.worlds.brokers.logins import say, shake
+from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import (
     ALTER_SHARE_GROUP_OFFSETS,
