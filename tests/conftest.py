@@ -19,6 +19,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests import core
 from tests.worlds.kafka.home import Unavailable, kafka_home
+from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
+from tests.worlds.memory_folder import quick_path
+from tests.worlds.needs import need
+
+# Fixtures for all folders: one JVM of Kafka's classes per process.
+__all__ = ["kafka_jars", "kafka_oracle", "quick_path"]
 
 # Deadlines are off: two shared cores make any of them flaky; pytest-timeout ends what hangs.
 settings.register_profile(
@@ -110,15 +116,6 @@ def _may_leave_open(item: pytest.Item) -> bool:
     """Whether the libraries under it leave sockets to the garbage collector: Spark's, Jupyter's."""
     marks = item.iter_markers("filterwarnings")
     return any("ResourceWarning" in str(given) for mark in marks for given in mark.args)
-
-
-def need(found: bool, what: str) -> None:
-    """Skip the test with a reason; a failure where TIDELOG_REQUIRE_KAFKA forbids to skip."""
-    if found:
-        return
-    if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
-        pytest.fail(f"needs {what}, and TIDELOG_REQUIRE_KAFKA forbids to skip")
-    pytest.skip(f"needs {what}")
 
 
 @cache

@@ -223,7 +223,7 @@ def test_before_a_damaged_batch_all_is_taken(damage: str) -> None:
     assert (reducer.end_offset, reducer.records) == (4, 4)
 
 
-def batch_of(records: Sequence[Entry], start: int = 0) -> pa.RecordBatch:
+def arrow_batch(records: Sequence[Entry], start: int = 0) -> pa.RecordBatch:
     stamps = [None if time == -1 else time for _, _, time in records]
     arrays: list[pa.Array[pa.Scalar[pa.DataType]]] = [
         pa.array(range(start, start + len(records)), pa.int64()),
@@ -271,7 +271,7 @@ def test_however_it_is_cut_the_rows_are_those_of_the_records(
     reducer = Reducer(np.array(SEEDS, np.int64), 3, 1_000, tables.append, rows_max=rows_max)
     for start, end in pairwise(edges):
         # A slice has its own place in Arrow's buffers.
-        reducer.add(batch_of(records).slice(start, end - start))
+        reducer.add(arrow_batch(records).slice(start, end - start))
     reducer.finish()
     assert all(len(table) <= rows_max for table in tables)
     for table in tables:
@@ -294,7 +294,7 @@ def test_a_table_of_many_keys_is_handed_out_whole() -> None:
     """It is copied in parts, and found by an index that has grown."""
     count, tables = 40_000, list[Longs]()
     reducer = Reducer(np.array(SEEDS, np.int64), 5, 1_000, tables.append)
-    reducer.add(batch_of([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))
+    reducer.add(arrow_batch([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))
     reducer.finish()
     (rows,) = tables
     assert len(rows) == len({tuple(row) for row in rows[:, :2].tolist()}) == count
@@ -308,7 +308,7 @@ def test_records_of_very_many_spans_are_counted_under_longer_ones() -> None:
     records: list[Entry] = [(b"k%d" % (n % 7), b"v", n * 5_000) for n in range(Spans.LIMIT + 4_000)]
     reducer = Reducer(np.array(SEEDS, np.int64), 0, 1_000, lambda _rows: None)
     for start in range(0, len(records), 9_000):
-        reducer.add(batch_of(records[start : start + 9_000], start))
+        reducer.add(arrow_batch(records[start : start + 9_000], start))
     reducer.finish()
     assert reducer.spans.span_ms > 1_000
     assert len(reducer.spans.found) <= Spans.LIMIT
@@ -321,7 +321,7 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
     def rows(partition: int, records: Sequence[Entry]) -> Longs:
         tables: list[Longs] = []
         reducer = Reducer(np.array(SEEDS, np.int64), partition, 1_000, tables.append)
-        reducer.add(batch_of(records))
+        reducer.add(arrow_batch(records))
         reducer.finish()
         return tables[0]
 

@@ -85,7 +85,7 @@ def seen(env: SeededEnv) -> Seen:
 
 
 @contextmanager
-def opened(env: SeededEnv) -> Iterator[LogDir]:
+def writable_dir(env: SeededEnv) -> Iterator[LogDir]:
     log_dir = LogDir.open(ROOT, env=env, options=LogDirOptions(writable=True))
     try:
         yield log_dir
@@ -102,7 +102,7 @@ def judge(files: DamageFileSystem, env: SeededEnv, before: Seen, *, goes_on: boo
     again = seeded_env(99, files=files)
     again.clock.set(env.clock.now_ms())
     check(seen(again), before)  # without a lock, before anybody has mended anything
-    with opened(again) as log_dir:
+    with writable_dir(again) as log_dir:
         log = log_dir.log("t", 0)
         assert log.log_end_offset == 32
         found = seen(again)
@@ -133,7 +133,7 @@ def done_once(make_worker: MakeWorker = PlainWorker) -> tuple[SeededEnv, Seen]:
     env = seeded_env(1)
     make(env)
     before = seen(env)
-    with opened(env) as log_dir:
+    with writable_dir(env) as log_dir:
         log_dir.log("t", 0).flush()
         env.files.settle()
         clean(env, log_dir, make_worker)
@@ -183,7 +183,7 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     def lose_power(*_: object) -> None:
         raise PowerLoss
 
-    with opened(env) as log_dir:
+    with writable_dir(env) as log_dir:
         log_dir.log("t", 0).flush()
         with monkeypatch.context() as patched:
             patched.setattr(Log, "take_cleaned", fail)
@@ -217,7 +217,7 @@ def test_every_call_fails_once(step: int, kind: FaultKind, make_worker: MakeWork
     for call in range(40, 700, step):
         again = seeded_env(1, files=reopen(whole, fault=Fault(call, kind)))
         again.clock.set(env.clock.now_ms())
-        with suppress(TidelogError), opened(again) as log_dir:
+        with suppress(TidelogError), writable_dir(again) as log_dir:
             log = log_dir.log("t", 0)
             try:
                 clean(again, log_dir, make_worker)

@@ -27,7 +27,7 @@ SMALL = {"internal.segment.bytes": "200"}  # each record rolls
 ENDS = pytest.mark.parametrize("end", [LogDir.abandon, LogDir.close], ids=["killed", "stopped"])
 
 
-def opened(
+def durable_first(
     env: SeededEnv, config: Mapping[str, str] | None = None, later: Later | None = None
 ) -> tuple[LogDir, Log]:
     """A partition with a first record, which is durable."""
@@ -68,7 +68,7 @@ def test_a_sync_within_an_append_leaves_a_mark(config: Mapping[str, str]) -> Non
     seen = 0
     for call in range(40):
         env = seeded_env(1)
-        directory, log = opened(env, config)
+        directory, log = durable_first(env, config)
         failed = failing(env, call, partial(append, log, SECOND), FaultKind.EIO)
         if failed is None:
             break
@@ -86,7 +86,7 @@ def test_an_append_that_finds_no_room_leaves_none(config: Mapping[str, str]) -> 
     seen = 0
     for call in range(40):
         env = seeded_env(1)
-        _, log = opened(env, config)
+        _, log = durable_first(env, config)
         failed = failing(env, call, partial(append, log, SECOND), FaultKind.NO_SPACE)
         if failed is None:
             break
@@ -114,7 +114,7 @@ def test_a_sync_that_was_under_way_when_an_append_found_no_room(
     config: Mapping[str, str], call: int, end: Callable[[LogDir], None]
 ) -> None:
     env, later = seeded_env(1), Later()
-    directory, log = opened(env, config, later)
+    directory, log = durable_first(env, config, later)
     append(log, SECOND)
     if config:
         log.roll()
@@ -138,7 +138,7 @@ def test_what_finds_no_room_behind_such_an_append_leaves_no_mark() -> None:
     seen = 0
     for call in range(40):
         env, later = seeded_env(1), Later()
-        _, log = opened(env, SMALL, later)
+        _, log = durable_first(env, SMALL, later)
         append(log, SECOND)
         log.roll()
         log.delete_records(1)
@@ -155,7 +155,7 @@ def test_what_finds_no_room_behind_such_an_append_leaves_no_mark() -> None:
 def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
     """As where a partition is opened anew, and that fails too."""
     env, later = seeded_env(1), Later()
-    _, log = opened(env, later=later)
+    _, log = durable_first(env, later=later)
     append(log, SECOND)
     log.flush_later(lambda _: None)
     jobs = [job for job, _ in later.waiting]
@@ -170,7 +170,7 @@ def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
 
 def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
     env = seeded_env(1)
-    directory, log = opened(env)
+    directory, log = durable_first(env)
     append(log, SECOND)
     env.files.writes.fault = Fault(env.files.calls, FaultKind.EIO, sticky=True)
     with pytest.raises(StorageFailure):
@@ -190,7 +190,7 @@ def test_a_sync_of_what_a_start_has_cut_leaves_a_mark() -> None:
     """The tail of an append that a kill has cut short goes; what lies before it is unsynced."""
     for call in range(40):
         env = seeded_env(1)
-        directory, log = opened(env)
+        directory, log = durable_first(env)
         append(log, SECOND)
         directory.abandon()
         file = env.files.open(log.segments[-1].log_path, write=True)

@@ -87,7 +87,7 @@ def test_many_more_workloads(seed: int) -> None:
 # ---- one roll, one kill
 
 
-def opened(env: SeededEnv) -> tuple[LogDir, Log]:
+def partition_at(env: SeededEnv) -> tuple[LogDir, Log]:
     directory = LogDir.open(ROOT, env=env, options=NEVER_WORKING)
     if "t" not in directory.topics():
         directory.create_topic("t")
@@ -97,7 +97,7 @@ def opened(env: SeededEnv) -> tuple[LogDir, Log]:
 def killed(rolls: int) -> SeededEnv:
     """A log of three records a segment whose rolls were never synced, in a dead process."""
     env = seeded_env(1)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     for part in range(rolls + 1):
         log.append([NewRecord(value=b"%d" % (3 * part + number)) for number in range(3)])
         if part < rolls:
@@ -109,7 +109,7 @@ def killed(rolls: int) -> SeededEnv:
 def without_power(env: SeededEnv) -> list[bytes | None]:
     """What a log has once nothing but synced bytes is left."""
     left = replace(env, files=reopen(env.files.crash(Keep.SYNCED), clock=env.clock))
-    directory, log = opened(left)
+    directory, log = partition_at(left)
     found = [record.value for record in log.records()]
     assert log.log_start_offset == 0
     directory.abandon()
@@ -135,7 +135,7 @@ def test_what_lies_behind_a_roll_and_a_kill_is_durable_with_the_rest(
     end: Callable[[LogDir, Log], None], rolls: int
 ) -> None:
     env = killed(rolls)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     written = [record.value for record in log.records()]
     assert len(written) == 3 * rolls + 3
 
@@ -146,7 +146,7 @@ def test_what_lies_behind_a_roll_and_a_kill_is_durable_with_the_rest(
 
 def test_the_last_segment_is_durable_before_its_note_says_where_it_ends() -> None:
     env = killed(rolls=1)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     log.roll()
     log.append([NewRecord(value=b"behind")])
     env.files.sync_dir(log.context.directory)
@@ -166,7 +166,7 @@ def test_of_a_directory_of_kafkas_too() -> None:
         if not name.endswith(kept):
             env.files.remove(f"{ROOT}/t-0/{name}")
     env.files.remove(f"{ROOT}/tidelog-topics.json")
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     log.flush()
     directory.checkpoint()
 
@@ -175,10 +175,10 @@ def test_of_a_directory_of_kafkas_too() -> None:
 
 def test_a_clean_start_syncs_no_segment_anew() -> None:
     env = killed(rolls=2)
-    directory, _ = opened(env)
+    directory, _ = partition_at(env)
     directory.close()
     begun = len(env.files.journal)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     assert log.log_end_offset == 9
     changed = [str(each) for each in env.files.journal[begun:]]
     assert not [each for each in changed if each.endswith(f"{files.LOG_SUFFIX}: sync")]
@@ -199,7 +199,7 @@ def with_a_failed_sync(
 ) -> tuple[SeededEnv, list[bytes | None]]:
     """A directory whose disk has failed to take what was appended last, and what was appended."""
     env = seeded_env(1)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     log.append([NewRecord(value=b"synced")])
     log.flush()
     directory.checkpoint()
@@ -219,7 +219,7 @@ def test_a_start_writes_anew_what_a_failed_sync_has_left_in_doubt(
     end: Callable[[LogDir], None], call: int
 ) -> None:
     env, written = with_a_failed_sync(end, call)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     assert [record.value for record in log.records()] == written
     log.append([NewRecord(value=b"behind")])
 
@@ -231,11 +231,11 @@ def test_a_start_writes_anew_what_a_failed_sync_has_left_in_doubt(
 
 def test_it_is_written_anew_once() -> None:
     env, _ = with_a_failed_sync(LogDir.abandon, 0)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     assert not env.files.exists(f"{log.context.directory}/{UNSYNCED_FILE}")
     directory.abandon()
     begun = len(env.files.journal)
-    opened(env)[0].abandon()
+    partition_at(env)[0].abandon()
     changed = [str(each) for each in env.files.journal[begun:]]
     assert not [each for each in changed if f"{files.LOG_SUFFIX}{files.TMP_SUFFIX}" in each]
 
@@ -256,7 +256,7 @@ def refuse_copies(env: SeededEnv) -> Callable[[], None]:
 def test_without_room_for_it_the_partition_can_be_read_and_takes_nothing() -> None:
     env, written = with_a_failed_sync(LogDir.abandon, 1)
     let_again = refuse_copies(env)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     assert [record.value for record in log.records()] == written
     with pytest.raises(StorageFailure):
         log.append([NewRecord(value=b"behind")])
@@ -273,7 +273,7 @@ def test_without_room_for_it_the_partition_can_be_read_and_takes_nothing() -> No
 def test_an_append_without_room_leaves_no_mark() -> None:
     """A start needs no room for copies then: retention may make some."""
     env = seeded_env(1)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     log.append([NewRecord(value=b"written")])
     env.files.writes.fault = Fault(env.files.calls, FaultKind.NO_SPACE)
     with pytest.raises(StorageFailure):
@@ -282,14 +282,14 @@ def test_an_append_without_room_leaves_no_mark() -> None:
     directory.abandon()
     refuse_copies(env)
 
-    log = opened(env)[1]
+    log = partition_at(env)[1]
     assert log.append([NewRecord(value=b"behind")]).base_offset == 1
 
 
 @pytest.mark.parametrize("call", range(8))
 def test_a_sync_that_fails_at_the_end_is_known_at_the_next_start(call: int) -> None:
     env = seeded_env(1)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     log.append([NewRecord(value=b"synced")])
     log.flush()
     directory.checkpoint()
@@ -304,7 +304,7 @@ def test_a_sync_that_fails_at_the_end_is_known_at_the_next_start(call: int) -> N
 @pytest.mark.parametrize("call", range(20))
 def test_a_sync_that_fails_at_a_start_is_known_at_the_next_one(call: int) -> None:
     env = seeded_env(1)
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     log.append([NewRecord(value=b"synced")])
     log.flush()
     directory.checkpoint()
@@ -312,14 +312,14 @@ def test_a_sync_that_fails_at_a_start_is_known_at_the_next_one(call: int) -> Non
     directory.abandon()
     env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
     with suppress(StorageFailure):
-        opened(env)[0].abandon()
+        partition_at(env)[0].abandon()
     env.files.writes.fault = None
     assert_all_is_durable(env, [b"synced", b"written"])
 
 
 def assert_all_is_durable(env: SeededEnv, written: list[bytes]) -> None:
     """What a start finds, and what it takes, survives a flush and a loss of power."""
-    directory, log = opened(env)
+    directory, log = partition_at(env)
     assert [record.value for record in log.records()] == written
     log.append([NewRecord(value=b"behind")])
     log.flush()

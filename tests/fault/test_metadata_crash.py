@@ -81,7 +81,7 @@ def states() -> Iterator[Kept]:
             yield SecurityState({}, frozenset(rules)), {}
 
 
-def opened(env: SeededEnv) -> tuple[LogDir, MetadataLog]:
+def open_metadata(env: SeededEnv) -> tuple[LogDir, MetadataLog]:
     log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
     try:
         return log_dir, MetadataLog(log_dir)
@@ -96,7 +96,7 @@ def kept(log: MetadataLog) -> Kept:
 
 def at_work() -> tuple[SeededEnv, Story[Kept]]:
     env = seeded_env(3)
-    log_dir, log = opened(env)
+    log_dir, log = open_metadata(env)
     env.files.settle()
     story: Story[Kept] = Story(env.files, kept(log))
     for security, quotas in states():
@@ -112,16 +112,16 @@ def at_work() -> tuple[SeededEnv, Story[Kept]]:
 def judge(state: CrashState, before: Kept, after: Kept) -> None:
     """What was, or what was to be; it goes on from there, and stays through another crash."""
     env = seeded_env(4, files=reopen(state), now_ms=START_MS + 1_000)
-    _, log = opened(env)
+    _, log = open_metadata(env)
     found = kept(log)
     assert found in (before, after)
     if found != (SecurityState(), {}):  # it is durable before anybody sees it
         again = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
-        assert kept(opened(again)[1]) == found
+        assert kept(open_metadata(again)[1]) == found
     later = SecurityState(acls=frozenset({rule(1), rule(2)}))
     log.keep_security(later)
     last = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
-    assert kept(opened(last)[1]) == (later, found[1])
+    assert kept(open_metadata(last)[1]) == (later, found[1])
 
 
 @pytest.mark.parametrize("keep", list(Keep))
@@ -140,7 +140,7 @@ def test_power_is_lost_in_seeded_ways() -> None:
 def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: FaultKind) -> None:
     for call in range(400):
         env = seeded_env(5)
-        log_dir, log = opened(env)
+        log_dir, log = open_metadata(env)
         env.files.writes.fault = Fault(env.files.calls + call, kind)
         before: Kept = (SecurityState(), {})
         for security, quotas in states():
@@ -155,7 +155,7 @@ def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: Fau
         env.files.writes.fault = None
         log.keep_quotas(before[1])  # which changes nothing, and says what holds
         log_dir.close()
-        assert kept(opened(env)[1]) == before
+        assert kept(open_metadata(env)[1]) == before
         if is_over:
             return
     raise AssertionError("calls without end")
@@ -164,14 +164,14 @@ def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: Fau
 def test_a_stop_in_doubt_is_no_clean_one() -> None:
     """Else what is torn would be taken for damage at the next start."""
     env = seeded_env(6)
-    log_dir, log = opened(env)
+    log_dir, log = open_metadata(env)
     log.keep_quotas(APP)
     env.files.writes.fault = Fault(env.files.calls + 1, FaultKind.EIO)  # the write, or its sync
     with pytest.raises(OSError, match="error"):
         log.keep_quotas(ALL)
     env.files.writes.fault = None
     log_dir.close()
-    again, log = opened(env)
+    again, log = open_metadata(env)
     assert not again.was_stopped_cleanly
     assert log.quotas in (APP, ALL)
 
@@ -182,7 +182,7 @@ def test_a_stop_in_doubt_is_no_clean_one() -> None:
 def written(count: int) -> SeededEnv:
     """A directory after a clean stop, with so many changes in its log."""
     env = seeded_env(8)
-    log_dir, log = opened(env)
+    log_dir, log = open_metadata(env)
     for number in range(count):
         log.keep_security(SecurityState(acls=frozenset(map(rule, range(number + 1)))))
     log_dir.close()
@@ -212,15 +212,15 @@ def test_a_torn_end_is_left_out_after_a_hard_stop_and_damage_after_a_clean_one()
     for size in range(len(shorter) + 1, len(whole)):
         env = written(1)
         spoil(env, whole[:size], is_clean=False)
-        log_dir, log = opened(env)
+        log_dir, log = open_metadata(env)
         assert len(log.security.acls) == 2
         assert any(METADATA_FILE in line for line in log_dir.reports)
         log_dir.close()
-        assert len(opened(env)[1].security.acls) == 2
+        assert len(open_metadata(env)[1].security.acls) == 2
     env = written(1)
     spoil(env, whole[:-1], is_clean=True)
     with pytest.raises(CorruptFile, match=METADATA_FILE):
-        opened(env)
+        open_metadata(env)
 
 
 def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
@@ -231,19 +231,19 @@ def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
         env = written(1)
         spoil(env, whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :], is_clean=False)
         with suppress(CorruptFile):
-            assert len(opened(env)[1].security.acls) == 3, at
+            assert len(open_metadata(env)[1].security.acls) == 3, at
 
 
 def test_no_secret_is_in_what_is_said_of_damage() -> None:
     env = seeded_env(8)
-    log_dir, log = opened(env)
+    log_dir, log = open_metadata(env)
     log.keep_security(SecurityState({("ada", 1): credential(1)}))
     log_dir.close()
     data = bytes_of(env)
     assert SECRET in data
     spoil(env, data[:-1], is_clean=True)
     with pytest.raises(CorruptFile) as caught:
-        opened(env)
+        open_metadata(env)
     assert "secret" not in repr(caught.value) + str(caught.value)
     assert "secret" not in repr(SecurityState({("ada", 1): credential(1)}))
 
@@ -255,7 +255,7 @@ def test_records_that_cant_be_read_are_damage(value: bytes) -> None:
     MetadataFile(env, ROOT).replace([value])
     log_dir.close()
     with pytest.raises(CorruptFile, match=METADATA_FILE):
-        opened(env)
+        open_metadata(env)
 
 
 @pytest.mark.parametrize("value", [b"\x02\x0e\x00", b"\x01\x0e\x01", b"\x01\x04\x00"])
@@ -265,7 +265,7 @@ def test_records_of_a_later_release_are_refused_as_such(value: bytes) -> None:
     MetadataFile(env, ROOT).replace([value])
     log_dir.close()
     with pytest.raises(UnsupportedVersion, match=METADATA_FILE):
-        opened(env)
+        open_metadata(env)
 
 
 # -- bounds ------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_records_of_a_later_release_are_refused_as_such(value: bytes) -> None:
 
 def test_the_file_grows_with_what_is_kept_and_not_with_changes() -> None:
     env = seeded_env(9)
-    log_dir, log = opened(env)
+    log_dir, log = open_metadata(env)
     sizes = []
     for number in range(200):
         log.keep_security(SecurityState({("ada", 1): credential(number)}))
@@ -281,12 +281,12 @@ def test_the_file_grows_with_what_is_kept_and_not_with_changes() -> None:
         sizes.append(env.files.stat(PATH).size)
     assert max(sizes) < 2_000
     log_dir.close()
-    assert kept(opened(env)[1]) == (SecurityState({("ada", 1): credential(199)}), APP)
+    assert kept(open_metadata(env)[1]) == (SecurityState({("ada", 1): credential(199)}), APP)
 
 
 def test_nothing_to_keep_needs_no_file() -> None:
     env = seeded_env(9)
-    log_dir, log = opened(env)
+    log_dir, log = open_metadata(env)
     log.keep_security(SecurityState())
     log.keep_quotas({})
     log_dir.close()
@@ -310,14 +310,14 @@ def left_behind(security: SecurityState = OLD, quotas: Quotas = APP) -> SeededEn
 
 def test_power_is_lost_while_files_of_an_older_version_are_taken_over() -> None:
     env = left_behind()
-    assert kept(opened(env)[1]) == (OLD, APP)
+    assert kept(open_metadata(env)[1]) == (OLD, APP)
     files = env.files
     for state in [
         *(state for keep in Keep for state in files.prefixes(keep)),
         *files.crash_states(range(300)),
     ]:
         after = seeded_env(11, files=reopen(state))
-        assert kept(opened(after)[1]) == (OLD, APP), str(state)
+        assert kept(open_metadata(after)[1]) == (OLD, APP), str(state)
         assert_taken_over(after.files)
 
 
@@ -339,7 +339,7 @@ def test_taking_over_fails_at_any_call_and_loses_nothing(kind: FaultKind) -> Non
             is_over = False
         env.files.writes.fault = None
         log_dir.close()
-        assert kept(opened(env)[1]) == (OLD, APP)
+        assert kept(open_metadata(env)[1]) == (OLD, APP)
         assert_taken_over(env.files)
         if is_over:
             return
@@ -349,23 +349,23 @@ def test_taking_over_fails_at_any_call_and_loses_nothing(kind: FaultKind) -> Non
 @pytest.mark.parametrize("name", [SECURITY_FILE, CLUSTER_FILE])
 def test_an_older_version_in_between_is_told_and_nobody_guesses(name: str) -> None:
     env = left_behind()
-    opened(env)[0].close()
+    open_metadata(env)[0].close()
     if name == SECURITY_FILE:
         write_security(env.files, ROOT, SecurityState(acls=frozenset({rule(9)})))
     else:
         write_cluster(env.files, ROOT, ClusterState(quotas=ALL))
     with pytest.raises(CorruptFile, match=name) as caught:
-        opened(env)
+        open_metadata(env)
     assert METADATA_FILE in str(caught.value)
     env.files.remove(PATH)
-    log = opened(env)[1]
+    log = open_metadata(env)[1]
     found = (log.security.acls, {}) if name == SECURITY_FILE else (frozenset(), log.quotas)
     assert found == ((frozenset({rule(9)}), {}) if name == SECURITY_FILE else (frozenset(), ALL))
 
 
 def test_files_that_say_nothing_leave_no_log() -> None:
     env = left_behind(SecurityState(), {})
-    opened(env)[0].close()
+    open_metadata(env)[0].close()
     assert not env.files.exists(PATH)
     assert read_security(env.files, ROOT) == SecurityState()
 

@@ -49,7 +49,9 @@ class Life:
         for turn in range(ROUNDS):
             self.env.clock.advance(turn % 2)  # a row of the append times in every other one
             value = b"%d" % self.env.clock.now_ms()
-            asked = [(log, memoryview(batch(value, number))) for number, log in enumerate(logs)]
+            asked = [
+                (log, memoryview(growing_batch(value, number))) for number, log in enumerate(logs)
+            ]
             for number, made in enumerate(append_together(asked)):
                 assert made is not None
                 assert isinstance(made.said, AppendResult)
@@ -66,7 +68,7 @@ class Life:
         return [ends for calls, ends in self.told if calls <= prefix][-1]
 
 
-def batch(value: bytes, number: int) -> bytearray:
+def growing_batch(value: bytes, number: int) -> bytearray:
     """So many records and one more."""
     records = [NewRecord(value=value, timestamp=int(value))] * (number + 1)
     return bytearray(build_batch(records))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.fault.test_topics_crash import OPTIONS, ROOT, made_of, opened, settled
+from tests.fault.test_topics_crash import OPTIONS, ROOT, made_of, open_dir, settled
 from tests.faults import (
     START_MS,
     CrashState,
@@ -36,7 +36,7 @@ PARTITIONS = {"a": 2, "b": 1, "c": 3}
 DOOMED = ("a", "c")
 
 
-def filled() -> tuple[SeededEnv, LogDir]:
+def durable_topics() -> tuple[SeededEnv, LogDir]:
     """Topics with four durable records in each partition, of which the first is deleted."""
     env, directory = settled()
     directory.create_topics([NewTopic(name, count) for name, count in PARTITIONS.items()])
@@ -65,7 +65,7 @@ def judge(state: CrashState, *, is_over: bool) -> set[str]:
     env = seeded_env(2, files=reopen(state), now_ms=START_MS + 1_000)
     with LogDir.open(ROOT, env=env) as reading:
         seen = set(reading.topics())
-    directory = opened(env)
+    directory = open_dir(env)
     there = directory.topics().keys()
     assert seen == there, str(state)
     assert {"old", "b"} <= there <= {"old", *PARTITIONS}, str(state)
@@ -86,7 +86,7 @@ def begin_anew(env: SeededEnv, directory: LogDir) -> None:
     for name in made:
         append(directory, name, 1, 1)
     directory.flush()
-    again = opened(replace(env, files=reopen(env.files.crash(Keep.SYNCED))))
+    again = open_dir(replace(env, files=reopen(env.files.crash(Keep.SYNCED))))
     for name, info in made.items():
         assert again.topic(name) == replace(info, present=again.topic(name).present)
         for number in range(PARTITIONS[name]):
@@ -95,7 +95,7 @@ def begin_anew(env: SeededEnv, directory: LogDir) -> None:
 
 
 def test_topics_deleted_together_are_whole_or_gone() -> None:
-    env, directory = filled()
+    env, directory = durable_topics()
     directory.delete_topics(DOOMED)
     calls, seen = len(env.files.journal), set[frozenset[str]]()
     for state in crashes(env):
@@ -108,7 +108,7 @@ def test_a_topic_that_nobody_opened_is_gone_though_its_id_was_torn() -> None:
     directory.create_topics([NewTopic("a", 2)])
     directory.delete_topics(["a"])
     for state in [*env.files.prefixes(Keep.SYNCED), *env.files.crash_states(range(100))]:
-        after = opened(seeded_env(2, files=reopen(state)))
+        after = open_dir(seeded_env(2, files=reopen(state)))
         found = after.topics().get("a")
         assert found is None or (not found.foreign and found.partitions == 2), str(state)
 
@@ -117,7 +117,7 @@ def test_a_topic_that_nobody_opened_is_gone_though_its_id_was_torn() -> None:
 @pytest.mark.parametrize("sticky", [False, True])
 def test_any_call_fails_and_all_are_whole_or_gone(kind: FaultKind, sticky: bool) -> None:
     for call in range(200):
-        env, directory = filled()
+        env, directory = durable_topics()
         with failing(env.files, Fault(env.files.calls + call, kind, sticky=sticky)):
             try:
                 left = directory.hide_topics(DOOMED)()
@@ -132,7 +132,7 @@ def test_any_call_fails_and_all_are_whole_or_gone(kind: FaultKind, sticky: bool)
             directory.remove_set_aside(left)
             begin_anew(replace(env, files=env.files), directory)
         directory.abandon()
-        after = opened(replace(env, files=reopen(env.files.crash(Keep.SYNCED))))
+        after = open_dir(replace(env, files=reopen(env.files.crash(Keep.SYNCED))))
         if is_refused:
             shows_all(after)
         if is_over:
@@ -160,7 +160,7 @@ def shows_all(directory: LogDir) -> None:
 
 
 def test_one_that_is_not_there_keeps_all_the_others() -> None:
-    _, directory = filled()
+    _, directory = durable_topics()
     with pytest.raises(UnknownTopic):
         directory.delete_topics(["a", "x"])
     assert directory.topics().keys() == {"old", *PARTITIONS}
@@ -182,12 +182,12 @@ def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> No
 
 
 def test_what_is_deleted_is_forgotten_when_its_directories_are_gone() -> None:
-    env, directory = filled()
+    env, directory = durable_topics()
     directory.delete_topics(DOOMED)
     assert read_topics(env.files, ROOT).deleted.keys() == set(DOOMED)
     directory.close()
     assert not read_topics(env.files, ROOT).deleted
-    env, directory = filled()
+    env, directory = durable_topics()
     directory.delete_topics(DOOMED)
     directory.create_topic("new")
     assert not read_topics(env.files, ROOT).deleted
@@ -195,14 +195,14 @@ def test_what_is_deleted_is_forgotten_when_its_directories_are_gone() -> None:
 
 def test_a_topic_of_that_name_that_somebody_else_made_since_is_kept() -> None:
     """Kafka may have opened the directory in between: its topic has an id of its own."""
-    env, directory = filled()
+    env, directory = durable_topics()
     directory.delete_topics(DOOMED)
     directory.abandon()
     env.files.make_dirs(f"{ROOT}/a-0")
     topic_id = directory.topic("b").topic_id
     assert topic_id is not None
     write_partition_metadata(env.files, f"{ROOT}/a-0", topic_id)
-    found = opened(env).topic("a")
+    found = open_dir(env).topic("a")
     assert (found.foreign, found.present, found.topic_id) == (True, (0,), topic_id)
 
 
@@ -216,5 +216,5 @@ def test_a_directory_of_kafkas_is_deleted_whole_or_not() -> None:
     env.files.settle()
     directory.delete_topics(["k"])
     for state in crashes(env):
-        topics = opened(seeded_env(2, files=reopen(state))).topics()
+        topics = open_dir(seeded_env(2, files=reopen(state))).topics()
         assert "k" not in topics or topics["k"].present == (0, 1, 2), str(state)

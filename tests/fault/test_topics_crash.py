@@ -43,14 +43,14 @@ def at_once() -> Deferral:
 OPTIONS = LogDirOptions(create=True, deferrals=at_once)
 
 
-def opened(env: SeededEnv) -> LogDir:
+def open_dir(env: SeededEnv) -> LogDir:
     return LogDir.open(ROOT, env=env, options=OPTIONS)
 
 
 def settled() -> tuple[SeededEnv, LogDir]:
     """A directory with one topic; crashes start here."""
     env = seeded_env(1)
-    directory = opened(env)
+    directory = open_dir(env)
     directory.create_topic("old")
     env.files.settle()
     return env, directory
@@ -66,7 +66,7 @@ def judge(
 ) -> None:
     """Each topic is as before or as after, with its id in every directory, and takes records."""
     env = seeded_env(2, files=reopen(state), now_ms=START_MS + 1_000)
-    directory = opened(env)
+    directory = open_dir(env)
     for name, info in directory.topics().items():
         assert name in after, f"{name}: {state}"
         versions = [each[name].partitions for each in (before, after) if name in each]
@@ -138,7 +138,7 @@ def test_any_call_fails_and_each_topic_is_there_or_refused(kind: FaultKind, stic
             for number in range(info.partitions):
                 directory.log(name, number)
         directory.abandon()  # a kill: what was answered stays, nothing is half there
-        after = opened(replace(env, files=reopen(env.files.crash(Keep.EVERYTHING))))
+        after = open_dir(replace(env, files=reopen(env.files.crash(Keep.EVERYTHING))))
         names = after.topics().keys()
         assert {"old", *made} <= names <= {"old", "a", "b", "c"}
         if not sticky:
@@ -167,7 +167,7 @@ def test_a_topic_whose_directories_cant_be_made_is_not_the_others_business() -> 
     directory.create_topics([failed])
     assert directory.topics().keys() == {"a", "b", "c", "old"}
     directory.close()
-    assert opened(env).topics().keys() == {"a", "b", "c", "old"}
+    assert open_dir(env).topics().keys() == {"a", "b", "c", "old"}
 
 
 def test_each_is_refused_for_its_own_reason() -> None:

@@ -9,10 +9,7 @@ from tests.histories.checker import Fault, check
 from tests.histories.history import Outcome
 from tests.histories.real_members import BOTH_PROTOCOLS, PAIRS, Pair
 from tests.histories.real_stories import histories
-from tests.peers.conftest import quick_path
 from tests.worlds.brokers.victims import Nursery
-
-__all__ = ["quick_path"]
 
 # Histories that share a broker and its kills; of each pair of members one.
 TOGETHER = 5

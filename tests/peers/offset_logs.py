@@ -79,7 +79,7 @@ def questions(parts: Sequence[Part]) -> list[int]:
     return [*SPECIAL, *sorted(t for t in times if 0 <= t <= INT64_MAX)]
 
 
-def fill(broker: Broker, topic: str, partition: int, seed: int, *, legacy: bool) -> None:
+def place_log(broker: Broker, topic: str, partition: int, seed: int, *, legacy: bool) -> None:
     """Put a generated log where the stopped broker keeps an empty partition."""
     directory = broker.partition_dir(topic, partition)
     for file in directory.iterdir():

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.waiting import until, until_so
 
-import tidelog
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
@@ -74,11 +74,10 @@ WAIT_MS: Final = 90_000
 Answer = tuple[object, ...]
 
 
-@pytest.fixture(scope="module")
-def ours() -> "Iterator[Ours]":
-    """Our broker, with the number that Kafka's has in the tests."""
-    with tidelog.broker(settings={"node.id": str(NODE), "log.retention.ms": "-1"}) as broker:
-        yield broker
+# Our broker, with the number that Kafka's has in the tests.
+ours = broker_fixture(
+    {"node.id": str(NODE), "log.retention.ms": "-1"}, is_temporary=True, scope="module"
+)
 
 
 Question = Callable[[RawClient], list[Answer]]

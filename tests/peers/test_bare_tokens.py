@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 from tests.peers.test_login_answers import connected, take
-from tests.server.test_bearer import bearer, now_s
 from tests.worlds.brokers.doors import BEARER, Door
 from tests.worlds.brokers.logins import PASSWORD, plain
 from tests.worlds.clients.login_talk import NONCE, SCRAM, doors, last_message
+from tests.worlds.clients.tokens import bearer, now_s
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka

@@ -62,7 +62,7 @@ def rows(batch: pa.RecordBatch) -> Iterator[Seen]:
         )
 
 
-def records(count: int, seed: int, *, keys: int = 9) -> list[NewRecord]:
+def drawn_records(count: int, seed: int, *, keys: int = 9) -> list[NewRecord]:
     draw = random.Random(seed)
     return [
         NewRecord(
@@ -75,17 +75,17 @@ def records(count: int, seed: int, *, keys: int = 9) -> list[NewRecord]:
     ]
 
 
-def fill(oracle: Oracle, broker: Broker, topic: str) -> None:
+def send_every_codec(oracle: Oracle, broker: Broker, topic: str) -> None:
     """All codecs, transactions that were committed and aborted, one behind the other."""
     for number, codec in enumerate(CODECS):
-        produce(oracle, broker, topic, records(40, number), codec=codec)
-        produce_by_librdkafka(broker, topic, records(40, 10 + number), codec=codec)
+        produce(oracle, broker, topic, drawn_records(40, number), codec=codec)
+        produce_by_librdkafka(broker, topic, drawn_records(40, 10 + number), codec=codec)
         for commit in (False, True, False):
             produce(
                 oracle,
                 broker,
                 topic,
-                records(15, 20 + number),
+                drawn_records(15, 20 + number),
                 codec=codec,
                 transaction=f"{topic}-{number}-{commit}",
                 commit=commit,
@@ -107,7 +107,7 @@ def test_rows_are_those_of_kafkas_consumer(
             backend.partitions()
         except UnknownTopic:
             kafka_broker.create_topic(topic, message_timestamp_type=stamp)
-            fill(kafka_oracle, kafka_broker, topic)
+            send_every_codec(kafka_oracle, kafka_broker, topic)
     level = {"kafka.isolation.level": isolation.name.lower()}
     want = consume(kafka_oracle, kafka_broker, topic, isolation)
     assert want
@@ -122,7 +122,7 @@ def test_rows_are_those_of_kafkas_consumer(
 def test_names_and_ids(kafka_broker: Broker, kafka_oracle: Oracle) -> None:
     kafka_broker.create_topic("named-a", 2)
     kafka_broker.create_topic("named-b")
-    produce(kafka_oracle, kafka_broker, "named-a", records(3, 1))
+    produce(kafka_oracle, kafka_broker, "named-a", drawn_records(3, 1))
     a0, a1, b0 = (TopicPartition(*one) for one in (("named-a", 0), ("named-a", 1), ("named-b", 0)))
     with open_source(kafka_broker, "named-b, named-a") as backend:
         assert backend.partitions() == [a0, a1, b0]
@@ -152,7 +152,7 @@ def test_leader_epochs(kafka_broker: Broker, kafka_oracle: Oracle, way: Mapping[
     topic = f"epochs-{len(way)}"
     name = TopicPartition(topic, 0)
     kafka_broker.create_topic(topic)
-    produce(kafka_oracle, kafka_broker, topic, records(5, 2))
+    produce(kafka_oracle, kafka_broker, topic, drawn_records(5, 2))
     with open_source(kafka_broker, topic, **way) as backend:
         (epoch,) = set(backend.leader_epochs({name: 5}).values())
         assert epoch >= 0
@@ -204,7 +204,7 @@ def test_what_is_lost_and_why_it_is_empty(
     name = TopicPartition(topic, 0)
     kafka_broker.create_topic(topic)
     assert plan(kafka_broker, topic, **way).empty[0].why is WhyEmpty.NEVER_WRITTEN
-    produce(kafka_oracle, kafka_broker, topic, records(10, 3))
+    produce(kafka_oracle, kafka_broker, topic, drawn_records(10, 3))
     planned = plan(kafka_broker, topic, **way)
     lenient = plan(kafka_broker, topic, failOnDataLoss="false", **way)
     delete_below(kafka_broker, name, 4)

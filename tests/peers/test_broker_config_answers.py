@@ -4,11 +4,11 @@ Not compared are texts about values, and what stands behind those values that a 
 unit has set (each broker words and shows these in its own way).
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.waiting import until_equal
@@ -59,17 +59,8 @@ THREADS, RELOGIN = "num.replica.fetchers", "sasl.kerberos.min.time.before.relogi
 KEYS = (PER_IP, LEVEL, EXPIRATION, THREADS, RELOGIN, "max.connections")
 
 
-@pytest.fixture(scope="module")
-def ours() -> "Iterator[Ours]":
-    """Our broker, with the number that Kafka's has in the tests."""
-    with tidelog.broker(settings={"node.id": OWN}) as broker:
-        yield broker
-
-
-@pytest.fixture
-def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
-    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
-        yield kafka, own
+# Our broker, with the number that Kafka's has in the tests.
+ours = broker_fixture({"node.id": OWN}, is_temporary=True, scope="module")
 
 
 def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) -> tuple[int, str]:

@@ -10,7 +10,6 @@ from tests.fault.test_compaction_crash import DIRECTORY, done_once
 from tests.faults import Keep
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.clients import Seen, consume, our_view, produce, read_ours
-from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 
@@ -64,7 +63,7 @@ class Ours:
             return [our_view(r) for r in log_dir.reader(TOPIC, 0).records(isolation=isolation)]
 
 
-def fill(log: Log, dice: random.Random, clock: ManualClock) -> None:
+def append_keyed(log: Log, dice: random.Random, clock: ManualClock) -> None:
     """Keyed batches of all codecs, tombstones, and transactions that end in one way or the other.
 
     The segment that takes appends is empty afterwards: Kafka never cleans it, nor do we.
@@ -115,7 +114,7 @@ def test_both_cleaners_leave_the_same_records(
     ours = Ours(quick_path / "ours")
     with ours.open() as log_dir:
         log_dir.create_topic(TOPIC, config=CONFIG)
-        fill(log_dir.log(TOPIC, 0), dice, ours.clock)
+        append_keyed(log_dir.log(TOPIC, 0), dice, ours.clock)
     theirs = Ours(quick_path / "theirs", ours.clock)
     shutil.copytree(ours.path, theirs.path)
     cleaned_to = 0
@@ -127,7 +126,7 @@ def test_both_cleaners_leave_the_same_records(
                 dice.setstate(again)
                 now_ms = ours.clock.now_ms()
                 with side.open() as log_dir:
-                    fill(log_dir.log(TOPIC, 0), dice, ours.clock)
+                    append_keyed(log_dir.log(TOPIC, 0), dice, ours.clock)
                 ours.clock = theirs.clock = ManualClock(now_ms)
             ours.clock.advance(30_000)
         with ours.open() as log_dir:
@@ -205,18 +204,12 @@ def test_kafka_finishes_what_a_crash_of_ours_left(kafka_oracle: Oracle, quick_pa
     assert len(seen) > 20
 
 
-@pytest.fixture
-def broker(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Broker:
-    """A broker of its own, which a test stops and starts."""
-    return Broker(kafka_jars, kafka_oracle, tmp_path)
-
-
 def our_turn(ours: Ours) -> dict[bytes | None, bytes]:
     """Fill the topic, compact it; the table that it ends with."""
     with ours.open() as log_dir:
         log_dir.alter_config(TOPIC, {"internal.segment.bytes": "1500"})
         log = log_dir.log(TOPIC, 0)
-        fill(log, random.Random(7), ours.clock)
+        append_keyed(log, random.Random(7), ours.clock)
         table = replayed(read_ours(log, COMMITTED))
         report = ours.clean(log_dir)
         assert 0 < report.records_after < report.records_before
@@ -235,24 +228,26 @@ def their_turn(oracle: Oracle, broker: Broker) -> tuple[int, bytes]:
     return end, Codec.ZSTD.config_name.encode()
 
 
-def test_a_broker_goes_on_with_what_we_compacted(kafka_oracle: Oracle, broker: Broker) -> None:
+def test_a_broker_goes_on_with_what_we_compacted(
+    kafka_oracle: Oracle, stopped_kafka: Broker
+) -> None:
     """Kafka consumes it equal, compacts it further, and we go on behind that."""
-    ours, place = Ours(broker.log_dir), str(broker.partition_dir(TOPIC))
+    ours, place = Ours(stopped_kafka.log_dir), str(stopped_kafka.partition_dir(TOPIC))
     try:
-        broker.start()
-        broker.create_topic(
+        stopped_kafka.start()
+        stopped_kafka.create_topic(
             TOPIC, cleanup_policy="compact", segment_ms="500", min_cleanable_dirty_ratio="0.0"
         )
-        broker.stop()
+        stopped_kafka.stop()
         table = our_turn(ours)
         told = {isolation: ours.records(isolation) for isolation in IsolationLevel}
-        broker.start()
+        stopped_kafka.start()
         for isolation in IsolationLevel:
-            assert consume(kafka_oracle, broker, TOPIC, isolation) == told[isolation]
-        end, table[b"key-1"] = their_turn(kafka_oracle, broker)
-        assert replayed(consume(kafka_oracle, broker, TOPIC, COMMITTED)) == table
+            assert consume(kafka_oracle, stopped_kafka, TOPIC, isolation) == told[isolation]
+        end, table[b"key-1"] = their_turn(kafka_oracle, stopped_kafka)
+        assert replayed(consume(kafka_oracle, stopped_kafka, TOPIC, COMMITTED)) == table
     finally:
-        broker.kill()
+        stopped_kafka.kill()
     # Another cleaner was here: what tables of the past looked like is not known any more.
     assert read_history(Env().files, place) is None
     ours.clock.advance(20_000_000)

@@ -16,7 +16,7 @@ from tests.peers.consumer_talk import (
     create_apart,
 )
 from tests.peers.consumer_walk import walk_differs
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.kafka.broker import Broker
 
 import tidelog

@@ -4,7 +4,6 @@ Each is killed, and the next one reads `__consumer_offsets` as it was left: it d
 group, and its members go on in their epochs.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from tests.peers.consumer_talk import (
 )
 from tests.worlds.brokers.victims import Nursery, Victim
 from tests.worlds.kafka.broker import Broker
-from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.kafka.either import kafka_fixture
 
 from tidelog.protocol.messages.membership import JoinGroupRequestProtocol, JoinGroupResponse
 
@@ -109,14 +107,7 @@ def seen(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
     return Seen(look(talk), talk, classic)
 
 
-@pytest.fixture
-def kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, quick_path: Path) -> Iterator[Broker]:
-    """A stopped broker with a directory of its own."""
-    broker = Broker(kafka_jars, kafka_oracle, quick_path / "kafka", settings=SETTINGS)
-    try:
-        yield broker
-    finally:
-        broker.stop()
+kafka = kafka_fixture(SETTINGS, is_started=False, scope="function")
 
 
 def test_a_group_is_taken_over_and_back(kafka: Broker, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def drawn(rng: random.Random, count: int) -> list[NewRecord]:
     ]
 
 
-def fill(oracle: Oracle, broker: Broker, topic: str) -> None:
+def send_drawn(oracle: Oracle, broker: Broker, topic: str) -> None:
     """Every codec, transactions that commit and abort."""
     rng = random.Random(topic)
     for number, codec in enumerate(CODECS * 2):
@@ -78,7 +78,7 @@ def test_a_brokers_directory_is_sound(
             "worn", cleanup_policy="compact", segment_ms="500", min_cleanable_dirty_ratio="0.0"
         )
         for topic in ("plain", "stamped", "worn"):
-            fill(kafka_oracle, broker, topic)
+            send_drawn(kafka_oracle, broker, topic)
         broker.await_line("cleaned log worn-0")
         # While it runs; a cleaning may exchange files in the midst of a look.
         until_equal([], lambda: errors(look(broker.log_dir)))
@@ -86,7 +86,7 @@ def test_a_brokers_directory_is_sound(
         closed = look(broker.log_dir)
         assert [str(finding) for finding in closed if finding.counts] == []
         broker.start()
-        fill(kafka_oracle, broker, "plain")
+        send_drawn(kafka_oracle, broker, "plain")
         broker.kill()
         assert errors(look(broker.log_dir)) == []
         assert closed  # a file of the broker's own metadata log is noted

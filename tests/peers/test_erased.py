@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.directory import Directory
 from tidelog.storage.erasing import erase
 from tidelog.types import Codec, NewRecord
-
-__all__ = ["kafka_jars", "kafka_oracle"]  # fixtures
 
 pytestmark = pytest.mark.kafka
 KEY = b"the one"

@@ -1,15 +1,13 @@
 """A group goes from one real Kafka 4.3 to another, and misses nothing."""
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.peers.failover_pair import GROUP, START, Pair, Traffic, delete_before
 from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.kafka.groups import member
-from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import with_time
 
 from tidelog.cli.main import run
@@ -19,16 +17,7 @@ from tidelog.env import SystemClock
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture(scope="module")
-def second_broker(
-    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("second"))
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
+second_broker = kafka_fixture()
 
 
 @pytest.fixture

@@ -1,14 +1,14 @@
 """Fetch sessions by topic ids, over topics that go and come again: what Kafka answers, and we."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until_so
 
-import tidelog
 from tidelog.protocol.messages import CREATE_TOPICS, DELETE_TOPICS, FETCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.topics import (
@@ -17,9 +17,6 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-
-if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
 
 pytestmark = pytest.mark.kafka
 
@@ -30,10 +27,7 @@ BY_ID: Final = 13
 GONE, UNKNOWN_ID, OTHER_ID = 3, 100, 103
 
 
-@pytest.fixture(scope="module")
-def ours() -> "Iterator[Ours]":
-    with tidelog.broker() as broker:
-        yield broker
+ours = broker_fixture(is_temporary=True, scope="module")
 
 
 @pytest.fixture(params=["kafka", "ours"])

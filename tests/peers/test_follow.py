@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -20,7 +19,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.clients import our_view, produce, produce_by_librdkafka, read_ours
-from tests.worlds.kafka.home import KafkaHome
+from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.samples import draw_records
 from tests.worlds.waiting import until_so
@@ -44,17 +43,8 @@ pytestmark = pytest.mark.kafka
 T0 = 1_700_000_000_000
 
 
-@pytest.fixture(scope="module")
-def broker(
-    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    """A broker of this module's own: it is stopped, started and set back."""
-    found = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("leader"))
-    found.start()
-    try:
-        yield found
-    finally:
-        found.stop()
+# A broker of this module's own: it is stopped, started and set back.
+broker = kafka_fixture()
 
 
 def follow(broker: Broker, standby: Path, *topics: str) -> Follower:
@@ -91,7 +81,7 @@ def some(rng: random.Random, count: int = 20) -> list[NewRecord]:
     ]
 
 
-def fill(oracle: Oracle, broker: Broker, topic: str) -> None:
+def send_by_both_clients(oracle: Oracle, broker: Broker, topic: str) -> None:
     """Every codec by both clients, headers, transactions that end either way."""
     rng = random.Random(topic)
     for codec in Codec:
@@ -109,7 +99,7 @@ def test_everything_is_the_leaders(
     topic = f"all-{timestamp_type}"
     settings = {"message_timestamp_type": timestamp_type, "segment_bytes": "1048576"}
     broker.create_topic(topic, 2, **settings)
-    fill(kafka_oracle, broker, topic)
+    send_by_both_clients(kafka_oracle, broker, topic)
     copied(broker, tmp_path, topic)
     theirs, mine = broker.partition_dir(topic), tmp_path / f"{topic}-0"
     assert log_bytes(mine) == log_bytes(theirs) != b""

@@ -1,16 +1,13 @@
 """Offsets that were committed for a former topic of the name: what Kafka tells of them, and we."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 import pytest
-from tests.peers.test_group_offsets import TOPIC, commit_in_a_transaction, ours
+from tests.peers.test_group_offsets import TOPIC, commit_in_a_transaction, ours_on
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker
-from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.waiting import until
 
 from tidelog.protocol.messages import METADATA, OFFSET_COMMIT, OFFSET_FETCH
@@ -39,15 +36,7 @@ LOADING: Final = {14, 15, 16}
 Told = dict[int, tuple[int, int]]
 
 
-@pytest.fixture
-def kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, quick_path: Path) -> Iterator[Broker]:
-    """A stopped broker with a directory of its own."""
-    settings = {"offsets.topic.num.partitions": "1"}
-    broker = Broker(kafka_jars, kafka_oracle, quick_path / "kafka", settings=settings)
-    try:
-        yield broker
-    finally:
-        broker.stop()
+kafka = kafka_fixture({"offsets.topic.num.partitions": "1"}, is_started=False, scope="function")
 
 
 def id_of(bootstrap: str) -> UUID:
@@ -117,7 +106,7 @@ def test_offsets_of_a_former_topic(kafka: Broker) -> None:
     commit(kafka.bootstrap, 10, BY_ID)
     topic_id = id_of(kafka.bootstrap)
     kafka.stop()
-    with ours(kafka) as (broker, _):
+    with ours_on(kafka) as (broker, _):
         until(lambda: broker.call(lambda node: node.groups.find(GROUP)), bool)
         # Transactions commit without the id, also where they are Kafka's newest.
         kafkas = {IN_TRANSACTION: NO_UUID, BY_NAME: topic_id, BY_ID: topic_id}

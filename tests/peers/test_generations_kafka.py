@@ -18,13 +18,12 @@ from tests.peers.test_compaction import (
     RETENTION_MS,
     TOPIC,
     Ours,
-    fill,
+    append_keyed,
     replayed,
     their_turn,
 )
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.clients import consume
-from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 
@@ -84,7 +83,7 @@ class Lives:
             side.clock.advance(RETENTION_MS // 2)
             with side.open() as log_dir:
                 delete_cold(log_dir.log(TOPIC, 0), self.dice)
-                fill(log_dir.log(TOPIC, 0), self.dice, side.clock)
+                append_keyed(log_dir.log(TOPIC, 0), self.dice, side.clock)
         with self.ours.open() as log_dir:
             report = clean_partition(log_dir, NAME, InProcess(log_dir.env), CleanerOptions())
             clean_to = log_dir.cleaner_offset(NAME) or 0
@@ -187,29 +186,23 @@ def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_pa
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 
 
-@pytest.fixture
-def broker(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Broker:
-    """A broker of its own, which a test stops and starts."""
-    return Broker(kafka_jars, kafka_oracle, tmp_path)
-
-
-def test_a_broker_takes_over(kafka_oracle: Oracle, broker: Broker) -> None:
+def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> None:
     """The same in a real broker, whose clock is years behind all horizons."""
-    ours = Ours(broker.log_dir)
+    ours = Ours(stopped_kafka.log_dir)
     try:
-        broker.start()
-        broker.create_topic(
+        stopped_kafka.start()
+        stopped_kafka.create_topic(
             TOPIC, cleanup_policy="compact", segment_ms="500", min_cleanable_dirty_ratio="0.0"
         )
-        broker.stop()
+        stopped_kafka.stop()
         whole, partial = our_turn(ours)
         assert partial
         waiting = tombstones(ours)
-        broker.start()
-        end, whole[b"key-1"] = their_turn(kafka_oracle, broker)
-        assert replayed(consume(kafka_oracle, broker, TOPIC, COMMITTED)) == whole
+        stopped_kafka.start()
+        end, whole[b"key-1"] = their_turn(kafka_oracle, stopped_kafka)
+        assert replayed(consume(kafka_oracle, stopped_kafka, TOPIC, COMMITTED)) == whole
     finally:
-        broker.kill()
+        stopped_kafka.kill()
     left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
     assert len({seen.key for seen in left}) == len(left)
     # What ours had met before is over; what Kafka has met first gets a horizon.
@@ -232,7 +225,7 @@ def our_turn(ours: Ours) -> tuple[Table, int]:
         for _ in range(PARTIAL_ROUNDS):
             ours.clock.advance(RETENTION_MS // 2)
             delete_cold(log, dice)
-            fill(log, dice, ours.clock)
+            append_keyed(log, dice, ours.clock)
             table = replayed(ours.records(COMMITTED))
             report = clean_partition(log_dir, NAME, InProcess(log_dir.env), CleanerOptions())
             assert replayed(ours.records(COMMITTED)) == table

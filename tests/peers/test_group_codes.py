@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 from tests.peers.group_talk import PARTITIONS, SUBSCRIBED, TOPIC, Talk
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.kafka.broker import Broker
 
 import tidelog

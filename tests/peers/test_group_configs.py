@@ -1,15 +1,14 @@
 """Settings of single groups, asked of real Kafka and of our broker: the same answers."""
 
-from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
-from tests.worlds.kafka.broker import SETTINGS, Broker
+from tests.worlds.kafka.broker import SETTINGS
 from tests.worlds.waiting import until_equal
 
-import tidelog
 from tidelog.config.group_keys import ASSIGNMENT, HEARTBEAT, SESSION
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
@@ -28,9 +27,6 @@ from tidelog.protocol.messages.altered_configs import (
 )
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 
-if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
-
 pytestmark = pytest.mark.kafka
 
 GROUP: Final = 32
@@ -40,18 +36,13 @@ LONG: Final = SETTINGS["group.consumer.max.session.timeout.ms"]
 Change = tuple[str, int, str | None]
 
 
-@pytest.fixture(scope="module")
-def ours() -> "Iterator[Ours]":
-    """Our broker, with the settings of groups that Kafka's has in the tests."""
-    same = {name: text for name, text in SETTINGS.items() if name.startswith("group.consumer.")}
-    with tidelog.broker(settings={"node.id": "1", **same}) as broker:
-        yield broker
-
-
-@pytest.fixture
-def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
-    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
-        yield kafka, own
+# Our broker, with the settings of groups that Kafka's has in the tests.
+ours = broker_fixture(
+    {"node.id": "1"}
+    | {name: text for name, text in SETTINGS.items() if name.startswith("group.consumer.")},
+    is_temporary=True,
+    scope="module",
+)
 
 
 def alter(client: RawClient, group: str, *changes: Change, trial: bool = False) -> object:

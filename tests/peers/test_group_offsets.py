@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 from confluent_kafka import (
@@ -18,9 +17,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
+from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.kafka.groups import commit, member
-from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import until, until_so
 
 import tidelog
@@ -54,15 +52,12 @@ LATER = {
 }
 
 
-@pytest.fixture
-def kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, quick_path: Path) -> Iterator[Broker]:
-    """A stopped broker with a directory of its own, several partitions for groups in it."""
-    settings = {"offsets.topic.num.partitions": "5", "group.min.session.timeout.ms": "6000"}
-    broker = Broker(kafka_jars, kafka_oracle, quick_path / "kafka", settings=settings)
-    try:
-        yield broker
-    finally:
-        broker.stop()
+# Several partitions for groups.
+kafka = kafka_fixture(
+    {"offsets.topic.num.partitions": "5", "group.min.session.timeout.ms": "6000"},
+    is_started=False,
+    scope="function",
+)
 
 
 @contextmanager
@@ -76,14 +71,14 @@ def running(broker: Broker) -> Iterator[AdminClient]:
 
 
 @contextmanager
-def ours(broker: Broker) -> Iterator[tuple[OurBroker, AdminClient]]:
+def ours_on(broker: Broker) -> Iterator[tuple[OurBroker, AdminClient]]:
     """Our broker on the stopped one's directory."""
     settings = {"group.initial.rebalance.delay.ms": "0"}
     with tidelog.broker(str(broker.log_dir), settings=settings) as found:
         yield found, AdminClient({"bootstrap.servers": found.bootstrap_servers, "log_level": 2})
 
 
-def committed(admin: AdminClient, group: str) -> dict[int, int]:
+def committed_offsets(admin: AdminClient, group: str) -> dict[int, int]:
     """What a group has committed, by partition; asked again while its partition is loaded."""
     asked = ConsumerGroupTopicPartitions(group)
 
@@ -118,7 +113,7 @@ def commit_in_a_transaction(broker: Broker, group: str, offset: int, *, ends: st
     consumer.close()
 
 
-def fill(broker: Broker) -> None:
+def write_and_commit(broker: Broker) -> None:
     """What Kafka has written when it stops."""
     broker.create_topic(TOPIC, PARTITIONS)
     producer = Producer(broker.client_config())
@@ -135,40 +130,40 @@ def fill(broker: Broker) -> None:
 def test_groups_go_back_and_forth(kafka: Broker) -> None:
     """Kafka writes, we read and write, Kafka reads and writes, we read."""
     with running(kafka) as admin:
-        fill(kafka)
+        write_and_commit(kafka)
         commit_twice(kafka.bootstrap)
         with member(kafka, "alive", TOPIC) as consumer:
             consumer.commit(offsets=[TopicPartition(TOPIC, 0, 4)], asynchronous=False)
-            kafka_says = committed(admin, "alive")
+            kafka_says = committed_offsets(admin, "alive")
             kafka.kill()
     check_files(kafka, kafka_says)
-    with ours(kafka) as (broker, admin):
+    with ours_on(kafka) as (broker, admin):
         check_kafkas(admin)
-        assert committed(admin, "alive") == kafka_says
+        assert committed_offsets(admin, "alive") == kafka_says
         commit_twice(broker.bootstrap_servers)
         change_offsets(admin)
         beat = member_of_ours(broker)
-    found = [(key, timeless(key, value)) for key, value in records(kafka, "twice")]
+    found = [(key, timeless(key, value)) for key, value in commit_records(kafka, "twice")]
     assert len(found) == 8
     assert found[:4] == found[4:], "records of the same commits differ"
     with running(kafka) as admin:
-        assert committed(admin, "simple 4") == {0: 77, 1: 78}
-        assert committed(admin, "simple 5") == {}
-        assert committed(admin, "simple 3") == {0: 33, 1: 103}
-        assert committed(admin, "alive") == kafka_says
+        assert committed_offsets(admin, "simple 4") == {0: 77, 1: 78}
+        assert committed_offsets(admin, "simple 5") == {}
+        assert committed_offsets(admin, "simple 3") == {0: 33, 1: 103}
+        assert committed_offsets(admin, "alive") == kafka_says
         await_heartbeat(kafka, beat)
         commit(kafka, "simple 4", TOPIC, {0: 80})
-    with ours(kafka) as (_, admin):
-        assert committed(admin, "simple 4") == {0: 80, 1: 78}
+    with ours_on(kafka) as (_, admin):
+        assert committed_offsets(admin, "simple 4") == {0: 80, 1: 78}
 
 
 def check_kafkas(admin: AdminClient) -> None:
     """What Kafka wrote is there, and what was not committed is not."""
-    assert committed(admin, "simple 3") == {0: 33, 1: 103}
-    assert committed(admin, "simple 19") == {0: 19, 1: 119}
-    assert committed(admin, "exact commit") == {0: 50}
-    assert committed(admin, "exact abort") == {}
-    assert committed(admin, "exact open") == {}
+    assert committed_offsets(admin, "simple 3") == {0: 33, 1: 103}
+    assert committed_offsets(admin, "simple 19") == {0: 19, 1: 119}
+    assert committed_offsets(admin, "exact commit") == {0: 50}
+    assert committed_offsets(admin, "exact abort") == {}
+    assert committed_offsets(admin, "exact open") == {}
     described = admin.describe_consumer_groups(["alive"])["alive"]
     alive = described.result(timeout=REQUEST_TIMEOUT_S)
     assert alive.state == ConsumerGroupState.STABLE
@@ -276,7 +271,7 @@ def generation_of(node: Node, group: str) -> int:
     return found.generation
 
 
-def records(kafka: Broker, group: str) -> list[tuple[bytes, bytes]]:
+def commit_records(kafka: Broker, group: str) -> list[tuple[bytes, bytes]]:
     """Records of one group's commits in the stopped broker's directory."""
     found = []
     with LogDir.open(str(kafka.log_dir)) as log_dir:

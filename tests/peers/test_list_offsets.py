@@ -27,9 +27,9 @@ from tests.peers.offset_logs import (
     as_kafka,
     ask_kafka,
     exact,
-    fill,
     latest_as_kafka,
     latest_exact,
+    place_log,
     questions,
     read_parts,
 )
@@ -100,7 +100,7 @@ def make_logs(broker: Broker, count: int) -> None:
     broker.stop()
     for topic, legacy in TOPICS.items():
         for number in range(count):
-            fill(broker, topic, number, number, legacy=legacy)
+            place_log(broker, topic, number, number, legacy=legacy)
 
 
 def cleanable(broker: Broker, topic: str, count: int) -> set[str]:

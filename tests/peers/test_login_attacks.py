@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import pytest
-from tests.server.test_bearer import BearerKey
 from tests.worlds.brokers.doors import BEARER, Door
 from tests.worlds.clients.login_talk import (
     LIFETIME_MS,
@@ -20,6 +19,7 @@ from tests.worlds.clients.login_talk import (
     heard,
     same,
 )
+from tests.worlds.clients.tokens import BearerKey
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka

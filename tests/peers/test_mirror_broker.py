@@ -7,15 +7,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S
 from tests.worlds.kafka.clients import await_ended
-from tests.worlds.kafka.either import AnyBroker, either_broker
+from tests.worlds.kafka.either import AnyBroker
 from tests.worlds.spark.frames import T0, frame, origin_batch, value
 
 from tidelog.cluster.offset_map import MapRow, Partitioning
 from tidelog.spark.jobs.mirror_commit import BrokerTarget
 from tidelog.spark.jobs.mirror_tasks import Routes
 from tidelog.spark.sink_options import SinkOptions
-
-__all__ = ["either_broker"]
 
 pytestmark = pytest.mark.kafka
 

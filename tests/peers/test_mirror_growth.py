@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.spark.jobs.test_mirror_growth import grow
-from tests.worlds.kafka.either import AnyBroker, either_broker
-from tests.worlds.spark.mirrors import make
+from tests.worlds.directories.topics import grow, make
+from tests.worlds.kafka.either import AnyBroker
 from tests.worlds.waiting import until_equal
 
 from tidelog.cluster.connection import connect
@@ -19,8 +18,6 @@ from tidelog.spark.jobs.mirror_places import first_map, first_offsets
 from tidelog.spark.jobs.mirror_plan import plan_mirror
 from tidelog.spark.jobs.mirror_start import read_sources
 from tidelog.spark.jobs.mirror_targets import find_targets
-
-__all__ = ["either_broker"]
 
 pytestmark = pytest.mark.kafka
 NAME = "growth.{topic}"

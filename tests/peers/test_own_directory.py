@@ -31,7 +31,7 @@ def create_ms(offset: int) -> int:
     return T0 - 1_000_000 + offset * 37_000 % 901_000
 
 
-def fill(broker: Broker, topic: str) -> None:
+def append_timed(broker: Broker, topic: str) -> None:
     clock = ManualClock(T0)
     options = LogDirOptions(writable=True)
     with LogDir.open(str(broker.log_dir), env=Env(clock=clock), options=options) as directory:
@@ -53,8 +53,8 @@ def served(
         broker.create_topic(TOPIC)
         broker.create_topic(GROWING)
         broker.stop()
-        fill(broker, TOPIC)
-        fill(broker, GROWING)
+        append_timed(broker, TOPIC)
+        append_timed(broker, GROWING)
         broker.start()
         yield broker
     finally:

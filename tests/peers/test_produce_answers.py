@@ -1,13 +1,16 @@
 """Odd produce requests, to Kafka and to us: the same codes, offsets and errors by record."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker as KafkaBroker
+from tests.worlds.records.batches import BatchFields, batch
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -47,26 +50,22 @@ LOADING = 14
 Answer = tuple[object, ...]
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with tidelog.broker(str(tmp_path_factory.mktemp("ours")), settings=FOREVER) as running:
-        yield running
+ours = broker_fixture(FOREVER, scope="module")
 
 
-def batch(*values: bytes, **more: object) -> bytearray:
-    records = [NewRecord(key=b"k", value=value, timestamp=NOW_MS) for value in values or (b"v",)]
-    return bytearray(build_batch(records, **more))  # type: ignore[arg-type]
+def keyed_batch(*values: bytes, **fields: Unpack[BatchFields]) -> bytearray:
+    return bytearray(batch(*values, key=b"k", timestamp=NOW_MS, **fields))
 
 
 def damaged(place: int, value: int) -> bytes:
-    found = batch()
+    found = keyed_batch()
     found[place] = value
     return bytes(found)
 
 
 def cut(codec: Codec) -> bytes:
     """A batch whose compressed stream ends too soon, under a checksum that is right."""
-    found = batch(b"v" * 100, codec=codec)[:-9]
+    found = keyed_batch(b"v" * 100, codec=codec)[:-9]
     found[8:12] = (len(found) - 12).to_bytes(4, "big")
     seal(found, 0)
     return bytes(found)
@@ -74,15 +73,15 @@ def cut(codec: Codec) -> bytes:
 
 def uncompressed(codec: Codec) -> bytes:
     """A batch of plain records that names a codec."""
-    found = batch()
+    found = keyed_batch()
     found[22] |= codec
     seal(found, 0)
     return bytes(found)
 
 
-def flagged(*values: bytes, **more: object) -> bytes:
+def flagged(*values: bytes, **more: Unpack[BatchFields]) -> bytes:
     """A batch that says that the log has set its times."""
-    found = batch(*values, **more)
+    found = keyed_batch(*values, **more)
     found[22] |= 8
     seal(found, 0)
     return bytes(found)
@@ -116,53 +115,55 @@ class Case:
 COMPACTED = {"cleanup.policy": "compact"}
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 STRICT = {"message.timestamp.before.max.ms": "1000"}
-IDEMPOTENT: Mapping[str, object] = {"producer_id": 7_000, "producer_epoch": 1, "base_sequence": 0}
+IDEMPOTENT: BatchFields = {"producer_id": 7_000, "producer_epoch": 1, "base_sequence": 0}
+TRANSACTIONAL: BatchFields = {**IDEMPOTENT, "transactional": True}
 NO_KEYS = bytes(
     build_batch([NewRecord(key=key, value=b"v", timestamp=NOW_MS) for key in (b"k", None, None)])
 )
 
 CASES = [
-    Case("sound", batch()),
-    Case("acks 1", batch(), acks=1),
-    Case("acks 2", batch(), acks=2),
+    Case("sound", keyed_batch()),
+    Case("acks 1", keyed_batch(), acks=1),
+    Case("acks 2", keyed_batch(), acks=2),
     Case("empty records", b""),
-    Case("half a batch", batch()[:40]),
-    Case("a batch and half of another", batch() + batch()[:40]),
-    Case("two batches", batch() + batch()),
+    Case("half a batch", keyed_batch()[:40]),
+    Case("a batch and half of another", keyed_batch() + keyed_batch()[:40]),
+    Case("two batches", keyed_batch() + keyed_batch()),
     Case("frame too short", damaged(11, 1)),
     Case("unknown magic", damaged(16, 9)),
     Case("wrong checksum", damaged(65, 1)),
     Case("base offset not 0", damaged(7, 5)),
     *(Case(f"a stream of {codec.name} that is cut", cut(codec)) for codec in CODECS),
     *(Case(f"plain bytes as {codec.name}", uncompressed(codec)) for codec in CODECS),
-    Case("zstd in v6", batch(codec=Codec.ZSTD), version=6),
-    Case("zstd in v7", batch(codec=Codec.ZSTD), version=7),
-    Case("partition that is not there", batch(), partition=7),
-    Case("negative partition", batch(), partition=-1),
+    Case("zstd in v6", keyed_batch(codec=Codec.ZSTD), version=6),
+    Case("zstd in v7", keyed_batch(codec=Codec.ZSTD), version=7),
+    Case("partition that is not there", keyed_batch(), partition=7),
+    Case("negative partition", keyed_batch(), partition=-1),
     Case(
         "control batch",
         build_end_marker(
             commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=NOW_MS
         ),
     ),
-    Case("transactional, unnamed", batch(**IDEMPOTENT, transactional=True)),
-    Case("transactional, named", batch(**IDEMPOTENT, transactional=True), transactional_id="t"),
+    Case("transactional, unnamed", keyed_batch(**TRANSACTIONAL)),
+    Case("transactional, named", keyed_batch(**TRANSACTIONAL), transactional_id="t"),
     Case(
         "transactional, named, v12",
-        batch(**IDEMPOTENT, transactional=True),
+        keyed_batch(**TRANSACTIONAL),
         transactional_id="t",
         version=12,
     ),
-    Case("named, not transactional", batch(), transactional_id="t"),
-    Case("no sequence", batch(producer_id=7_001, producer_epoch=0)),
-    Case("sent twice", batch(**IDEMPOTENT), times=2),
+    Case("named, not transactional", keyed_batch(), transactional_id="t"),
+    Case("no sequence", keyed_batch(producer_id=7_001, producer_epoch=0)),
+    Case("sent twice", keyed_batch(**IDEMPOTENT), times=2),
     Case(
-        "unknown producer begins late", batch(producer_id=7_002, producer_epoch=0, base_sequence=9)
+        "unknown producer begins late",
+        keyed_batch(producer_id=7_002, producer_epoch=0, base_sequence=9),
     ),
     Case("without keys", NO_KEYS, config=COMPACTED),
-    Case("too old", batch(b"a", b"b"), config=STRICT),
-    Case("too large", batch(b"v" * 5000), config={"max.message.bytes": "1000"}),
-    Case("stamped", batch(), config=STAMPED),
+    Case("too old", keyed_batch(b"a", b"b"), config=STRICT),
+    Case("too large", keyed_batch(b"v" * 5000), config={"max.message.bytes": "1000"}),
+    Case("stamped", keyed_batch(), config=STAMPED),
     Case("flagged and stamped", flagged(b"a", b"b"), config=STAMPED),
     Case("flagged and stamped, compressed", flagged(b"a", b"b", codec=Codec.LZ4), config=STAMPED),
     Case("flagged without a time", timeless()),
@@ -242,7 +243,7 @@ def test_answers_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) 
 
 def sized(length: int) -> bytes:
     """A batch that says that it has this length."""
-    found = batch()
+    found = keyed_batch()
     found[8:12] = length.to_bytes(4, "big")
     return bytes(found)
 
@@ -283,7 +284,7 @@ def test_lengths_that_can_not_be(
 
 def test_unknown_ids_and_names(kafka_broker: KafkaBroker, ours: Broker) -> None:
     def ask(bootstrap: str) -> list[int]:
-        data = [PartitionProduceData(index=0, records=batch())]
+        data = [PartitionProduceData(index=0, records=keyed_batch())]
         codes = []
         with RawClient(bootstrap) as client:
             for version, topic in (

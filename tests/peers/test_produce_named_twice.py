@@ -8,6 +8,7 @@ import pytest
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker as KafkaBroker
 from tests.worlds.kafka.either import AnyBroker, Ours
+from tests.worlds.records.batches import batch
 
 import tidelog
 from tidelog.protocol.messages import METADATA, PRODUCE
@@ -17,8 +18,6 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.record.builder import build_batch
-from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka
 
@@ -47,21 +46,28 @@ class Told(NamedTuple):
     kept: dict[int, list[bytes]]
 
 
-def batch(value: bytes, sequence: int | None = None) -> bytes:
-    records = [NewRecord(key=b"k", value=value, timestamp=1_700_000_000_000)]
+def numbered_batch(value: bytes, sequence: int | None = None) -> bytes:
+    """A batch of a producer where it has a sequence number."""
     if sequence is None:
-        return bytes(build_batch(records))
-    return bytes(build_batch(records, producer_id=71_000, producer_epoch=0, base_sequence=sequence))
+        return batch(value, key=b"k", timestamp=1_700_000_000_000)
+    return batch(
+        value,
+        key=b"k",
+        timestamp=1_700_000_000_000,
+        producer_id=71_000,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
 
 
 def damaged(value: bytes) -> bytes:
-    found = bytearray(batch(value))
+    found = bytearray(numbered_batch(value))
     found[-1] ^= 1
     return bytes(found)
 
 
-A, B, X, Y = (batch(value) for value in (b"a", b"b", b"x", b"y"))
-TWO = batch(b"two") + batch(b"batches")
+A, B, X, Y = (numbered_batch(value) for value in (b"a", b"b", b"x", b"y"))
+TWO = numbered_batch(b"two") + numbered_batch(b"batches")
 DAMAGED = damaged(b"a")
 
 
@@ -128,7 +134,7 @@ def _topic(version: int, name: str, topic_id: uuid.UUID, entries: list[Entry]) -
             id="the topic twice",
         ),
         pytest.param(
-            [[(0, batch(b"1", 0)), (0, batch(b"2", 1))]],
+            [[(0, numbered_batch(b"1", 0)), (0, numbered_batch(b"2", 1))]],
             Told(1, [(0, 0, 0)], {0: [b"2"], 1: []}),
             id="sequences",
         ),

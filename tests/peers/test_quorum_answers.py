@@ -3,16 +3,15 @@
 import contextlib
 import re
 import socket
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.waiting import PATIENCE_S
 
-import tidelog
 from tidelog.protocol.messages import (
     ADD_RAFT_VOTER,
     API_VERSIONS,
@@ -51,17 +50,8 @@ STATES_OF_SHARES = range(83, 88)
 STREAMS_GROUPS = range(88, 90)
 
 
-@pytest.fixture(scope="module")
-def ours() -> "Iterator[Ours]":
-    """Our broker, with the number that Kafka's has in the tests."""
-    with tidelog.broker(settings={"node.id": str(NODE)}) as broker:
-        yield broker
-
-
-@pytest.fixture
-def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
-    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
-        yield kafka, own
+# Our broker, with the number that Kafka's has in the tests.
+ours = broker_fixture({"node.id": str(NODE)}, is_temporary=True, scope="module")
 
 
 def described(client: RawClient, version: int, *asked: tuple[str, list[int]]) -> object:

@@ -3,16 +3,15 @@
 Not compared is what we refuse on purpose (docs/differences.md).
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient, produce_request
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.waiting import until_equal
 
-import tidelog
 from tidelog.protocol.messages import (
     ALTER_CLIENT_QUOTAS,
     DESCRIBE_CLIENT_QUOTAS,
@@ -46,16 +45,7 @@ RATE = ("producer_byte_rate", 1e9)
 LATER, NO_RATE = ("client-id", "qa-later"), ("producer_byte_rate", None)
 
 
-@pytest.fixture(scope="module")
-def ours() -> "Iterator[Ours]":
-    with tidelog.broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def clients(kafka_broker: Broker, ours: "Ours") -> Iterator[tuple[RawClient, RawClient]]:
-    with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
-        yield kafka, own
+ours = broker_fixture(is_temporary=True, scope="module")
 
 
 def alter(

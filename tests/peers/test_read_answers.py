@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 from tests.peers.test_produce_answers import create
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker as KafkaBroker
 
-import tidelog
 from tidelog.protocol.messages import (
     DELETE_RECORDS,
     FETCH,
@@ -161,10 +161,7 @@ class Place:
         )
 
 
-@pytest.fixture(scope="module")
-def ours() -> Iterator[Broker]:
-    with tidelog.broker(settings={"log.retention.ms": "-1"}) as running:
-        yield running
+ours = broker_fixture({"log.retention.ms": "-1"}, is_temporary=True, scope="module")
 
 
 @pytest.fixture
@@ -172,10 +169,10 @@ def places(kafka_broker: KafkaBroker, ours: Broker) -> Iterator[tuple[Place, Pla
     """The same topic in both; Kafka's first."""
     name = f"t{uuid.uuid4().hex}"
     with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
-        yield filled(kafka, name), filled(own, name)
+        yield topic_with_records(kafka, name), topic_with_records(own, name)
 
 
-def filled(client: RawClient, name: str, policy: str = "delete") -> Place:
+def topic_with_records(client: RawClient, name: str, policy: str = "delete") -> Place:
     """A new topic with a batch of records in each partition."""
     create(client, name, {"cleanup.policy": policy}, PARTITIONS)
     records = [NewRecord(key=b"k", value=b"v", timestamp=NOW_MS) for _ in range(RECORDS)]
@@ -320,6 +317,6 @@ def test_partitions_whose_records_go(places: tuple[Place, Place]) -> None:
 def test_who_may_delete_records(policy: str, kafka_broker: KafkaBroker, ours: Broker) -> None:
     name = f"t{uuid.uuid4().hex}"
     with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
-        both = filled(kafka, name, policy), filled(own, name, policy)
+        both = topic_with_records(kafka, name, policy), topic_with_records(own, name, policy)
         told = agree(both, lambda place: place.delete(("", ((0, 3),))))
     assert told == [("", [(0, 44, -1) if policy == "compact" else (0, 0, 3)])]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
-from tests.server.test_bearer import bearer, now_s
 from tests.worlds.brokers.doors import BEARER, Door, kafkas_sasl, our_sasl
 from tests.worlds.brokers.logins import is_served, say, shake
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.tokens import bearer, now_s
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import Patience

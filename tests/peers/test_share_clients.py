@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from confluent_kafka import Producer
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.kafka.home import KafkaHome
 
 import tidelog

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from tests.peers.sharing_members import Side
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.kafka.broker import Broker
-from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.kafka.either import kafka_fixture
 
-import tidelog
 from tidelog.protocol.messages import SHARE_ACKNOWLEDGE
 from tidelog.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareAcknowledgeTopic
 
@@ -35,20 +34,10 @@ INVALID_RECORD_STATE: Final = 121
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 
-@pytest.fixture(scope="module")
-def kafka(
-    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("sharing"), settings=SETTINGS)
-    broker.start()
-    yield broker
-    broker.stop()
+kafka = kafka_fixture(SETTINGS)
 
 
-@pytest.fixture(scope="module")
-def ours() -> "Iterator[Ours]":
-    with tidelog.broker(settings={"node.id": "1", **SETTINGS}) as broker:
-        yield broker
+ours = broker_fixture({"node.id": "1", **SETTINGS}, is_temporary=True, scope="module")
 
 
 # -- stories -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from tests.peers.consumer_talk import ConsumerTalk
 from tests.peers.group_talk import changed
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.waiting import until_so

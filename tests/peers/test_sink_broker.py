@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.clients import await_ended
-from tests.worlds.kafka.either import AnyBroker, either_broker
+from tests.worlds.kafka.either import AnyBroker
 
 from tidelog.cluster.connection import connect
 from tidelog.errors import (
@@ -31,8 +31,6 @@ from tidelog.spark.broker_task import send
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.storage.partitioner import partition_of
 from tidelog.types import Codec
-
-__all__ = ["either_broker"]
 
 pytestmark = pytest.mark.kafka
 

@@ -1,7 +1,5 @@
 """The sink at a broker that does not allow everything: typed errors that say what is missing."""
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import (
@@ -13,8 +11,7 @@ from confluent_kafka.admin._acl import (
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.peers.test_sink_broker import once, options, rows
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
-from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.waiting import until_so
 
 from tidelog.errors import NotAuthorized
@@ -28,16 +25,7 @@ ACLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def strict_broker(
-    kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("strict"), settings=ACLS)
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
+strict_broker = kafka_fixture(ACLS)
 
 
 def deny(broker: Broker, kind: ResourceType, name: str) -> None:

@@ -23,7 +23,7 @@ TOPIC = "epochs"
 ZERO = TopicPartition(TOPIC, 0)
 
 
-def produce(broker: Broker, first: int, end: int) -> None:
+def produce_numbers(broker: Broker, first: int, end: int) -> None:
     """One batch for each record, whose value is its number."""
     producer = Producer(broker.client_config(linger_ms=0))
     for number in range(first, end):
@@ -60,7 +60,7 @@ def cut(broker: Broker, offset: int) -> None:
 
 def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None:
     kafka_broker.create_topic(TOPIC)
-    produce(kafka_broker, 0, 10)
+    produce_numbers(kafka_broker, 0, 10)
     batches = planner(kafka_broker)
     start = batches.initial_offset()
     first = batches.next_offset(start, Limits())
@@ -70,7 +70,7 @@ def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None
 
     kafka_broker.stop()
     kafka_broker.start()
-    produce(kafka_broker, 10, 12)
+    produce_numbers(kafka_broker, 10, 12)
     batches = planner(kafka_broker)
     second = batches.next_offset(first, Limits())
     assert values(batches, first, second) == [10, 11]
@@ -82,7 +82,7 @@ def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None
     kafka_broker.stop()
     cut(kafka_broker, 7)
     kafka_broker.start()
-    produce(kafka_broker, 100, 108)
+    produce_numbers(kafka_broker, 100, 108)
     batches = planner(kafka_broker)
     with pytest.raises(OffsetsGone) as caught:
         batches.next_offset(second, Limits())

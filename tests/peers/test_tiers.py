@@ -36,7 +36,9 @@ SETTINGS = {
 
 
 @pytest.fixture
-def filled(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Cli, str]:
+def cli_and_bucket(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Cli, str]:
     """A directory with a topic of two partitions, and the URL of an empty bucket."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
@@ -56,8 +58,8 @@ def _table(cli: Cli, env: Env | None = None) -> "pa.Table":
     return to_table(plan(str(cli.data), TOPIC, env=env or cli.env), columns)
 
 
-def test_the_whole_way_over_a_real_server(filled: tuple[Cli, str], tmp_path: Path) -> None:
-    cli, url = filled
+def test_the_whole_way_over_a_real_server(cli_and_bucket: tuple[Cli, str], tmp_path: Path) -> None:
+    cli, url = cli_and_bucket
     before = _table(cli)
     moved = cli.ok("tier", TOPIC, "--to", url, "-o", "json").objects
     assert all(isinstance(row["released"], int) and row["released"] > 0 for row in moved)
@@ -78,9 +80,9 @@ def test_the_whole_way_over_a_real_server(filled: tuple[Cli, str], tmp_path: Pat
 
 
 def test_options_reach_the_store_where_the_environment_does_not(
-    filled: tuple[Cli, str], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    cli_and_bucket: tuple[Cli, str], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cli, url = filled
+    cli, url = cli_and_bucket
     before = _table(cli)
     cli.ok("tier", TOPIC, "--to", url)
     for name in s3_server.environment():
@@ -95,11 +97,13 @@ def test_options_reach_the_store_where_the_environment_does_not(
     assert options["secret_access_key"].encode() not in content
 
 
-def test_spark_reads_both_tiers_as_one_topic(filled: tuple[Cli, str], s3_server: S3Server) -> None:
+def test_spark_reads_both_tiers_as_one_topic(
+    cli_and_bucket: tuple[Cli, str], s3_server: S3Server
+) -> None:
     from tidelog.spark.backend import open_backend
     from tidelog.spark.source_options import read_source_options
 
-    cli, url = filled
+    cli, url = cli_and_bucket
     cli.ok("tier", TOPIC, "--to", url)
     given = {"path": str(cli.data), "subscribe": TOPIC, "splitBytes": "3000"}
     given |= {f"store.{name}": value for name, value in s3_server.options().items()}
@@ -122,8 +126,8 @@ def test_spark_reads_both_tiers_as_one_topic(filled: tuple[Cli, str], s3_server:
     }
 
 
-def test_a_reader_goes_on_when_segments_move_under_it(filled: tuple[Cli, str]) -> None:
-    cli, url = filled
+def test_a_reader_goes_on_when_segments_move_under_it(cli_and_bucket: tuple[Cli, str]) -> None:
+    cli, url = cli_and_bucket
     before = _table(cli)
     planned = plan(str(cli.data), TOPIC, env=cli.env, split_bytes=3000)
     cli.ok("config", TOPIC, "--set", "file.delete.delay.ms=0")

@@ -21,7 +21,7 @@ COUNT = 90
 NAME = TopicPartition(TOPIC, 0)
 
 
-def opened(broker: Broker) -> LogDir:
+def stopped_directory(broker: Broker) -> LogDir:
     env = Env(clock=ManualClock(T0))
     return LogDir.open(str(broker.log_dir), env=env, options=LogDirOptions(writable=True))
 
@@ -34,7 +34,7 @@ def test_a_broker_sees_a_log_that_starts_later_and_we_see_all_of_it(
         broker.start()
         broker.create_topic(TOPIC, 1, **{"retention.ms": "-1"})
         broker.stop()
-        with opened(broker) as directory:
+        with stopped_directory(broker) as directory:
             directory.alter_config(
                 TOPIC,
                 {
@@ -55,7 +55,7 @@ def test_a_broker_sees_a_log_that_starts_later_and_we_see_all_of_it(
         assert consume_all(broker, "all", TOPIC, 1) == {0: kept}
         send(broker, TOPIC, [T0 + 1_000])
         broker.stop()
-        with opened(broker) as directory:
+        with stopped_directory(broker) as directory:
             status = tier_status(directory, NAME)
             assert (status.log_start_offset, status.local_start_offset) == (0, 60)
             times = [record.timestamp for record in directory.log(TOPIC, 0).records()]

@@ -9,7 +9,7 @@ from tests.peers.transaction_talk import (
     TOPIC,
     TransactionTalk,
 )
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.kafka.broker import Broker
 
 import tidelog

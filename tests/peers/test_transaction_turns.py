@@ -1,13 +1,10 @@
 """One directory's transactions, by turns in the hands of Apache Kafka and of our broker."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
+from tests.worlds.clients.librdkafka import read_committed
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
-from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.kafka.either import kafka_fixture
 
 import tidelog
 from tidelog.server.topics import TRANSACTIONS_TOPIC
@@ -19,14 +16,7 @@ pytestmark = pytest.mark.kafka
 TOPIC = "voyages"
 
 
-@pytest.fixture
-def kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, quick_path: Path) -> Iterator[Broker]:
-    """A stopped broker with a directory of its own."""
-    broker = Broker(kafka_jars, kafka_oracle, quick_path / "kafka")
-    try:
-        yield broker
-    finally:
-        broker.stop()
+kafka = kafka_fixture(is_started=False, scope="function")
 
 
 def begin(bootstrap: str, name: str, word: str) -> Producer:
@@ -52,29 +42,6 @@ def write(bootstrap: str, name: str, word: str) -> None:
     begin(bootstrap, name, f"not {word}").abort_transaction(REQUEST_TIMEOUT_S)
 
 
-def committed(bootstrap: str) -> list[str]:
-    """What a reader of committed records sees up to the last stable offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "log_level": 2,
-        }
-    )
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    found = []
-    while (message := consumer.poll(REQUEST_TIMEOUT_S)) is not None:
-        error = message.error()
-        if error is None:
-            found.append((message.value() or b"").decode())
-        elif error.code() == KafkaError._PARTITION_EOF:
-            consumer.close()
-            return found
-    raise AssertionError("the end never came")
-
-
 def check_kafkas_records(kafka: Broker) -> None:
     """What Kafka has written we would write likewise, byte for byte."""
     count = 0
@@ -98,18 +65,18 @@ def test_transactions_go_back_and_forth(kafka: Broker) -> None:
     kafka.create_topic(TOPIC)
     write(kafka.bootstrap, "one", "kafka's")
     begin(kafka.bootstrap, "one", "open in Kafka")
-    assert committed(kafka.bootstrap) == ["kafka's"]
+    assert read_committed(kafka.bootstrap, TOPIC) == ["kafka's"]
     kafka.stop()
     check_kafkas_records(kafka)
     with tidelog.broker(str(kafka.log_dir)) as ours:
-        assert committed(ours.bootstrap_servers) == ["kafka's"]
+        assert read_committed(ours.bootstrap_servers, TOPIC) == ["kafka's"]
         write(ours.bootstrap_servers, "one", "ours")
         write(ours.bootstrap_servers, "two", "ours, too")
         begin(ours.bootstrap_servers, "two", "open in ours")
         words = ["kafka's", "ours", "ours, too"]
-        assert committed(ours.bootstrap_servers) == words
+        assert read_committed(ours.bootstrap_servers, TOPIC) == words
     kafka.start()
-    assert committed(kafka.bootstrap) == words
+    assert read_committed(kafka.bootstrap, TOPIC) == words
     write(kafka.bootstrap, "two", "kafka's again")
     write(kafka.bootstrap, "one", "and again")
-    assert committed(kafka.bootstrap) == [*words, "kafka's again", "and again"]
+    assert read_committed(kafka.bootstrap, TOPIC) == [*words, "kafka's again", "and again"]

@@ -2,13 +2,12 @@
 
 import socket
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.kafka.broker import Broker as KafkaBroker
 
-import tidelog
 from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages import BY_KEY as APIS
 from tidelog.server.handlers import BY_KEY
@@ -39,10 +38,7 @@ UNSERVED: Final = [
 ]
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with tidelog.broker(str(tmp_path_factory.mktemp("ours"))) as running:
-        yield running
+ours = broker_fixture(scope="module")
 
 
 def header(key: int, version: int) -> bytes:

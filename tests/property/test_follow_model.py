@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.cluster.test_follow import follow, opened
+from tests.unit.cluster.test_follow import follow, standby_dir
 from tests.worlds.clusters.fake_leader import FakeLeader
 
 from tidelog.storage.log import Log
@@ -56,11 +56,11 @@ class Life:
         self.leader.restart()
 
     def promote(self, amount: int) -> None:
-        with opened(self.env) as directory:
+        with standby_dir(self.env) as directory:
             directory.log("t", 0).append(self.records(amount))
 
     def forget(self, amount: int) -> None:
-        with opened(self.env) as directory:
+        with standby_dir(self.env) as directory:
             log = directory.log("t", 0)
             log.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.faults import SeededEnv
 from tests.property.test_repair import DAMAGES, Damage, answers, cut, flip
 from tests.worlds.directories.logs import PATH, WRITABLE, snapshot_of, write
-from tests.worlds.directories.sick import PARTITION, full_log, mend
+from tests.worlds.directories.sick import PARTITION, mend, mended_log
 
 from tidelog.errors import CorruptIndex
 from tidelog.storage import files
@@ -18,13 +18,7 @@ from tidelog.types import IsolationLevel
 INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
 
 
-def with_maps() -> SeededEnv:
-    env = full_log()
-    mend(env)
-    return env
-
-
-EXPECTED = answers(with_maps())
+EXPECTED = answers(mended_log())
 
 
 def finished_bases(env: SeededEnv) -> list[int]:
@@ -61,7 +55,7 @@ def hurt(env: SeededEnv, name: str, damage: Damage, source: random.Random) -> bo
 def test_damaged_indexes_of_finished_segments_change_no_answer(
     damage: Damage, suffixes: set[str], seed: int, writes: bool
 ) -> None:
-    env, source = with_maps(), random.Random(seed)
+    env, source = mended_log(), random.Random(seed)
     is_hurt = False
     for base in finished_bases(env):
         for suffix in sorted(suffixes):
@@ -90,7 +84,7 @@ def test_damaged_indexes_without_a_zone_map_change_no_answer(
     damage: Damage, suffixes: set[str], seed: int
 ) -> None:
     """As in a foreign directory, the last segment's too: only the log can prove an entry."""
-    env, source = with_maps(), random.Random(seed)
+    env, source = mended_log(), random.Random(seed)
     finished = finished_bases(env)
     for base in finished:
         env.files.remove(f"{PARTITION}/{files.file_name(base, files.ZONES_SUFFIX)}")
@@ -102,7 +96,7 @@ def test_damaged_indexes_without_a_zone_map_change_no_answer(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_index_of_aborted_transactions_shows_nobody_an_aborted_record(seed: int) -> None:
-    env, source = with_maps(), random.Random(seed)
+    env, source = mended_log(), random.Random(seed)
     base = finished_bases(env)[seed % 2]
     damage = source.choice([flip, cut])
     if not hurt(env, files.file_name(base, files.TXN_INDEX_SUFFIX), damage, source):

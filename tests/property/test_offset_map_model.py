@@ -61,7 +61,7 @@ def histories(draw: st.DrawFn) -> list[list[CopiedRecord]]:
     return history
 
 
-def rows_of(records: list[CopiedRecord], cut: int) -> tuple[MapRow, ...]:
+def map_rows(records: list[CopiedRecord], cut: int) -> tuple[MapRow, ...]:
     """Rows as a mirror makes them: runs at one distance, else what `cut` records take together."""
     groups: dict[tuple[int, int], list[CopiedRecord]] = {}
     for one in records:
@@ -110,7 +110,7 @@ def mapped(history: list[list[CopiedRecord]], cut: int, rows_max: int) -> Offset
             old = copied.get(place, Copied(one.offset, one.offset + 1))
             copied[place] = Copied(min(old.start, one.offset), max(old.end, one.offset + 1))
             ends[target] = max(ends.get(target, 0), one.target_offset + 1)
-        rows = rows_of(records, cut)
+        rows = map_rows(records, cut)
         found = found.add(
             MapBatch(batch_id=number, copied=copied, ends=ends, rows=rows), rows_max=rows_max
         )

@@ -40,7 +40,7 @@ binary = utf8 | st.binary(max_size=8) | st.just(b"\xff\x00")
 times = st.integers(0, NOW)
 
 
-def records(contents: st.SearchStrategy[bytes | None]) -> st.SearchStrategy[list[NewRecord]]:
+def record_lists(contents: st.SearchStrategy[bytes | None]) -> st.SearchStrategy[list[NewRecord]]:
     """Records with headers, whose names may repeat."""
     headers = st.lists(st.builds(Header, texts, contents), max_size=3).map(tuple)
     one = st.builds(NewRecord, key=contents, value=contents, timestamp=times, headers=headers)
@@ -105,7 +105,7 @@ THE_NULLS = [
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@given(given=records(binary))
+@given(given=record_lists(binary))
 @example(given=THE_NULLS)
 @settings(max_examples=25)
 def test_any_bytes_come_back_as_bytes(kind: str, given: list[NewRecord]) -> None:
@@ -113,7 +113,7 @@ def test_any_bytes_come_back_as_bytes(kind: str, given: list[NewRecord]) -> None
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
-@given(given=records(binary))
+@given(given=record_lists(binary))
 @example(given=THE_NULLS)
 @settings(max_examples=25)
 def test_any_bytes_come_back_from_binary_columns(kind: str, given: list[NewRecord]) -> None:
@@ -121,7 +121,7 @@ def test_any_bytes_come_back_from_binary_columns(kind: str, given: list[NewRecor
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
-@given(given=records(utf8))
+@given(given=record_lists(utf8))
 @example(given=THE_NULLS)
 @settings(max_examples=25)
 def test_text_comes_back_without_an_option(kind: str, given: list[NewRecord]) -> None:
@@ -133,7 +133,7 @@ def test_text_comes_back_without_an_option(kind: str, given: list[NewRecord]) ->
 @given(data=st.data())
 @settings(max_examples=10)
 def test_each_form_comes_back(kind: str, form: str, data: st.DataObject) -> None:
-    given = data.draw(records(FORMS[form]))
+    given = data.draw(record_lists(FORMS[form]))
     options = ("--key-as", form, "--value-as", form, "--headers-as", form)
     round_trip(given, kind, *options)
 

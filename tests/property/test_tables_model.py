@@ -115,7 +115,7 @@ def rank(seen: Seen, strategy: str) -> int:
     return 0
 
 
-def fill(
+def play_steps(
     taken: list[Step], strategy: str, given: Mapping[str, str] | None = None
 ) -> tuple[SeededEnv, Model, int]:
     """A closed directory and its model, and the time that steps are about."""
@@ -184,7 +184,7 @@ TIMES = st.one_of(st.none(), st.integers(-25, 40))
 def test_a_table_holds_the_winner_of_each_key(
     taken: list[Step], strategy: str, clock: ClockName, at: int | None
 ) -> None:
-    env, model, middle = fill(taken, strategy)
+    env, model, middle = play_steps(taken, strategy)
     at_ms = None if at is None else middle + at
     table = Table(
         home=home_of(env), topic=TOPIC, at_ms=at_ms, clock=clock, columns=("key", "value", "offset")
@@ -212,7 +212,7 @@ def test_a_table_holds_the_winner_of_each_key(
 def test_a_diff_is_what_two_tables_differ_in(
     taken: list[Step], strategy: str, clock: ClockName, before: int, length: int | None
 ) -> None:
-    env, model, middle = fill(taken, strategy)
+    env, model, middle = play_steps(taken, strategy)
     before_ms = middle + before
     after_ms = None if length is None else before_ms + length
     rows = Diff(
@@ -263,7 +263,7 @@ def test_a_compacted_past_is_exact_or_refused(
     wait_ms: int,
 ) -> None:
     config = {"cleanup.policy": "compact", "delete.retention.ms": "50"}
-    env, model, middle = fill([*taken, Step("roll")], strategy, config)
+    env, model, middle = play_steps([*taken, Step("roll")], strategy, config)
     for _ in range(2):
         clean(env)
         env.clock.advance(wait_ms)
@@ -285,7 +285,7 @@ def test_a_compacted_past_is_exact_or_refused(
 
 def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
     taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
-    env, _, middle = fill(taken, "offset", {"cleanup.policy": "compact"})
+    env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
     clean(env)
     with pytest.raises(InexactTable, match="compacted: exact from") as caught:
         Table(home=home_of(env), topic=TOPIC, at_ms=middle + 5).to_table()
@@ -302,7 +302,7 @@ def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
 def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> None:
     """Else a key whose new record lies behind what is read would be in no row."""
     put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
-    env, _, middle = fill(put, "offset", {"cleanup.policy": "compact"})
+    env, _, middle = play_steps(put, "offset", {"cleanup.policy": "compact"})
     at_ms = None if later_ms is None else middle + later_ms
     table = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, columns=("key", "value"))
     splits = table.plan()
@@ -319,7 +319,7 @@ def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> No
 
 
 def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
-    env, _, _ = fill([Step("put", b"a", b"1")], "offset", {"cleanup.policy": "compact"})
+    env, _, _ = play_steps([Step("put", b"a", b"1")], "offset", {"cleanup.policy": "compact"})
     write_atomically(env.files, f"{PATH}/{CLEANER_CHECKPOINT_FILE}", b"no number")
     assert Table(home=home_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
 

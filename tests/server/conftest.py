@@ -4,24 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.peers.conftest import quick_path
+from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.waiting import PATIENCE_S
 
-import tidelog
 from tidelog.server import gate, metrics_http, tls_listener
-from tidelog.server.in_process import Broker
 from tidelog.server.security import key_sources
-
-__all__ = ["quick_path"]
-
-# Groups wait three seconds for more members by default; retention comes after half a minute, to
-# records of long ago, as many tests write them.
-SETTINGS = {
-    "log.initial.task.delay.ms": "3600000",
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "100",
-    "offsets.topic.num.partitions": "3",
-}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,8 +22,11 @@ def patient_doors() -> Iterator[None]:
         yield
 
 
+# A running broker on an empty directory.
+broker = broker_fixture(SETTINGS)
+
+
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A running broker on an empty directory."""
-    with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS) as running:
-        yield running
+def data(tmp_path: Path) -> str:
+    """Where brokers of one test keep their files."""
+    return str(tmp_path / "data")

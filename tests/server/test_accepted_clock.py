@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Place
 from tests.contracts.broker_commands import Shell
-from tests.server.conftest import SETTINGS
 from tests.server.test_serve import serving
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.clocks import WallAheadClock
 from tests.worlds.command_line import Cli
 from tests.worlds.waiting import PATIENCE_S, until_so
 
@@ -26,21 +27,10 @@ AHEAD_MS = 3 * HOUR_MS
 POLICY_VIOLATION = 44
 
 
-class MovedClock(SystemClock):
-    """The machine's clock, some time ahead."""
-
-    def __init__(self, ahead_ms: int = 0) -> None:
-        self.ahead_ms = ahead_ms
-
-    def now_ms(self) -> int:
-        """Wall time in ms, moved."""
-        return super().now_ms() + self.ahead_ms
-
-
 @pytest.fixture
 def ahead(tmp_path: Path) -> Path:
     """A directory whose last record was appended three hours from now, by another's clock."""
-    env = replace(os_env(), clock=MovedClock(AHEAD_MS))
+    env = replace(os_env(), clock=WallAheadClock(AHEAD_MS))
     data = tmp_path / "data"
     with tidelog.broker(str(data), settings=SETTINGS, env=env) as broker:
         broker.call(lambda node: node.topics.create("t"))
@@ -133,7 +123,7 @@ def test_serve_accepts_the_clock(ahead: Path) -> None:
 
 
 def test_a_jump_under_a_running_broker_is_accepted(tmp_path: Path) -> None:
-    clock = MovedClock()
+    clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS, env=env) as broker:
         broker.call(lambda node: node.topics.create("t"))

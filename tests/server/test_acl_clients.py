@@ -1,7 +1,8 @@
 """What users with different rights may write and read, through real clients."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,11 +18,11 @@ from kafka import TopicPartition as PyPlace
 from kafka.errors import TopicAuthorizationFailedError  # type: ignore[import-untyped]
 from tests.server.test_acls import BATCH, PASSWORD, login
 from tests.worlds.brokers.logins import SASL, place
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
-import tidelog
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.acls import CreateAclsRequest
@@ -57,25 +58,24 @@ TOPICS: Final = ("flights", "fleet", "secret", "open")
 QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("acl-clients")
+def with_users(folder: Path) -> dict[str, str]:
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in ("boss", *USERS)))
-    given = {
+    return {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms": "PLAIN",
         "tidelog.sasl.plain.users.file": str(users),
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": "User:boss",
     }
-    with tidelog.broker(str(folder / "data"), settings=given) as running:
-        with login(running, "boss") as boss:
-            _fill(running, boss)
-        yield running
 
 
-def _fill(broker: Broker, boss: RawClient) -> None:
+def add_rules(broker: Broker) -> None:
+    with login(broker, "boss") as boss:
+        _add_rules(broker, boss)
+
+
+def _add_rules(broker: Broker, boss: RawClient) -> None:
     rules = [creation(user, rule) for user, (some, _, _) in USERS.items() for rule in some]
     rules.append(creation("*", allow("READ", name="open")))
     # librdkafka asks for its group's coordinator whether it needs one or not.
@@ -85,6 +85,9 @@ def _fill(broker: Broker, boss: RawClient) -> None:
     for name in TOPICS:
         broker.call(lambda node, name=name: node.topics.create(name, 1))  # type: ignore[misc]
         assert boss.produce(name, BATCH).error_code == 0
+
+
+broker = broker_fixture(with_users, prepare=add_rules, scope="module")
 
 
 def _librdkafka_writes(bootstrap: str, key: Key, topic: str) -> bool:

@@ -4,13 +4,13 @@ import errno
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tests.worlds.brokers.logins import is_closed, logged_in, plain
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient, produce_request
 from tests.worlds.clients.rights_talk import PATIENCE_S, Rule, allow, creation, deny, everything
 from tests.worlds.directories.older_files import write_security
@@ -80,12 +80,7 @@ def start(folder: Path, **more: str) -> Broker:
     return tidelog.broker(str(folder / "data"), settings=settings_in(folder, **more))
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with start(tmp_path) as running:
-        running.call(lambda node: node.topics.create("flights", 1))
-        running.call(lambda node: node.topics.create("secret", 1))
-        yield running
+broker = broker_fixture(settings_in, topics={"flights": 1, "secret": 1})
 
 
 def login(broker: Broker, user: str) -> RawClient:
@@ -344,7 +339,7 @@ def test_each_api_has_a_guard() -> None:
 
 
 def test_an_api_without_a_guard_is_shut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    without: Mapping[str, Mapping[int, str]] = {
+    without: dict[str, dict[int, str]] = {
         module: {key: name for key, name in names.items() if key != METADATA.key}
         for module, names in MODULES.items()
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from tests.server.asking import Asking
+from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.cluster.append_runs import AppendRuns
@@ -60,14 +60,14 @@ def ask_times(broker: Broker, *, offset: int = 0, wants: bool = True) -> list[in
         ],
         with_append_times=wants,
     )
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         return client.ask(FETCH, 12, what).responses[0].partitions[0].append_times
 
 
 def lookup(broker: Broker, timestamp: int) -> ListOffsetsPartitionResponse:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     what = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         return client.ask(LIST_OFFSETS, 9, what).topics[0].partitions[0]
 
 

@@ -6,20 +6,21 @@ Over 400 lines because all of them share the keys, the claims and the address.
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka.abc import AbstractTokenProvider as AioProvider  # type: ignore[import-untyped]
-from kafka.net.sasl.oauth import AbstractTokenProvider  # type: ignore[import-untyped]
-from tests.worlds.brokers.logins import SASL, AheadClock, is_closed, is_served, place, say, shake
+from tests.worlds.brokers.logins import SASL, is_closed, is_served, place, say, shake
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.brokers.signing import RsaKey, key_set, token
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.secured import ROUND_TRIPS, Key, create_topic
+from tests.worlds.clients.tokens import LIFE_S, BearerKey, bearer, claims, now_s
+from tests.worlds.clocks import AheadClock
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
@@ -38,24 +39,7 @@ from tidelog.server.security.key_sources import (
 
 OLD, NEW = RsaKey("old"), RsaKey("new")
 FAILED: Final = 58
-LIFE_S: Final = 3600
 REFRESH_MS: Final = 1_000_000
-
-
-def now_s() -> float:
-    """Wall time."""
-    return os_env().clock.now_ms() / 1000
-
-
-def claims(**more: object) -> Mapping[str, object]:
-    """Claims that hold for an hour."""
-    begin = now_s()
-    return {"sub": "alice", "aud": "kafka", "iat": begin, "exp": begin + LIFE_S, **more}
-
-
-def bearer(made: str) -> bytes:
-    """A client's first message."""
-    return f"n,,\x01auth=Bearer {made}\x01\x01".encode()
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
@@ -75,51 +59,7 @@ def settings_in(folder: Path, **more: str) -> dict[str, str]:
     return found | {name.replace("_", "."): value for name, value in more.items()}
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with tidelog.broker(settings=settings_in(tmp_path)) as running:
-        yield running
-
-
-class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # untyped
-    """kafka-python's way to a token."""
-
-    def __init__(self, made: str) -> None:
-        self._made = made
-
-    def token(self) -> str:
-        return self._made
-
-
-class _AioProvider(AioProvider):  # type: ignore[misc]  # untyped
-    """aiokafka's."""
-
-    def __init__(self, made: str) -> None:
-        self._made = made
-
-    async def token(self) -> str:
-        return self._made
-
-
-@dataclass(frozen=True, kw_only=True)
-class BearerKey(Key):
-    """A token, as each client wants it."""
-
-    made: str
-
-    def librdkafka(self, bootstrap: str) -> dict[str, str | int | float | bool]:
-        given: dict[str, object] = {
-            **super().librdkafka(bootstrap),
-            "oauth_cb": lambda _: (self.made, now_s() + LIFE_S),
-        }
-        return given  # type: ignore[return-value]  # one of them is a function
-
-    def kafka_python(self, bootstrap: str) -> dict[str, object]:
-        return super().kafka_python(bootstrap) | {"sasl_oauth_token_provider": _Provider(self.made)}
-
-    def aiokafka(self, bootstrap: str) -> dict[str, object]:
-        provider = _AioProvider(self.made)
-        return super().aiokafka(bootstrap) | {"sasl_oauth_token_provider": provider}
+broker = broker_fixture(settings_in, is_temporary=True)
 
 
 @pytest.mark.parametrize("client", ROUND_TRIPS)

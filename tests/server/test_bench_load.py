@@ -14,8 +14,8 @@ from bench.broker_servers import Topics
 from bench.broker_tls import TlsSide
 from bench.broker_transaction_load import run_all
 from bench.broker_transactions import RECORDS, Kind, begun
-from tests.server.conftest import SETTINGS
 from tests.worlds.brokers.certificates import Authority
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.transacting import GROUP_KEY, find_coordinator
 from tests.worlds.waiting import until_so

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import start_with
 from tests.worlds.clients.raw import RawClient
 
-import tidelog
 from tidelog.errors import ConfigError
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
@@ -42,17 +40,6 @@ TOO_LARGE = 10
 Change = tuple[str, int, str | None]
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> str:
-    return str(tmp_path / "data")
-
-
-def start(data: str, **settings: str) -> Broker:
-    """A broker; settings with underscores for dots."""
-    given = {name.replace("_", "."): text for name, text in settings.items()}
-    return tidelog.broker(data, settings={**SETTINGS, **given})
-
-
 def alter(
     broker: Broker, who: str, *changes: Change, trial: bool = False, kind: int = BROKER
 ) -> tuple[int, str]:
@@ -66,7 +53,7 @@ def alter(
         ],
     )
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=trial)
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         (told,) = asking.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses
     return told.error_code, told.error_message or ""
 
@@ -84,7 +71,7 @@ def all_described(
         resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
     )
     request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         (told,) = asking.ask(DESCRIBE_CONFIGS, 4, request).results
     assert told.error_code == 0
     return told.configs
@@ -96,7 +83,7 @@ def layers(found: DescribedConfig) -> list[tuple[str, str | None, int]]:
 
 def test_own_ones_win_over_those_of_all_and_both_over_the_start(data: str) -> None:
     name = "max.connections"
-    with start(data, max_connections="700") as broker:
+    with start_with(data, max_connections="700") as broker:
         assert alter(broker, ALL, (name, SET, "800")) == (0, "")
         found = described(broker, OWN, name)
         assert (found.value, found.config_source) == ("800", DYNAMIC_DEFAULT)
@@ -106,7 +93,7 @@ def test_own_ones_win_over_those_of_all_and_both_over_the_start(data: str) -> No
         assert layers(described(broker, OWN, name))[:3] == expected
         assert [(one.name, one.value) for one in all_described(broker, ALL)] == [(name, "800")]
         assert broker.call(lambda node: node.config.max_connections) == 900
-    with start(data, max_connections="700") as broker:
+    with start_with(data, max_connections="700") as broker:
         assert layers(described(broker, OWN, name))[:3] == expected
         assert broker.call(lambda node: node.config.max_connections) == 900
         assert alter(broker, OWN, (name, DELETE, None)) == (0, "")
@@ -117,7 +104,7 @@ def test_own_ones_win_over_those_of_all_and_both_over_the_start(data: str) -> No
 
 
 def test_where_it_listens_is_told_whoever_chose_that(data: str) -> None:
-    with start(data) as broker:
+    with start_with(data) as broker:
         found = described(broker, OWN, "listeners")
         assert found.value == f"PLAINTEXT://{broker.bootstrap_servers}"
         assert found.config_source == STATIC
@@ -132,7 +119,7 @@ def codes(broker: Broker, topic: str) -> int:
 
 
 def test_defaults_of_topics_hold_at_once_and_after_a_restart(data: str) -> None:
-    with start(data) as broker:
+    with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t", 1))
         broker.call(lambda node: node.topics.create("own", 1, {"max.message.bytes": "100000"}))
         assert (codes(broker, "t"), codes(broker, "own")) == (0, 0)
@@ -142,7 +129,7 @@ def test_defaults_of_topics_hold_at_once_and_after_a_restart(data: str) -> None:
         assert codes(broker, "later") == TOO_LARGE
         found = described(broker, "t", "max.message.bytes", TOPIC)
         assert (found.value, found.config_source) == ("1000", DYNAMIC_DEFAULT)
-    with start(data) as broker:
+    with start_with(data) as broker:
         assert (codes(broker, "t"), codes(broker, "own")) == (TOO_LARGE, 0)
         assert alter(broker, ALL, ("message.max.bytes", DELETE, None)) == (0, "")
         assert codes(broker, "t") == 0
@@ -150,7 +137,7 @@ def test_defaults_of_topics_hold_at_once_and_after_a_restart(data: str) -> None:
 
 def test_lists_grow_and_shrink(data: str) -> None:
     name = "log.cleanup.policy"
-    with start(data) as broker:
+    with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t", 1))
         alter(broker, OWN, (name, APPEND, "compact"))
         assert described(broker, OWN, name).value == "delete,compact"
@@ -160,7 +147,7 @@ def test_lists_grow_and_shrink(data: str) -> None:
 
 
 def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
-    with start(data) as broker, Asking(broker) as asking:
+    with start_with(data) as broker, RawClient(broker.bootstrap_servers) as asking:
         alter(broker, OWN, ("max.connections", SET, "900"), ("log.retention.ms", SET, "7"))
         kept = AlterConfigsResource(
             resource_type=BROKER,
@@ -175,12 +162,12 @@ def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
 def test_what_has_no_effect_here_is_kept_and_shown(data: str) -> None:
     """Clients' tests and tools set what Kafka lets them set."""
     threads, relogin = "background.threads", "sasl.kerberos.min.time.before.relogin"
-    with start(data, background_threads="8") as broker:
+    with start_with(data, background_threads="8") as broker:
         changes = [(threads, SET, "9"), (relogin, SET, "58000")]
         assert alter(broker, OWN, *changes) == (0, "")
         assert alter(broker, ALL, (threads, SET, "7")) == (0, "")
         assert alter(broker, ALL, (relogin, SET, "58000"))[0] == 42
-    with start(data, background_threads="8") as broker:
+    with start_with(data, background_threads="8") as broker:
         assert [layer[1:] for layer in layers(described(broker, OWN, threads))] == [
             ("9", DYNAMIC),
             ("7", DYNAMIC_DEFAULT),
@@ -212,7 +199,7 @@ def test_what_has_no_effect_here_is_kept_and_shown(data: str) -> None:
     ],
 )
 def test_what_is_refused_changes_nothing(data: str, who: str, change: Change, code: int) -> None:
-    with start(data) as broker:
+    with start_with(data) as broker:
         before = broker.call(lambda node: node.config)
         told, text = alter(broker, who, ("producer.id.expiration.ms", SET, "5000"), change)
         assert (told, bool(text)) == (code, True)
@@ -221,14 +208,14 @@ def test_what_is_refused_changes_nothing(data: str, who: str, change: Change, co
 
 
 def test_a_trial_changes_nothing(data: str) -> None:
-    with start(data) as broker:
+    with start_with(data) as broker:
         assert alter(broker, OWN, ("max.connections", SET, "5"), trial=True) == (0, "")
         assert alter(broker, OWN, ("max.connections", SET, "0"), trial=True)[0] == 42
         assert described(broker, OWN, "max.connections").config_source == DEFAULT
 
 
 def test_connections_are_bounded_from_then_on(data: str) -> None:
-    with start(data) as broker, RawClient(broker.bootstrap_servers) as first:
+    with start_with(data) as broker, RawClient(broker.bootstrap_servers) as first:
         alter(broker, OWN, ("max.connections.per.ip", SET, "1"))
         with RawClient(broker.bootstrap_servers) as second, pytest.raises(ConnectionError):
             second.producer_id()
@@ -239,7 +226,7 @@ def test_a_disk_that_fails_leaves_all_as_it_was(data: str, monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise OSError(28, "no room")
 
-    with start(data) as broker:
+    with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t", 1))
         with monkeypatch.context() as patch:
             patch.setattr("tidelog.server.cluster_settings.write_cluster", fail)
@@ -254,16 +241,16 @@ def test_what_can_not_hold_stops_the_start(data: str) -> None:
     text = b'{"version": 1, "quotas": [], "settings": {"0": {"node.id": "5"}}}'
     Path(data, CLUSTER_FILE).write_bytes(text)
     with pytest.raises(ConfigError, match=r"node\.id"):
-        start(data)
+        start_with(data)
     Path(data, CLUSTER_FILE).unlink()
-    start(data).close()
+    start_with(data).close()
 
 
 def test_another_brokers_settings_are_not_ours(data: str) -> None:
     Path(data).mkdir()
     text = b'{"version": 1, "quotas": [], "settings": {"5": {"max.connections": "9"}}}'
     Path(data, CLUSTER_FILE).write_bytes(text)
-    with start(data) as broker:
+    with start_with(data) as broker:
         assert described(broker, OWN, "max.connections").config_source == DEFAULT
 
 
@@ -274,7 +261,7 @@ HALVES = [",".join(f"{half}{n:04}:0" for n in range(2100)) for half in (1, 2)]
 
 
 def test_a_list_grows_no_longer_than_clients_can_be_told(data: str) -> None:
-    with start(data) as broker:
+    with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t"))
         assert alter(broker, "t", (THROTTLED, APPEND, HALVES[0]), kind=TOPIC) == (0, "")
         before = described(broker, "t", THROTTLED, TOPIC).value
@@ -282,13 +269,13 @@ def test_a_list_grows_no_longer_than_clients_can_be_told(data: str) -> None:
         assert code == INVALID_CONFIG
         assert len(text) < 2000
         assert described(broker, "t", THROTTLED, TOPIC).value == before
-    with start(data) as broker:
+    with start_with(data) as broker:
         assert described(broker, "t", THROTTLED, TOPIC).value == before
 
 
 def test_a_long_value_that_is_refused_is_answered(data: str) -> None:
     long = "x" * 32_760
-    with start(data) as broker:
+    with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t"))
         for name in ("cleanup.policy", "retention.ms", long):
             code, text = alter(broker, "t", (name, SET, long), kind=TOPIC)
@@ -300,6 +287,6 @@ def test_a_long_value_that_is_refused_is_answered(data: str) -> None:
 
 def test_what_is_too_long_already_is_told_as_null(data: str) -> None:
     users = ";".join(f"User:{n:07}" for n in range(4000))
-    with start(data, super_users=users) as broker:
+    with start_with(data, super_users=users) as broker:
         assert described(broker, OWN, "super.users").value is None
         assert described(broker, OWN, "max.connections").value is not None

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.contracts.broker_commands import Commands, Shell
 from tests.contracts.connections import Suite, fresh
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
@@ -21,12 +21,8 @@ from tidelog.errors import Closed
 from tidelog.server.in_process import Broker
 from tidelog.types import IsolationLevel, NewRecord
 
-
-@pytest.fixture(scope="module")
-def ours() -> Iterator[Broker]:
-    # The tests' records are old: the default of a week would delete them.
-    with tidelog.broker(settings=SETTINGS | {"log.retention.ms": "-1"}) as running:
-        yield running
+# The tests' records are old: the default of a week would delete them.
+ours = broker_fixture(SETTINGS | {"log.retention.ms": "-1"}, is_temporary=True, scope="module")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def commit(address: str, group: str, text: str) -> None:
     assert answer.topics[0].partitions[0].error_code == 0
 
 
-def committed(address: str, group: str) -> tuple[int, str | None]:
+def offset_and_text(address: str, group: str) -> tuple[int, str | None]:
     """Offset and text, as they are on the wire."""
     topic = OffsetFetchTopic(name="t", partition_indexes=[0])
     with RawClient(address) as client:
@@ -60,7 +60,7 @@ def test_a_group_whose_commits_carry_a_text_is_shown_and_moved(shell: Shell, tex
         (row,) = shell.rows("lag", "g")
         assert row["committed"] == 3
     shell.rows("rewind", "--group", "g", "--to", "earliest", "--execute")
-    assert committed(shell.bootstrap, "g") == (0, "")
+    assert offset_and_text(shell.bootstrap, "g") == (0, "")
 
 
 @pytest.mark.parametrize("epoch", [None, 0])
@@ -68,4 +68,4 @@ def test_a_commit_of_ours_carries_no_text(shell: Shell, epoch: int | None) -> No
     with tidelog.connect(shell.bootstrap) as log:
         log.cluster.commit("g", {PLACE: Committed(5, epoch)})
         assert log.cluster.committed("g") == {PLACE: Committed(5, epoch)}
-    assert committed(shell.bootstrap, "g") == (5, "")
+    assert offset_and_text(shell.bootstrap, "g") == (5, "")

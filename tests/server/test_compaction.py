@@ -2,18 +2,17 @@
 
 import io
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Place
+from tests.worlds.brokers.running import broker_fixture, holder_of
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.control.client import ControlClient, find_holder
 from tidelog.control.compact_verb import Compacted, read_report, wishes
 from tidelog.errors import CleaningFailed, CorruptData, CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.server.in_process import Broker
@@ -39,20 +38,10 @@ BY_HAND = {**SETTINGS, "log.cleaner.enable": "false"}
 BY_ITSELF = {**SETTINGS, "log.initial.task.delay.ms": "0", "log.cleaner.backoff.ms": "10"}
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with tidelog.broker(str(tmp_path / "data"), settings=BY_HAND) as running:
-        running.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
-        yield running
+broker = broker_fixture(BY_HAND, fill=lambda node: node.topics.create(TOPIC, 1, CONFIG))
 
 
-def holder_of(broker: Broker) -> ControlClient:
-    found = find_holder(broker.data)
-    assert found is not None
-    return found
-
-
-def produce(broker: Broker, count: int, *, first: int = 0) -> dict[bytes, bytes]:
+def produce_keys(broker: Broker, count: int, *, first: int = 0) -> dict[bytes, bytes]:
     """Values of ten keys; what the last of each is."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     table = {}
@@ -98,7 +87,7 @@ def compact(broker: Broker, *, roll: bool = True) -> Compacted:
 
 
 def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
-    table = produce(broker, 1_000)
+    table = produce_keys(broker, 1_000)
     done = compact(broker)
     assert (done.counts["records_before"], done.counts["records_after"]) == (1_000, 10)
     assert done.counts["cleaned_to"] == 1_000
@@ -107,7 +96,7 @@ def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
     found = read(consumer)
     assert {key: value for _, key, value in found} == table
     assert [offset for offset, _, _ in found] == list(range(990, 1_000))
-    table |= produce(broker, 30, first=1_000)
+    table |= produce_keys(broker, 30, first=1_000)
     assert {key: value for _, key, value in read(consumer)} == table
     consumer.close()
     assert compact(broker).counts["records_after"] == 10
@@ -115,7 +104,7 @@ def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
 
 def test_a_consumer_goes_on_where_segments_went(broker: Broker) -> None:
     """It has begun to read the old segments; nothing that is left is missed."""
-    table = produce(broker, 2_000)
+    table = produce_keys(broker, 2_000)
     consumer = consumer_of(broker)
     first = consumer.consume(1, timeout=TIMEOUT_S)[0]
     assert first.offset() == 0
@@ -140,7 +129,7 @@ def _code(error: KafkaError | None) -> int:
 
 
 def test_the_command_asks_the_broker(broker: Broker) -> None:
-    produce(broker, 500)
+    produce_keys(broker, 500)
     out, err = io.StringIO(), io.StringIO()
     surroundings = Surroundings(stdout=out, stderr=err, variables={})
     code = run(["compact", TOPIC, "--data", broker.data, "--roll", "-o", "csv"], surroundings)
@@ -169,7 +158,7 @@ def test_what_can_not_be_compacted(
 
 
 def test_a_damaged_partition_is_named_and_works_on(broker: Broker, tmp_path: Path) -> None:
-    produce(broker, 500)
+    produce_keys(broker, 500)
     broker.call(lambda node: node.partitions.get(TOPIC, 0).log.roll())
     log = tmp_path / "data" / f"{TOPIC}-0" / "00000000000000000000.log"
     data = bytearray(log.read_bytes())
@@ -203,7 +192,7 @@ def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
         broker.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
         done = threading.Event()
         broker.call(lambda node: listen(node, done))
-        table = produce(broker, 1_000)
+        table = produce_keys(broker, 1_000)
         assert done.wait(START_S)
         assert broker.call(lambda node: node.metrics.cleaner.records_removed) > 0
         assert {key: value for _, key, value in read(consumer_of(broker))} == table
@@ -226,7 +215,7 @@ def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_pa
 
 def test_offsets_of_groups_are_compacted(broker: Broker) -> None:
     """`__consumer_offsets` of ours: what groups have committed is there after a restart."""
-    produce(broker, 20)
+    produce_keys(broker, 20)
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     for offset in range(1, 40):

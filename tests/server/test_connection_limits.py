@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 from tests.worlds.brokers.logins import (
-    AheadClock,
     is_closed,
     place,
     plain,
@@ -16,6 +15,7 @@ from tests.worlds.brokers.logins import (
     shake,
 )
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.clocks import AheadClock
 from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 import tidelog

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog

@@ -13,13 +13,14 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
+from tests.worlds.brokers.running import holder_of
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings
 from tidelog.control import place
-from tidelog.control.client import ControlClient, find_holder
+from tidelog.control.client import find_holder
 from tidelog.control.frames import FrameReader, encode_frame
 from tidelog.control.tier_verb import read_report, wishes
 from tidelog.env import os_env
@@ -46,13 +47,6 @@ COMMIT_ID = "0" * 32
 PARTITION = TopicPartition(TOPIC, 0)
 
 
-def holder_of(broker: Broker) -> ControlClient:
-    """The channel of a broker, which may have to compile kernels before it answers."""
-    found = find_holder(broker.data)
-    assert found is not None
-    return found
-
-
 def stage(broker: Broker, name: str, texts: list[str]) -> list[StagedSegment]:
     """A segment with records of these values, staged as by another process."""
     env = os_env()
@@ -66,7 +60,7 @@ def stage(broker: Broker, name: str, texts: list[str]) -> list[StagedSegment]:
     return found
 
 
-def produce(broker: Broker, texts: list[str]) -> None:
+def produce_texts(broker: Broker, texts: list[str]) -> None:
     """Append values through a client."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for text in texts:
@@ -118,12 +112,12 @@ def test_a_key_is_erased_while_the_broker_runs(broker: Broker) -> None:
         (4, b"another", b"4"),
         (6, b"the one", None),
     ]
-    produce(broker, ["d"])
+    produce_texts(broker, ["d"])
 
 
 def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
-    produce(broker, ["a"])
+    produce_texts(broker, ["a"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 1) == ["a"]
     # The next fetch waits at the end of the log; what is attached meanwhile must end it.
@@ -139,7 +133,7 @@ def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> 
     assert waiting == ["b", "c"]
     assert (done.record_count, done.partitions[PARTITION].first_offset) == (2, 1)
     assert again.was_done
-    produce(broker, ["d"])
+    produce_texts(broker, ["d"])
     assert values(consumer, 1) == ["d"]
     consumer.close()
 
@@ -147,7 +141,7 @@ def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> 
 def test_appends_wait_for_an_attach_and_lose_nothing(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
     texts = [str(number) for number in range(2000)]
-    thread = threading.Thread(target=lambda: produce(broker, texts))
+    thread = threading.Thread(target=lambda: produce_texts(broker, texts))
     thread.start()
     with holder_of(broker) as holder:
         for number in range(5):
@@ -178,19 +172,19 @@ def test_errors_come_back_as_their_types(broker: Broker) -> None:
 
 def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
-    produce(broker, ["a", "b"])
+    produce_texts(broker, ["a", "b"])
     with holder_of(broker) as holder:
         holder.flush()
         options = MoveOptions(url=f"file://{tmp_path}/store", roll=True, grace_ms=0)
         report = read_report(PARTITION, holder.ask("tier", wishes(PARTITION, options)))
     assert (report.copied, report.stopped) == (1, None)
-    produce(broker, ["c"])
+    produce_texts(broker, ["c"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 3) == ["a", "b", "c"]
     consumer.close()
 
 
-def fill(broker: Broker) -> None:
+def make_two_segments(broker: Broker) -> None:
     """A finished segment with a record in each of four batches, and an active one."""
 
     def append(node: Node) -> None:
@@ -216,7 +210,7 @@ def stage_cleaned(data: str, kept: tuple[int, ...]) -> NewSegment:
 
 
 def test_swapped_segments_are_read_at_once_and_appends_go_on(broker: Broker) -> None:
-    fill(broker)
+    make_two_segments(broker)
     with holder_of(broker) as holder:
         new = stage_cleaned(broker.data, (0, 2))
         done = holder.swap(PARTITION, [0], [new], commit_id=COMMIT_ID)
@@ -226,7 +220,7 @@ def test_swapped_segments_are_read_at_once_and_appends_go_on(broker: Broker) -> 
             holder.swap(PARTITION, [4], [new], commit_id=COMMIT_ID)
         with pytest.raises(CorruptMessage, match="no list of base offsets"):
             holder.ask("swap", {"topic": TOPIC, "partition": 0, "bases": [-1], "segments": []})
-    produce(broker, ["6"])
+    produce_texts(broker, ["6"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 5) == ["0", "2", "4", "5", "6"]
     consumer.close()
@@ -237,7 +231,7 @@ def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
 ) -> None:
     data, threads, opening = str(tmp_path), list[int](), LogDir._open_log
     with tidelog.broker(data) as broker:
-        fill(broker)
+        make_two_segments(broker)
 
     def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
         threads.append(threading.get_ident())
@@ -299,7 +293,7 @@ def command(*words: str) -> tuple[int, str, str]:
 
 def test_commands_on_a_directory_that_a_broker_holds(broker: Broker, tmp_path: Path) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
-    produce(broker, ["a", "b"])
+    produce_texts(broker, ["a", "b"])
     store = f"file://{tmp_path}/store"
     code, out, err = command(
         *("tier", TOPIC, "--data", broker.data, "--to", store, "--roll", "-o", "json")

@@ -17,7 +17,7 @@ from tidelog.types import NewRecord
 SEGMENT = "1048576"
 
 
-def produce(broker: Broker, count: int, size: int = 100, topic: str = "t") -> list[int]:
+def produce_and_note(broker: Broker, count: int, size: int = 100, topic: str = "t") -> list[int]:
     offsets = list[int | None]()
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 1}
@@ -34,7 +34,7 @@ def produce(broker: Broker, count: int, size: int = 100, topic: str = "t") -> li
 def test_acknowledged_is_synced(tmp_path: Path) -> None:
     settings = {"tidelog.durability": "fsync", "log.segment.bytes": SEGMENT}
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
-        assert produce(broker, 3000, 1000) == list(range(3000))
+        assert produce_and_note(broker, 3000, 1000) == list(range(3000))
         facts = broker.call(
             lambda node: (
                 (found := node.partitions.get("t", 0)).high_watermark,
@@ -55,7 +55,7 @@ def test_retention_goes_on_beside_clients(tmp_path: Path) -> None:
         "log.flush.offset.checkpoint.interval.ms": "20",
     }
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
-        assert produce(broker, 4000, 1000) == list(range(4000))
+        assert produce_and_note(broker, 4000, 1000) == list(range(4000))
         # What stays is less than retention.bytes and a segment: about 2,080 records.
         until(broker, lambda node: node.partitions.get("t", 0).log.log_start_offset > 1900)
         assert broker.call(lambda node: node.partitions.get("t", 0).last_deletion_ms)
@@ -85,7 +85,7 @@ def test_offline_partition_is_reopened_by_command(tmp_path: Path) -> None:
         broker.call(fail)
         assert Cli(tmp_path).ok("reopen", "t:0").out == "t-0: open again\n"
         assert broker.call(lambda node: node.partitions.get("t", 0).failure) is None
-        assert produce(broker, 1) == [1]
+        assert produce_and_note(broker, 1) == [1]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -109,7 +109,7 @@ def test_a_damaged_partition_serves_its_sound_prefix_and_takes_nothing(
         values, error = consume(broker, "t")
         assert values == [b"0", b"1", b"2"]
         assert error in (KafkaError.KAFKA_STORAGE_ERROR, KafkaError._TIMED_OUT)  # it asks again
-        assert produce(broker, 1, topic="sound") == [8]
+        assert produce_and_note(broker, 1, topic="sound") == [8]
         request = broker.call(lambda node: node.partitions.get("t", 0).failure)
         assert isinstance(request, DamagedLog)
         with pytest.raises(DamagedLog):

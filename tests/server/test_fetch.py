@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from kafka import TopicPartition as KafkaPartition
-from tests.server.asking import Asking
+from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
@@ -77,7 +77,7 @@ def parts(response: FetchResponse) -> dict[int, PartitionData]:
 
 
 def fetch(broker: Broker, what: FetchRequest, version: int = 12) -> dict[int, PartitionData]:
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         return parts(client.ask(FETCH, version, what))
 
 
@@ -117,7 +117,7 @@ def test_every_cut_is_at_the_end_of_a_batch(broker: Broker) -> None:
 
 def test_waits_for_bytes_and_no_longer(broker: Broker) -> None:
     create(broker)
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS, min_bytes=5_000))
         put(broker, 2)
         put(broker, 2)
@@ -131,12 +131,12 @@ def test_wait_ends_with_its_time_its_topic_or_its_connection(broker: Broker) -> 
     create(broker)
     assert not fetch(broker, request(partition(), max_wait_ms=50))[0].batches
     kept = broker.call(lambda node: node.partitions.get(TOPIC, 0))
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
         until_so(lambda: bool(kept.watcher_count))
         client.reset()
     until_so(lambda: not kept.watcher_count)
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
         until_so(lambda: bool(kept.watcher_count))
         broker.call(lambda node: node.topics.delete(TOPIC))
@@ -181,7 +181,7 @@ def test_older_epoch_is_fenced_and_told_who_leads(tmp_path: Path) -> None:
                     )
                 ]
             )
-            with Asking(broker) as client:
+            with RawClient(broker.bootstrap_servers) as client:
                 response = client.ask(FETCH, 16, what)
             found = parts(response)[0]
             assert (found.error_code, found.current_leader.leader_epoch) == (74, epoch)
@@ -204,14 +204,17 @@ def test_topic_ids(broker: Broker) -> None:
     for wanted, code in ((topic_id, 0), (UUID(int=5), 100)):
         what = request(max_wait_ms=0)
         what.topics = [FetchTopic(topic_id=wanted, partitions=[partition()])]
-        with Asking(broker) as client:
+        with RawClient(broker.bootstrap_servers) as client:
             response = client.ask(FETCH, 18, what)
         assert response.responses[0].topic_id == wanted
         assert response.responses[0].partitions[0].error_code == code
 
 
 def test_the_rack_is_told_with_the_broker_s_address() -> None:
-    with tidelog.broker(settings={"broker.rack": "r1"}) as broker, Asking(broker) as client:
+    with (
+        tidelog.broker(settings={"broker.rack": "r1"}) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
         (told,) = client.ask(METADATA, 12, MetadataRequest(topics=[])).brokers
         (also,) = client.ask(DESCRIBE_CLUSTER, 0, DescribeClusterRequest()).brokers
         assert (told.rack, also.rack) == ("r1", "r1")
@@ -220,7 +223,7 @@ def test_the_rack_is_told_with_the_broker_s_address() -> None:
 def test_session_answers_what_changed(broker: Broker) -> None:
     create(broker, partitions=3)
     put(broker, 2)
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         wanted = partition(0, 2), partition(1), partition(2)
         first = client.ask(FETCH, 12, request(*wanted, session_epoch=0))
         assert sorted(parts(first)) == [0, 1, 2]
@@ -244,14 +247,14 @@ def test_follower_sees_up_to_the_log_end(broker: Broker) -> None:
         what = request(max_wait_ms=0)
         what.replica_state = ReplicaState(replica_id=replica_id)
         what.topics = [FetchTopic(topic_id=topic_id, partitions=[partition()])]
-        with Asking(broker) as client:
+        with RawClient(broker.bootstrap_servers) as client:
             assert offsets(parts(client.ask(FETCH, 15, what))[0]) == seen
 
 
 def test_answer_stays_whole_while_its_segment_is_rolled_and_deleted(broker: Broker) -> None:
     create(broker, internal_segment_bytes="5000000", retention_bytes="0", file_delete_delay_ms="0")
     put(broker, 4_000)
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(0, 0, max_bytes=INT32_MAX)))
         # The client takes nothing yet: most of the answer still lies in the file.
         client.await_answer()
@@ -326,7 +329,7 @@ def test_what_is_not_in_memory_comes_all_the_same(broker: Broker) -> None:
 
     broker.call(forget_pages)
     offset, seen = 0, []
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         while offset < 6_000:
             answer = client.ask(FETCH, 12, request(partition(0, offset, max_bytes=2_000_000)))
             got = offsets(parts(answer)[0])

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import start_with
+from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until
 
-import tidelog
 from tidelog.config.group_keys import HEARTBEAT, SESSION
 from tidelog.errors import ConfigError
 from tidelog.protocol.messages import (
@@ -32,24 +31,13 @@ LOADING = (14, 15, 16)
 SET, DELETE = range(2)
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> str:
-    return str(tmp_path / "data")
-
-
-def start(data: str, **settings: str) -> Broker:
-    """A broker; settings with underscores for dots."""
-    given = {name.replace("_", "."): text for name, text in settings.items()}
-    return tidelog.broker(data, settings={**SETTINGS, **given})
-
-
 def alter(broker: Broker, group: str, name: str, operation: int, value: str | None) -> int:
     """The error code of one change."""
     change = IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
     resource = IncrementalAlterConfigsResource(
         resource_type=GROUP, resource_name=group, configs=[change]
     )
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         request = IncrementalAlterConfigsRequest(resources=[resource])
         return asking.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses[0].error_code
 
@@ -64,7 +52,7 @@ def heartbeat_interval_ms(broker: Broker, group: str) -> int:
         subscribed_topic_names=["t"],
         topic_partitions=[],
     )
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         asking.ask(FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=[group]))
         told = until(
             lambda: asking.ask(CONSUMER_GROUP_HEARTBEAT, 1, request),
@@ -75,22 +63,22 @@ def heartbeat_interval_ms(broker: Broker, group: str) -> int:
 
 
 def test_members_are_told_also_after_a_restart(data: str) -> None:
-    with start(data) as broker:
+    with start_with(data) as broker:
         assert alter(broker, "own", HEARTBEAT, SET, "9000") == 0
         assert alter(broker, "own", SESSION, SET, "50000") == 0
         assert alter(broker, "back", HEARTBEAT, SET, "9000") == 0
         assert alter(broker, "back", HEARTBEAT, DELETE, None) == 0
         assert heartbeat_interval_ms(broker, "own") == 9000
         assert heartbeat_interval_ms(broker, "back") == 5000
-    with start(data) as broker:
+    with start_with(data) as broker:
         assert heartbeat_interval_ms(broker, "own") == 9000
-    with start(data, group_consumer_max_heartbeat_interval_ms="7000") as broker:
+    with start_with(data, group_consumer_max_heartbeat_interval_ms="7000") as broker:
         assert heartbeat_interval_ms(broker, "own") == 7000
 
 
 def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_configs, "GROUPS_MAX", 2)
-    with start(data) as broker:
+    with start_with(data) as broker:
         assert [alter(broker, name, HEARTBEAT, SET, "9000") for name in "abc"] == [0, 0, 44]
         assert alter(broker, "b", HEARTBEAT, SET, "8000") == 0
         assert alter(broker, "b" * 250, HEARTBEAT, DELETE, None) == 0
@@ -100,9 +88,9 @@ def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyP
 
 
 def test_what_nobody_can_have_set_stops_the_start(data: str) -> None:
-    with start(data) as broker:
+    with start_with(data) as broker:
         alter(broker, "g", HEARTBEAT, SET, "9000")
     path = Path(data) / CLUSTER_FILE
     path.write_text(path.read_text().replace("9000", "often"))
-    with pytest.raises(ConfigError, match=HEARTBEAT), start(data):
+    with pytest.raises(ConfigError, match=HEARTBEAT), start_with(data):
         pass

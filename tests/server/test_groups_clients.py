@@ -8,7 +8,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.kafka.broker import free_port
 from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
@@ -39,7 +39,7 @@ NOT_READY = {
 SESSION_MS = PATIENCE_S * 500
 
 
-def fill(broker: Broker, topic: str, count: int = 40) -> None:
+def make_filled_topic(broker: Broker, topic: str, count: int = 40) -> None:
     """A topic with records in all its partitions."""
     broker.call(lambda node: node.topics.create(topic, PARTITIONS))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
@@ -87,7 +87,7 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
     return found
 
 
-def committed(consumer: Consumer, topic: str) -> list[int]:
+def committed_by(consumer: Consumer, topic: str) -> list[int]:
     """What is committed, once the broker is ready to tell."""
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     patience = Patience()
@@ -103,7 +103,7 @@ def committed(consumer: Consumer, topic: str) -> list[int]:
 def test_librdkafka_rebalances_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with tidelog.broker(data, settings=SETTINGS) as broker:
-        fill(broker, "flights")
+        make_filled_topic(broker, "flights")
         first = member(broker, "readers", "flights")
         assert len(take(first, 40)) == 40
         first.commit(asynchronous=False)
@@ -115,14 +115,14 @@ def test_librdkafka_rebalances_and_goes_on_after_a_restart(tmp_path: Path) -> No
         first.close()
     with tidelog.broker(data, settings=SETTINGS) as broker:
         again = member(broker, "readers", "flights")
-        found = committed(again, "flights")
+        found = committed_by(again, "flights")
         again.close()
     assert found == [7, 10, 10, 10]
 
 
 def test_librdkafka_rebalances_cooperatively(broker: Broker) -> None:
     """Who was there keeps what it may keep, and reads on, while a second member comes."""
-    fill(broker, "flights")
+    make_filled_topic(broker, "flights")
     first = member(broker, "gentle", "flights", partition_assignment_strategy="cooperative-sticky")
     settle([first], 4)
     lost: list[int] = []
@@ -136,7 +136,7 @@ def test_librdkafka_rebalances_cooperatively(broker: Broker) -> None:
 
 
 def test_static_member_comes_back_without_a_rebalance(broker: Broker) -> None:
-    fill(broker, "flights")
+    make_filled_topic(broker, "flights")
     names = ["left", "right"]
     members = [member(broker, "seats", "flights", group_instance_id=name) for name in names]
     settle(members, 2)
@@ -156,7 +156,7 @@ def test_members_go_on_over_a_restart(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     port = free_port()  # which nobody is given while the broker is away
     with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
-        fill(broker, "flights")
+        make_filled_topic(broker, "flights")
         consumer = member(broker, "readers", "flights")
         settle([consumer], 4)
         before = generation(broker, "readers")
@@ -166,12 +166,12 @@ def test_members_go_on_over_a_restart(tmp_path: Path) -> None:
             patience.check()
             consumer.poll(0.05)
         assert generation(broker, "readers") == before
-        assert committed(consumer, "flights")[0] == 5
+        assert committed_by(consumer, "flights")[0] == 5
         consumer.close()
 
 
 def test_kafka_python_rebalances(broker: Broker) -> None:
-    fill(broker, "flights")
+    make_filled_topic(broker, "flights")
 
     def consumer() -> KafkaConsumer:
         return KafkaConsumer(
@@ -208,7 +208,7 @@ def test_kafka_python_rebalances(broker: Broker) -> None:
 
 
 def test_aiokafka_rebalances(broker: Broker) -> None:
-    fill(broker, "flights")
+    make_filled_topic(broker, "flights")
 
     async def started() -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(
@@ -274,7 +274,7 @@ def is_loaded(broker: Broker) -> bool:
 def test_groups_of_a_standby_go_on_where_it_is_served(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with tidelog.broker(data, settings=SETTINGS) as broker:
-        fill(broker, "flights")
+        make_filled_topic(broker, "flights")
     kept = [GroupOffset("flights", 0, 4, 0, "why"), GroupOffset("flights", 1, 99)]
     lost = [GroupOffset("flights", 9, 1), GroupOffset("ships", 0, 1)]
     found = GroupOffsets(0, {"readers": [*kept, *lost], "others": [GroupOffset("flights", 0, 3)]})
@@ -282,7 +282,7 @@ def test_groups_of_a_standby_go_on_where_it_is_served(tmp_path: Path) -> None:
     for _ in range(2):
         with tidelog.broker(data, settings=SETTINGS) as broker:
             consumer = member(broker, "readers", "flights")
-            assert committed(consumer, "flights") == [4, 10, -1001, -1001]
+            assert committed_by(consumer, "flights") == [4, 10, -1001, -1001]
             consumer.close()
             until_so(partial(is_loaded, broker))
         assert read_group_offsets(os_env().files, data) is None

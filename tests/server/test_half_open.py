@@ -13,7 +13,6 @@ import pytest
 from tests.server.test_tls_limits import FRAME, LOOPS, Door, Runs, Streams, door, leave
 from tests.server.test_tls_refusals import VERSIONS
 from tests.worlds.brokers.logins import (
-    StandingClock,
     is_closed,
     is_served,
     logged_in,
@@ -23,6 +22,7 @@ from tests.worlds.brokers.logins import (
     shake,
 )
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.clocks import StandingClock
 from tests.worlds.waiting import PATIENCE_S, Patience, until_equal
 
 import tidelog

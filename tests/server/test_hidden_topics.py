@@ -1,11 +1,10 @@
 """What rights hide is hidden from the side, too: cursors, names that come later, odd names."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.server.test_acls import TOPIC_DENIED, add, login, start
+from tests.server.test_acls import TOPIC_DENIED, add, login, settings_in
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.rights_talk import allow
 from tests.worlds.clients.transacting import GROUP_KEY, LATER, find_coordinator, until
 
@@ -32,12 +31,7 @@ UNKNOWN_TOPIC: Final = 3
 GROUP_ID_NOT_FOUND: Final = 69
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with start(tmp_path) as running:
-        for name in ("flights", "secret"):
-            running.call(lambda node, name=name: node.topics.create(name, 1))  # type: ignore[misc]
-        yield running
+broker = broker_fixture(settings_in, topics={"flights": 1, "secret": 1})
 
 
 def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:

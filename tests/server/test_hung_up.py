@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from tests.worlds.brokers.certificates import Authority
 from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.records.batches import batch
 from tests.worlds.waiting import until_so
 
 import tidelog
@@ -26,18 +27,12 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from tidelog.record.builder import build_batch
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
-from tidelog.types import NewRecord
 
 TOPIC = "t"
 PARTITIONS = 8
 BATCHES = 20
-
-
-def batch(value: bytes = b"v") -> bytes:
-    return bytes(build_batch([NewRecord(value=value)]))
 
 
 def send_unacknowledged(client: RawClient) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S
 

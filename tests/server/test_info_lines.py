@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until_so
 

@@ -4,9 +4,8 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
-from tests.server.conftest import SETTINGS
 from tests.server.offsets_topic import TOPIC, group_name, last_offset, write_offsets_topic
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import Patience
 
@@ -22,7 +21,7 @@ PLACES = 5
 NOT_YET = {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR}
 
 
-def committed(asking: Asking, number: int) -> list[int] | None:
+def offsets_of_group(asking: RawClient, number: int) -> list[int] | None:
     """What a group has committed for each partition; None while that is being read."""
     topic = OffsetFetchTopic(name=TOPIC, partition_indexes=list(range(PLACES)))
     request = OffsetFetchRequest(group_id=group_name(number), topics=[topic])
@@ -46,21 +45,21 @@ def check_loading(path: Path, *, size_bytes: int, partitions: int, groups: int) 
     batch = bytes(build_batch([NewRecord(value=b"v")]))
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(tidelog.broker(str(path), settings=SETTINGS))
-        asking = stack.enter_context(Asking(broker))
+        asking = stack.enter_context(RawClient(broker.bootstrap_servers))
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
         broker.call(lambda node: node.topics.create("t", 1))
         patience, first = Patience(), left.pop()
-        while committed(asking, first) is None:
+        while offsets_of_group(asking, first) is None:
             patience.check()
         for number in left:
-            while (found := committed(asking, number)) is None:
+            while (found := offsets_of_group(asking, number)) is None:
                 # What is loaded, and what is nothing of it, is served meanwhile.
-                assert committed(asking, first) == [last_offset(first)] * PLACES
+                assert offsets_of_group(asking, first) == [last_offset(first)] * PLACES
                 assert client.produce("t", batch).error_code == 0
                 patience.check()
             assert found == [last_offset(number)] * PLACES
         for number in range(0, groups, 1 + groups // 97):
-            assert committed(asking, number) == [last_offset(number)] * PLACES
+            assert offsets_of_group(asking, number) == [last_offset(number)] * PLACES
 
 
 def test_much_is_read_while_others_are_served(quick_path: Path) -> None:

@@ -1,11 +1,9 @@
 """Fetch v0 to v3 and ListOffsets v0, with `tidelog.legacy.clients`."""
 
-from collections.abc import Iterator
-
 import pytest
-from tests.server.asking import Asking
+from tests.worlds.brokers.running import broker_fixture
+from tests.worlds.clients.raw import RawClient
 
-import tidelog
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tidelog.protocol.messages.offsets import (
@@ -23,17 +21,7 @@ TOPIC = "old"
 CONFIG = {"internal.segment.bytes": "2000"}
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    """A broker for old clients, with records of all formats: 0 at offsets 0-2, 1 at 3-5, then 2."""
-    # The records are old: the default of a week would delete them.
-    settings = {"tidelog.legacy.clients": "true", "log.retention.ms": "-1"}
-    with tidelog.broker(settings=settings) as running:
-        running.call(_fill)
-        yield running
-
-
-def _fill(node: Node) -> None:
+def fill_all_formats(node: Node) -> None:
     node.topics.create(TOPIC, 1, CONFIG)
     found = node.partitions.get(TOPIC, 0)
     records = [NewRecord(key=b"k", value=b"v" * 100, timestamp=1_000) for _ in range(3)]
@@ -46,10 +34,19 @@ def _fill(node: Node) -> None:
     found.advance()
 
 
+# A broker for old clients, with records of all formats: 0 at offsets 0-2, 1 at 3-5, then 2.
+# The records are old: the default of a week would delete them.
+broker = broker_fixture(
+    {"tidelog.legacy.clients": "true", "log.retention.ms": "-1"},
+    fill=fill_all_formats,
+    is_temporary=True,
+)
+
+
 def _fetch(broker: Broker, version: int, offset: int, max_bytes: int = 1 << 20) -> PartitionData:
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
     what = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[asked])])
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         return client.ask(FETCH, version, what).responses[0].partitions[0]
 
 
@@ -86,6 +83,6 @@ def test_old_lists_of_offsets(
 ) -> None:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp, max_num_offsets=count)
     what = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         found = client.ask(LIST_OFFSETS, 0, what).topics[0].partitions[0]
     assert (found.error_code, found.old_style_offsets) == (0, offsets)

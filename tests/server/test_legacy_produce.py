@@ -1,11 +1,10 @@
 """Produce v0 to v2, with `tidelog.legacy.clients`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
-from tests.worlds.clients.raw import produce_request
+from tests.worlds.brokers.running import broker_fixture
+from tests.worlds.clients.raw import RawClient, produce_request
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
@@ -22,6 +21,7 @@ from tidelog.record.legacy_builder import build_legacy_set
 from tidelog.record.record import Record
 from tidelog.record.views import walk
 from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
 from tidelog.types import Buffer, Codec, NewRecord
 
 # The records are old: the default of a week would delete them.
@@ -37,28 +37,26 @@ NOW = 1_700_000_000_000
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker for old clients."""
-    with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS) as running:
-        running.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
-        running.call(
-            lambda node: node.topics.create(STAMPED, 1, {"message.timestamp.type": "LogAppendTime"})
-        )
-        yield running
+def make_topics(node: Node) -> None:
+    node.topics.create(TOPIC, 1, CONFIG)
+    node.topics.create(STAMPED, 1, {"message.timestamp.type": "LogAppendTime"})
 
 
-def records(first: int, count: int = 3) -> list[NewRecord]:
+# A broker for old clients.
+broker = broker_fixture(SETTINGS, fill=make_topics)
+
+
+def indexed_records(first: int, count: int = 3) -> list[NewRecord]:
     return [
         NewRecord(key=b"k", value=b"%d" % index * 30, timestamp=NOW + index)
         for index in range(first, first + count)
     ]
 
 
-def produce(
+def ask_produce(
     broker: Broker, version: int, data: bytes | bytearray, topic: str = TOPIC
 ) -> PartitionProduceResponse:
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         answer = client.ask(PRODUCE, version, produce_request(topic, bytes(data)))
     return answer.responses[0].partition_responses[0]
 
@@ -66,7 +64,7 @@ def produce(
 def fetch(broker: Broker, version: int, offset: int, topic: str = TOPIC) -> Buffer:
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     what = FetchRequest(topics=[FetchTopic(topic=topic, partitions=[asked])])
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         found = client.ask(FETCH, version, what).responses[0].partitions[0]
     assert found.error_code == 0
     return found.batches
@@ -86,18 +84,18 @@ def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[li
     return seen, magics
 
 
-def fill(broker: Broker) -> int:
+def send_old_sets(broker: Broker) -> int:
     """Sets of all codecs and both formats from Produce v0 to v2, then a batch; the log end."""
     end = 0
     for version in (0, 1, 2):
         for magic in (0, 1):
             for codec in CODECS:
-                sent = build_legacy_set(records(end), magic=magic, codec=codec)
-                answer = produce(broker, version, sent)
+                sent = build_legacy_set(indexed_records(end), magic=magic, codec=codec)
+                answer = ask_produce(broker, version, sent)
                 assert (answer.error_code, answer.base_offset) == (0, end)
                 assert answer.log_append_time_ms == -1
                 end += 3
-    assert produce(broker, 9, build_batch(records(end))).base_offset == end
+    assert ask_produce(broker, 9, build_batch(indexed_records(end))).base_offset == end
     return end + 3
 
 
@@ -107,7 +105,7 @@ def check(broker: Broker, end: int) -> None:
     for version in (0, 1, 2, 3, 4, 12):
         found, magics = read(broker, version, end)
         assert [record.offset for record in found] == list(range(end))
-        assert [record.value for record in found] == [r.value for r in records(0, end)]
+        assert [record.value for record in found] == [r.value for r in indexed_records(0, end)]
         if version >= 4:
             assert magics == sent_formats
             times = [r.timestamp for r in found]
@@ -125,7 +123,7 @@ def check(broker: Broker, end: int) -> None:
 def lookup(broker: Broker, timestamp: int) -> tuple[int, int]:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     what = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         found = client.ask(LIST_OFFSETS, 1, what).topics[0].partitions[0]
     assert found.error_code == 0
     return found.offset, found.timestamp
@@ -134,21 +132,23 @@ def lookup(broker: Broker, timestamp: int) -> tuple[int, int]:
 def test_what_old_producers_send_is_kept_and_read_by_all_also_after_a_restart(
     broker: Broker, tmp_path: Path
 ) -> None:
-    end = fill(broker)
+    end = send_old_sets(broker)
     check(broker, end)
     broker.close()
     with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS) as again:
         check(again, end)
-        answer = produce(again, 2, build_legacy_set(records(end), magic=1, codec=Codec.GZIP))
+        answer = ask_produce(
+            again, 2, build_legacy_set(indexed_records(end), magic=1, codec=Codec.GZIP)
+        )
         assert answer.base_offset == end
         assert len(read(again, 4, end + 3)[0]) == end + 3
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_append_time_is_told_and_stamped(broker: Broker, codec: Codec) -> None:
-    sent = build_legacy_set(records(0), magic=1, codec=codec)
-    assert produce(broker, 1, sent, STAMPED).error_code == 0
-    stamped = produce(broker, 2, sent, STAMPED).log_append_time_ms
+    sent = build_legacy_set(indexed_records(0), magic=1, codec=codec)
+    assert ask_produce(broker, 1, sent, STAMPED).error_code == 0
+    stamped = ask_produce(broker, 2, sent, STAMPED).log_append_time_ms
     assert stamped > NOW
     found, _ = read(broker, 3, 6, STAMPED)
     assert [record.timestamp for record in found[3:]] == [stamped] * 3
@@ -185,18 +185,18 @@ def test_librdkafka_as_if_it_spoke_to_an_old_broker(
 
 
 def test_refusals(broker: Broker) -> None:
-    message = bytes(build_legacy_set(records(0, 1), magic=1))
+    message = bytes(build_legacy_set(indexed_records(0, 1), magic=1))
     cases = [
         (0, b"", TOPIC, 0),  # as Kafka: nothing to append is no error
         (2, message[:-1], TOPIC, 87),
         (2, message[:-1] + b"?", TOPIC, 2),
-        (2, bytes(build_batch(records(0))), TOPIC, 43),
+        (2, bytes(build_batch(indexed_records(0))), TOPIC, 43),
         (3, message, TOPIC, 87),
         (9, message, TOPIC, 87),
         (1, message, "nowhere", 3),
     ]
     for version, data, topic, code in cases:
-        answer = produce(broker, version, data, topic)
+        answer = ask_produce(broker, version, data, topic)
         assert (answer.error_code, answer.base_offset) == (code, -1)
 
 
@@ -204,4 +204,4 @@ def test_other_brokers_take_nothing_below_version_3(tmp_path: Path) -> None:
     with tidelog.broker(str(tmp_path / "new")) as running:
         running.call(lambda node: node.topics.create(TOPIC, 1))
         with pytest.raises(ConnectionResetError):
-            produce(running, 2, build_legacy_set(records(0), magic=1))
+            ask_produce(running, 2, build_legacy_set(indexed_records(0), magic=1))

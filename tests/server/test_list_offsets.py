@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
+from tests.worlds.brokers.running import SETTINGS, broker_fixture
+from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tidelog.protocol.messages.offsets import (
@@ -31,13 +32,7 @@ LAST = 11
 TIMES = [1_000, 3_000, 2_000, 2_500, 2_600, -1]
 
 
-@pytest.fixture
-def filled(broker: Broker) -> Broker:
-    broker.call(fill)
-    return broker
-
-
-def fill(node: Node) -> None:
+def append_times(node: Node) -> None:
     node.topics.create(TOPIC, 3)
     found = node.partitions.get(TOPIC, 0)
     for times in (TIMES[:3], TIMES[3:]):
@@ -48,6 +43,9 @@ def fill(node: Node) -> None:
     records = [NewRecord(key=b"k", value=b"v")] * 2
     untimed.log.append_as_follower(build_legacy_set(records, magic=0))
     untimed.advance()
+
+
+filled = broker_fixture(SETTINGS, fill=append_times)
 
 
 def ask(
@@ -65,7 +63,7 @@ def ask(
             )
         ]
     )
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         return client.ask(LIST_OFFSETS, version, what).topics[0].partitions
 
 
@@ -152,7 +150,7 @@ def test_ends_of_epochs(filled: Broker) -> None:
             )
         ]
     )
-    with Asking(filled) as client:
+    with RawClient(filled.bootstrap_servers) as client:
         answers = client.ask(OFFSET_FOR_LEADER_EPOCH, 4, what).topics[0].partitions
     assert [(a.error_code, a.leader_epoch, a.end_offset) for a in answers] == [
         (0, 0, 6),
@@ -166,7 +164,7 @@ def test_ends_of_epochs(filled: Broker) -> None:
 def delete(broker: Broker, offset: int, *, topic: str = TOPIC, number: int = 0) -> tuple[int, int]:
     wanted = DeleteRecordsPartition(partition_index=number, offset=offset)
     what = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[wanted])])
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         answer = client.ask(DELETE_RECORDS, 2, what).topics[0].partitions[0]
     return answer.error_code, answer.low_watermark
 

@@ -14,8 +14,6 @@ from tests.server.test_tls import World
 from tests.worlds.brokers.logins import (
     MECHANISMS,
     PASSWORD,
-    AheadClock,
-    StandingClock,
     add_users,
     is_closed,
     is_served,
@@ -29,6 +27,7 @@ from tests.worlds.brokers.logins import (
 )
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.secured import TIMEOUT_S
+from tests.worlds.clocks import AheadClock, StandingClock
 from tests.worlds.waiting import until_so
 
 import tidelog

@@ -1,7 +1,5 @@
 """Who may come in: each mechanism through three clients, and what is refused."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +19,10 @@ from tests.worlds.brokers.logins import (
     settings_in,
     shake,
 )
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.secured import ROUND_TRIPS, TIMEOUT_S, Key, create_topic
 
-import tidelog
 from tidelog.protocol.messages import (
     API_VERSIONS,
     BY_KEY,
@@ -39,14 +37,8 @@ from tidelog.protocol.messages.sasl import (
 from tidelog.server.gate import FRAME_BYTES_MAX
 from tidelog.server.in_process import Broker
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with a door for everybody and one for who logs in."""
-    folder = tmp_path_factory.mktemp("logins")
-    with tidelog.broker(str(folder / "data"), settings=settings_in(folder)) as running:
-        add_users(running)
-        yield running
+# A broker with a listener for everybody and one for users who log in.
+broker = broker_fixture(settings_in, prepare=add_users, scope="module")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

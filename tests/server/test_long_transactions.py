@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.transacting import TIMEOUT_MS, find_coordinator
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.conftest import SETTINGS
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.transacting import GROUP_KEY, find_coordinator
 from tests.worlds.waiting import until_so

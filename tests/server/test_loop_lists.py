@@ -5,10 +5,10 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from tests.server.conftest import SETTINGS
 from tests.server.longest import Long, longest_lists, request_of
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
 from tests.server.worst_batches import WORST
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until_so
 

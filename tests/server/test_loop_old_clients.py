@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from threading import Event, Thread
 
 import pytest
-from tests.server.conftest import SETTINGS
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient, produce_request
 from tests.worlds.waiting import until_so
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from tests.server.asking import Asking
+from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
@@ -46,7 +46,7 @@ def cut(path: Path) -> None:
     path.with_suffix(".zones").unlink()
 
 
-def fetch(client: Asking, offset: int) -> PartitionData:
+def fetch(client: RawClient, offset: int) -> PartitionData:
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     what = FetchRequest(
         max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[asked])]
@@ -54,7 +54,7 @@ def fetch(client: Asking, offset: int) -> PartitionData:
     return client.ask(FETCH, 12, what).responses[0].partitions[0]
 
 
-def lookup(client: Asking, time: int) -> ListOffsetsPartitionResponse:
+def lookup(client: RawClient, time: int) -> ListOffsetsPartitionResponse:
     asked = ListOffsetsPartition(partition_index=0, timestamp=time)
     what = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
     return client.ask(LIST_OFFSETS, 8, what).topics[0].partitions[0]
@@ -76,7 +76,7 @@ def test_fetch_and_lookups_say_so(
     with (
         caplog.at_level(logging.ERROR),
         tidelog.broker(str(data)) as broker,
-        Asking(broker) as client,
+        RawClient(broker.bootstrap_servers) as client,
     ):
         for _ in range(2):
             assert fetch(client, first - 1).error_code == 0

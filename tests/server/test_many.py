@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
-from tests.server.conftest import SETTINGS
 from tests.server.crowds import Crowd, Rest, descriptors, memory_bytes
 from tests.server.test_produce import until
 from tests.server.test_serve import serving
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.records.batches import batch
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
@@ -39,8 +39,6 @@ from tidelog.protocol.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
-from tidelog.record.builder import build_batch
-from tidelog.types import NewRecord
 
 TOPIC = "t"
 PARTITIONS = 1000
@@ -52,10 +50,6 @@ IDLE = 300
 IDLE_MANY = 10_000
 IDLE_MEMORY_BYTES = 80 << 20
 LARGE = 1 << 20
-
-
-def batch(value: bytes = b"v") -> bytes:
-    return bytes(build_batch([NewRecord(value=value)]))
 
 
 def fetch(
@@ -104,14 +98,14 @@ def commit(group: str, offset: int) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id=group, topics=[topic])
 
 
-def find_coordinator(asking: Asking) -> None:
+def find_coordinator(asking: RawClient) -> None:
     """Ask until there is one, as clients do."""
     request = FindCoordinatorRequest(key="g0")
     while asking.ask(FIND_COORDINATOR, 2, request).error_code:
         pass
 
 
-def committed(asking: Asking, group: str) -> int:
+def offset_of_group(asking: RawClient, group: str) -> int:
     topic = OffsetFetchTopic(name=TOPIC, partition_indexes=[0])
     request = OffsetFetchRequest(group_id=group, topics=[topic])
     while (told := asking.ask(OFFSET_FETCH, 5, request)).error_code:  # is being read yet
@@ -122,7 +116,10 @@ def committed(asking: Asking, group: str) -> int:
 @pytest.mark.slow  # 10,000 commits
 def test_many_groups_are_kept_and_found(quick_path: Path) -> None:
     data = str(quick_path / "data")
-    with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+    with (
+        tidelog.broker(data, settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap_servers) as asking,
+    ):
         broker.call(lambda node: node.topics.create(TOPIC, 1))
         find_coordinator(asking)
         for first in range(0, GROUPS, TOGETHER):
@@ -131,10 +128,13 @@ def test_many_groups_are_kept_and_found(quick_path: Path) -> None:
             for _ in range(TOGETHER):
                 told = asking.receive(OFFSET_COMMIT)
                 assert told.topics[0].partitions[0].error_code == 0
-    with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+    with (
+        tidelog.broker(data, settings=SETTINGS) as broker,
+        RawClient(broker.bootstrap_servers) as asking,
+    ):
         find_coordinator(asking)
         for number in range(0, GROUPS, 997):
-            assert committed(asking, f"g{number}") == number
+            assert offset_of_group(asking, f"g{number}") == number
         listed = asking.ask(LIST_GROUPS, 4, ListGroupsRequest())
         assert len({group.group_id for group in listed.groups}) == GROUPS
 
@@ -151,7 +151,7 @@ def test_clients_that_take_nothing_hold_up_nobody(quick_path: Path) -> None:
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
         assert client.produce(TOPIC, batch(bytes(LARGE - 1000))).error_code == 0
         for _ in range(SLOW):
-            stack.enter_context(Asking(broker)).send(FETCH, 12, request)
+            stack.enter_context(RawClient(broker.bootstrap_servers)).send(FETCH, 12, request)
         for _ in range(20):
             assert client.produce(TOPIC, batch()).error_code == 0
             assert client.ask(FETCH, 12, request).responses[0].partitions[0].records

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
-from tests.worlds.spark.mirrors import append, make
+from tests.worlds.directories.topics import append, make
 
 import tidelog
 from tidelog.cluster.offset_map import Partitioning

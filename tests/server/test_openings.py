@@ -3,11 +3,12 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
 import pytest
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, until_so
 
@@ -53,11 +54,7 @@ def opened_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return threads
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with tidelog.broker(str(tmp_path), settings=NEVER) as found:
-        found.call(lambda node: node.topics.create("t", COUNT))
-        yield found
+broker = broker_fixture(NEVER, topics={"t": COUNT})
 
 
 def list_offsets(client: RawClient) -> list[int]:
@@ -97,12 +94,12 @@ def delete_records(client: RawClient) -> list[int]:
     return [p.error_code for p in client.ask(DELETE_RECORDS, 2, request).topics[0].partitions]
 
 
-def produce(client: RawClient) -> list[int]:
+def produce_to_all(client: RawClient) -> list[int]:
     batch = bytes(build_batch([NewRecord(value=b"v", timestamp=1)]))
     return [client.produce("t", batch, n).error_code for n in NUMBERS]
 
 
-@pytest.mark.parametrize("ask", [list_offsets, fetch, epochs, delete_records, produce])
+@pytest.mark.parametrize("ask", [list_offsets, fetch, epochs, delete_records, produce_to_all])
 def test_request_opens_what_it_names_beside_the_loop(
     ask: Callable[[RawClient], list[int]], broker: Broker, opened_in: list[int]
 ) -> None:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.records.batches import batch
 from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import PRODUCE
-from tidelog.record.builder import build_batch
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
-from tidelog.types import NewRecord
 
 TOPIC = "t"
 
@@ -20,10 +19,6 @@ def client(broker: Broker) -> Iterator[RawClient]:
     broker.call(lambda node: node.topics.create(TOPIC, 2))
     with RawClient(broker.bootstrap_servers) as found:
         yield found
-
-
-def batch(value: bytes = b"v") -> bytes:
-    return bytes(build_batch([NewRecord(value=value)]))
 
 
 def until(broker: Broker, holds: Callable[[Node], bool]) -> None:

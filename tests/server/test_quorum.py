@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.server.asking import Asking
+from tests.worlds.brokers.running import broker_fixture
+from tests.worlds.clients.raw import RawClient
 
-import tidelog
 from tidelog.protocol.messages import DESCRIBE_QUORUM, UNREGISTER_BROKER, UPDATE_FEATURES
 from tidelog.protocol.messages.quorum import (
     DescribeQuorumRequest,
@@ -20,19 +20,16 @@ from tidelog.server.in_process import Broker
 NODE = 7
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Broker]:
-    with tidelog.broker(settings={"node.id": str(NODE)}) as broker:
-        yield broker
+running = broker_fixture({"node.id": str(NODE)}, is_temporary=True, scope="module")
 
 
 @pytest.fixture
-def asking(running: Broker) -> Iterator[Asking]:
-    with Asking(running) as found:
+def asking(running: Broker) -> Iterator[RawClient]:
+    with RawClient(running.bootstrap_servers) as found:
         yield found
 
 
-def test_the_broker_votes_alone(running: Broker, asking: Asking) -> None:
+def test_the_broker_votes_alone(running: Broker, asking: RawClient) -> None:
     partitions = [QuorumPartition(partition_index=0)]
     asked = QuorumTopic(topic_name="__cluster_metadata", partitions=partitions)
     told = asking.ask(DESCRIBE_QUORUM, 2, DescribeQuorumRequest(topics=[asked]))
@@ -45,13 +42,13 @@ def test_the_broker_votes_alone(running: Broker, asking: Asking) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("name", ["transaction.version", "group.version", "share.version"])
-def test_a_level_that_would_change_is_refused(asking: Asking, name: str, version: int) -> None:
+def test_a_level_that_would_change_is_refused(asking: RawClient, name: str, version: int) -> None:
     down = FeatureUpdate(feature=name, max_version_level=0, upgrade_type=2, allow_downgrade=True)
     told = asking.ask(UPDATE_FEATURES, version, UpdateFeaturesRequest(feature_updates=[down]))
     assert told.error_code == 95
     assert f"Invalid update version 0 for feature {name}" in str(told.error_message)
 
 
-def test_the_broker_itself_is_not_forgotten(asking: Asking) -> None:
+def test_the_broker_itself_is_not_forgotten(asking: RawClient) -> None:
     told = asking.ask(UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=NODE))
     assert told.error_code == 42

@@ -5,8 +5,6 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
-from tests.server.conftest import SETTINGS
 from tests.server.quota_play import (
     BOUND,
     EVERYBODY,
@@ -17,8 +15,9 @@ from tests.server.quota_play import (
     play,
     set_quota,
 )
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.brokers.socketless import TURNS, World
-from tests.worlds.clients.raw import produce_request
+from tests.worlds.clients.raw import RawClient, produce_request
 
 import tidelog
 from tidelog.env import ManualClock
@@ -37,7 +36,7 @@ from tidelog.storage.cluster_file import CLUSTER_FILE
 from tidelog.types import NewRecord
 
 
-def kept(asking: Asking) -> dict[Entity, dict[str, float]]:
+def kept(asking: RawClient) -> dict[Entity, dict[str, float]]:
     """All quotas."""
     told = asking.ask(DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest(components=[]))
     assert told.entries is not None
@@ -54,11 +53,17 @@ class TestKept:
         data, entity = str(tmp_path / "data"), (("client-id", "app"), ("user", "alice"))
         expected = {entity: {"consumer_byte_rate": 5.0, "producer_byte_rate": 1000.0}}
         for _ in range(2):
-            with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+            with (
+                tidelog.broker(data, settings=SETTINGS) as broker,
+                RawClient(broker.bootstrap_servers) as asking,
+            ):
                 request = altering(expected[entity], entity)
                 asking.ask(ALTER_CLIENT_QUOTAS, 1, request)
                 assert kept(asking) == expected
-        with tidelog.broker(data, settings=SETTINGS) as broker, Asking(broker) as asking:
+        with (
+            tidelog.broker(data, settings=SETTINGS) as broker,
+            RawClient(broker.bootstrap_servers) as asking,
+        ):
             assert kept(asking) == expected
             assert broker.call(lambda node: node.throttles) is not None
             asking.ask(ALTER_CLIENT_QUOTAS, 0, altering({"producer_byte_rate": None}, entity))
@@ -68,7 +73,10 @@ class TestKept:
             assert broker.call(lambda node: node.throttles) is None
 
     def test_a_trial_changes_nothing(self, tmp_path: Path) -> None:
-        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+        with (
+            tidelog.broker(str(tmp_path / "d")) as broker,
+            RawClient(broker.bootstrap_servers) as asking,
+        ):
             told = asking.ask(
                 ALTER_CLIENT_QUOTAS, 1, altering({"producer_byte_rate": BOUND}, trial=True)
             )
@@ -77,7 +85,10 @@ class TestKept:
         assert not (tmp_path / "d" / CLUSTER_FILE).exists()
 
     def test_all_of_an_entity_or_nothing(self, tmp_path: Path) -> None:
-        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+        with (
+            tidelog.broker(str(tmp_path / "d")) as broker,
+            RawClient(broker.bootstrap_servers) as asking,
+        ):
             told = asking.ask(
                 ALTER_CLIENT_QUOTAS, 1, altering({"producer_byte_rate": 1.0, "nope": 2.0})
             )
@@ -85,7 +96,10 @@ class TestKept:
             assert kept(asking) == {}
 
     def test_what_is_not_enforced_is_refused(self, tmp_path: Path) -> None:
-        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+        with (
+            tidelog.broker(str(tmp_path / "d")) as broker,
+            RawClient(broker.bootstrap_servers) as asking,
+        ):
             told = asking.ask(ALTER_CLIENT_QUOTAS, 1, altering({"controller_mutation_rate": 50.0}))
             assert told.entries[0].error_code == 42
             assert "not enforced" in str(told.entries[0].error_message)
@@ -94,7 +108,10 @@ class TestKept:
     @pytest.mark.parametrize("key", ["producer_byte_rate", "request_percentage"])
     def test_what_is_no_number_is_refused(self, key: str, value: float, tmp_path: Path) -> None:
         """What was taken must be readable at the next start."""
-        with tidelog.broker(str(tmp_path / "d")) as broker, Asking(broker) as asking:
+        with (
+            tidelog.broker(str(tmp_path / "d")) as broker,
+            RawClient(broker.bootstrap_servers) as asking,
+        ):
             told = asking.ask(ALTER_CLIENT_QUOTAS, 1, altering({key: value}))
             assert told.entries[0].error_code == 42
 

@@ -1,18 +1,18 @@
 """Sessions that end while a real client works: librdkafka renews them on the same connection."""
 
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.cimpl import KafkaError
-from tests.server.test_bearer import claims, now_s
 from tests.worlds.brokers.logins import MECHANISMS, SASL, add_users, key_of, place, settings_in
+from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.brokers.signing import RsaKey, key_set, token
 from tests.worlds.clients.secured import TIMEOUT_S, Key, create_topic
+from tests.worlds.clients.tokens import claims, now_s
 from tests.worlds.waiting import Patience
 
-import tidelog
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
 
@@ -24,18 +24,16 @@ PAUSE_S: Final = 0.05
 SIGNER: Final = RsaKey("k")
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("renewals")
+def with_tokens(folder: Path) -> dict[str, str]:
     (folder / "keys.json").write_bytes(key_set(SIGNER.shown()))
-    given = settings_in(folder) | {
+    return settings_in(folder) | {
         "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),
         "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys.json").as_uri(),
         "connections.max.reauth.ms": str(1000 * LIFETIME_S),
     }
-    with tidelog.broker(str(folder / "data"), settings=given) as running:
-        add_users(running)
-        yield running
+
+
+broker = broker_fixture(with_tokens, prepare=add_users, scope="module")
 
 
 def new_token(_: object) -> tuple[str, float]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.server.test_bearer import bearer, claims, now_s
 from tests.server.test_tls import is_let_in
 from tests.worlds.brokers.certificates import Authority
 from tests.worlds.brokers.logins import MECHANISMS, PASSWORD, is_served, place, plain, say, shake
@@ -18,6 +17,7 @@ from tests.worlds.brokers.signing import RsaKey, key_set, token
 from tests.worlds.clients.login_talk import NONCE, last_message
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.secured import Key
+from tests.worlds.clients.tokens import bearer, claims, now_s
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog

@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable
-from pathlib import Path
 from threading import Event
 
-import pytest
-from tests.server.asking import Asking
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
+from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until, until_so
 
 import tidelog
@@ -66,11 +64,6 @@ GROUP = "sharers"
 TURNS = 20
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> str:
-    return str(tmp_path / "data")
-
-
 def start(data: str) -> Broker:
     settings = {**SETTINGS, "group.share.assignment.interval.ms": "0"}
     return tidelog.broker(data, settings=settings)
@@ -83,7 +76,7 @@ def beat(broker: Broker, member: str, epoch: int, *topics: str) -> ShareGroupHea
         member_epoch=epoch,
         subscribed_topic_names=list(topics) or None,
     )
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         asking.ask(FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=[GROUP]))
         return until(
             lambda: asking.ask(SHARE_GROUP_HEARTBEAT, 1, request),
@@ -93,12 +86,12 @@ def beat(broker: Broker, member: str, epoch: int, *topics: str) -> ShareGroupHea
 
 def described(broker: Broker, *groups: str) -> list[DescribedShareGroup]:
     request = ShareGroupDescribeRequest(group_ids=list(groups), include_authorized_operations=True)
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         return asking.ask(SHARE_GROUP_DESCRIBE, 1, request).groups
 
 
 def listed(broker: Broker, **filters: list[str]) -> list[ListedGroup]:
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         return asking.ask(LIST_GROUPS, 5, ListGroupsRequest(**filters)).groups
 
 
@@ -116,11 +109,11 @@ def test_a_group_lives_through_a_restart_and_dies_when_it_is_deleted(data: str) 
         (member,) = group.members
         assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "simple")
         assert (group.group_epoch, group.assignment_epoch, member.member_epoch) == (2, 2, 2)
-        assert (member.client_id, member.subscribed_topic_names) == ("asking", ["routes"])
+        assert (member.client_id, member.subscribed_topic_names) == ("raw", ["routes"])
         (part,) = member.assignment.topic_partitions
         assert (part.topic_name, part.partitions) == ("routes", [0, 1])
         assert beat(broker, "A", -1).member_epoch == -1
-        with Asking(broker) as asking:
+        with RawClient(broker.bootstrap_servers) as asking:
             told = asking.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[GROUP]))
         assert [result.error_code for result in told.results] == [0]
         assert [group.error_code for group in described(broker, GROUP, "")] == [69, 24]
@@ -150,7 +143,7 @@ def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
     group = DescribeShareGroupOffsetsRequestGroup(
         group_id=GROUP, topics=[topic] if numbers else None
     )
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         request = DescribeShareGroupOffsetsRequest(groups=[group])
         (told,) = asking.ask(DESCRIBE_SHARE_GROUP_OFFSETS, 1, request).groups
     assert told.error_code == 0
@@ -174,14 +167,14 @@ def alter(broker: Broker, **starts: int) -> AlterShareGroupOffsetsResponse:
         for name, start in starts.items()
     ]
     request = AlterShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         return asking.ask(ALTER_SHARE_GROUP_OFFSETS, 0, request)
 
 
 def forget(broker: Broker, *names: str) -> DeleteShareGroupOffsetsResponse:
     topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names]
     request = DeleteShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         return asking.ask(DELETE_SHARE_GROUP_OFFSETS, 0, request)
 
 
@@ -219,7 +212,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
     ]
     topic = AlterShareGroupOffsetsRequestTopic(topic_name="routes", partitions=partitions)
     request = AlterShareGroupOffsetsRequest(group_id=GROUP, topics=[topic, topic])
-    with Asking(broker) as asking:
+    with RawClient(broker.bootstrap_servers) as asking:
         told = asking.ask(ALTER_SHARE_GROUP_OFFSETS, 0, request)
     assert told.error_code == 0
     return [
@@ -256,7 +249,7 @@ def test_a_group_that_was_deleted_begins_anew(data: str) -> None:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)
         alter(broker, routes=7)
-        with Asking(broker) as asking:
+        with RawClient(broker.bootstrap_servers) as asking:
             told = asking.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[GROUP]))
         assert [result.error_code for result in told.results] == [0]
         assert offsets(broker, 0) == [(0, -1, -1, 0)]

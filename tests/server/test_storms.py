@@ -7,9 +7,8 @@ from random import Random
 from typing import cast
 
 import pytest
-from tests.server.asking import Asking
-from tests.server.conftest import SETTINGS
 from tests.server.test_many import find_coordinator
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, Patience
 
@@ -55,7 +54,7 @@ class Member:
     """
 
     def __init__(self, broker: Broker) -> None:
-        self.asking = Asking(broker)
+        self.asking = RawClient(broker.bootstrap_servers)
         self.member_id = ""
         self.generation = -1
         self.assignment: bytes | None = None
@@ -153,7 +152,7 @@ def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
         broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
         broker.call(lambda node: node.topics.create("t", 1))
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
-        find_coordinator(stack.enter_context(Asking(broker)))
+        find_coordinator(stack.enter_context(RawClient(broker.bootstrap_servers)))
         members: list[Member] = []
         stack.callback(lambda: close_all(members))
         for number in range(ROUNDS):

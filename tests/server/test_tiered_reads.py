@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
+from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -23,7 +23,7 @@ TOPIC = "long"
 COUNT = 200
 
 
-def fill(node: Node, store: Path) -> None:
+def append_to_tier(node: Node, store: Path) -> None:
     """Records in many segments, all finished ones only in the tier."""
     config = {
         "internal.segment.bytes": "10000",
@@ -44,11 +44,11 @@ def fill(node: Node, store: Path) -> None:
 def test_records_and_times_of_the_tier(broker: Broker, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
-    broker.call(lambda node: fill(node, store))
+    broker.call(lambda node: append_to_tier(node, store))
     local_start = broker.call(lambda node: node.partitions.get(TOPIC, 0).log.local_start_offset)
     assert 0 < local_start < COUNT
     offset, seen = 0, []
-    with Asking(broker) as client:
+    with RawClient(broker.bootstrap_servers) as client:
         while offset < COUNT:
             asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
             what = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[asked])])
@@ -74,14 +74,17 @@ def test_an_object_that_is_gone_is_logged_with_its_name(
 ) -> None:
     store = tmp_path / "store"
     store.mkdir()
-    broker.call(lambda node: fill(node, store))
+    broker.call(lambda node: append_to_tier(node, store))
     for path in store.rglob("*.log"):
         path.unlink()
     fetched = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     fetch = FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[fetched])])
     searched = ListOffsetsPartition(partition_index=0, timestamp=3)
     topic = ListOffsetsTopic(name=TOPIC, partitions=[searched])
-    with caplog.at_level(logging.ERROR, "tidelog.server"), Asking(broker) as client:
+    with (
+        caplog.at_level(logging.ERROR, "tidelog.server"),
+        RawClient(broker.bootstrap_servers) as client,
+    ):
         for _ in range(3):
             found = client.ask(FETCH, 12, fetch).responses[0].partitions[0]
             assert found.error_code == 56

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.broker_commands import Shell
-from tests.server.conftest import SETTINGS
-from tests.server.test_accepted_clock import MovedClock
+from tests.worlds.brokers.running import SETTINGS
+from tests.worlds.clocks import WallAheadClock
 
 import tidelog
 from tidelog.cluster.connection import connect
@@ -29,7 +29,7 @@ LATE_MS = HOUR_MS
 @pytest.fixture
 def late(tmp_path: Path) -> Iterator[Broker]:
     """A broker with batches that were appended a second apart, one partition of two empty."""
-    clock = MovedClock()
+    clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
         broker.call(lambda node: node.topics.create("t", partitions=2))
@@ -129,7 +129,7 @@ def test_times_that_nobody_knows_are_told_and_move_no_group(tmp_path: Path) -> N
 def partly_known(tmp_path: Path) -> Iterator[Broker]:
     """A broker with five batches of 10 records, a second apart; only of the 2nd and 4th it knows
     when they were appended."""
-    clock = MovedClock()
+    clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
         broker.call(lambda node: node.topics.create("t", 1))

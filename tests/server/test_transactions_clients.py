@@ -16,8 +16,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from kafka import KafkaProducer  # type: ignore[import-untyped]
-from tests.server.conftest import SETTINGS
-from tests.worlds.brokers.logins import AheadClock
+from tests.worlds.brokers.running import SETTINGS
+from tests.worlds.clients.librdkafka import read_committed
+from tests.worlds.clocks import AheadClock
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
@@ -51,35 +52,14 @@ def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
         yield running
 
 
-def committed(broker: Broker, topic: str = TOPIC) -> list[str]:
-    """What a reader of committed records sees, in order, up to the end of its partitions.
+def committed_values(broker: Broker, topic: str = TOPIC) -> list[str]:
+    """What a reader of committed records sees, once what was decided has been marked.
 
-    Once what was decided has been marked in them, which comes after the answer.
+    The marks come after the answer.
     """
     until_so(lambda: broker.call(is_marked))
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "log_level": 2,
-        }
-    )
     count = broker.call(lambda node: node.log_dir.topic(topic).partitions)
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(count)])
-    found, ended = [], set[int | None]()
-    while len(ended) < count:
-        message = consumer.poll(PATIENCE_S)
-        assert message is not None
-        error = message.error()
-        if error is None:
-            found.append((message.value() or b"").decode())
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF
-            ended.add(message.partition())
-    consumer.close()
-    return found
+    return read_committed(broker.bootstrap_servers, topic, count)
 
 
 def is_marked(node: Node) -> bool:
@@ -99,7 +79,7 @@ def confluent(broker: Broker, name: str) -> Producer:
     return producer
 
 
-def produce(producer: Producer, word: str) -> list[str]:
+def produce_words(producer: Producer, word: str) -> list[str]:
     values = [f"{word} {number}" for number in range(RECORDS)]
     for number, value in enumerate(values):
         producer.produce(TOPIC, value, partition=number % 2)
@@ -112,7 +92,7 @@ def by_confluent(broker: Broker) -> list[str]:
     kept = []
     for word, commits in (("one", True), ("two", False), ("three", True)):
         producer.begin_transaction()
-        values = produce(producer, word)
+        values = produce_words(producer, word)
         if commits:
             producer.commit_transaction(PATIENCE_S)
             kept += values
@@ -170,13 +150,13 @@ def test_readers_of_committed_records_see_what_was_committed(
     quick: Broker, client: Callable[[Broker], list[str]]
 ) -> None:
     kept = client(quick)
-    assert sorted(committed(quick)) == sorted(kept)
+    assert sorted(committed_values(quick)) == sorted(kept)
 
 
 def test_another_instance_takes_over_and_the_first_is_fenced(quick: Broker) -> None:
     first = confluent(quick, "twins")
     first.begin_transaction()
-    produce(first, "lost")
+    produce_words(first, "lost")
     second = confluent(quick, "twins")
     with pytest.raises(KafkaException) as refused:
         first.commit_transaction(PATIENCE_S)
@@ -184,9 +164,9 @@ def test_another_instance_takes_over_and_the_first_is_fenced(quick: Broker) -> N
     assert error.fatal()
     assert error.code() in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}
     second.begin_transaction()
-    kept = produce(second, "kept")
+    kept = produce_words(second, "kept")
     second.commit_transaction(PATIENCE_S)
-    assert sorted(committed(quick)) == kept
+    assert sorted(committed_values(quick)) == kept
 
 
 def state_of(broker: Broker, name: str) -> TransactionState:
@@ -200,13 +180,13 @@ def state_of(broker: Broker, name: str) -> TransactionState:
 def test_a_transaction_whose_client_is_silent_is_aborted(quick: Broker, clock: AheadClock) -> None:
     producer = confluent(quick, "silent")
     producer.begin_transaction()
-    produce(producer, "late")
+    produce_words(producer, "late")
     assert state_of(quick, "silent") is TransactionState.ONGOING
     clock.ahead_ms = TIMEOUT_MS + 1
     until_so(lambda: state_of(quick, "silent") is TransactionState.COMPLETE_ABORT)
     with pytest.raises(KafkaException):
         producer.commit_transaction(PATIENCE_S)
-    assert committed(quick) == []
+    assert committed_values(quick) == []
 
 
 def test_offsets_are_committed_with_the_records(quick: Broker) -> None:
@@ -241,7 +221,7 @@ def test_offsets_are_committed_with_the_records(quick: Broker) -> None:
     found = consumer.committed([TopicPartition("orders", 0)], PATIENCE_S)
     assert [place.offset for place in found] == [3]
     consumer.close()
-    assert committed(quick) == ["done 0", "done 1", "done 2"]
+    assert committed_values(quick) == ["done 0", "done 1", "done 2"]
 
 
 def polled(consumer: Consumer) -> Message:
@@ -257,12 +237,12 @@ def test_what_was_open_goes_on_after_a_restart(tmp_path: Path) -> None:
         broker.call(lambda node: node.topics.create(TOPIC, 2))
         producer = confluent(broker, "before")
         producer.begin_transaction()
-        produce(producer, "open")
+        produce_words(producer, "open")
         del producer
     with tidelog.broker(place, settings=SETTINGS) as broker:
-        assert committed(broker) == []
+        assert committed_values(broker) == []
         again = confluent(broker, "before")
         again.begin_transaction()
-        kept = produce(again, "kept")
+        kept = produce_words(again, "kept")
         again.commit_transaction(PATIENCE_S)
-        assert sorted(committed(broker)) == kept
+        assert sorted(committed_values(broker)) == kept

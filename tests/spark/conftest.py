@@ -1,4 +1,4 @@
-"""One small local Spark session for all tests here, and nothing of it left behind."""
+"""One small local Spark session and one Kafka for all tests here, stopped at the end."""
 
 import os
 import sys
@@ -8,25 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.cluster import Processes
+from tests.spark.settings import SETTINGS
+from tests.worlds.kafka.either import either_broker, kafka_broker, mortal_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["either_broker", "kafka_broker", "mortal_broker"]
+
 # pyspark is imported by the fixture alone: collecting these tests starts nothing.
-# Sessions here live for some small queries: what the JVM's second compiler makes of them would be
-# done when they are through. A quarter of the CPU time of a stream of twelve batches.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SETTINGS = {
-    "spark.driver.extraJavaOptions": QUICK_JVM,
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "1g",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-    # A task of a write that is aborted cleans up when its rows end, however busy the machine.
-    "spark.python.task.killTimeout": "60s",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,3 +47,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Spark's processes, in a folder of their own, stopped at the end."""
+    folder = tmp_path / "processes"
+    folder.mkdir()
+    found = Processes(folder)
+    try:
+        yield found
+    finally:
+        found.stop()

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.spark.jobs.test_mirror import some
-from tests.worlds.spark.mirrors import append, held, make, map_of, plain
+from tests.spark.maps import map_of
+from tests.worlds.directories.topics import append, held, make, plain
 
 import tidelog.spark
 from tidelog.errors import InvalidRequest

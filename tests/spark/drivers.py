@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.conftest import SETTINGS
+from tests.spark.settings import SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,11 +65,7 @@ class Driver:
 
     def ends_within(self, seconds: float) -> bool:
         """Let it work on for so long; True where it has ended."""
-        try:
-            self.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return ends_within(self.process, seconds)
 
     def kill(self) -> None:
         """Kill Python and the Java machine at once; Spark's workers end with them."""
@@ -85,6 +81,15 @@ class Driver:
         """Let it come to its end; its status and its last words."""
         errors = self.process.communicate(timeout=LIMIT_S)[1]
         return self.process.returncode, errors.decode()[-3000:]
+
+
+def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Let a process work on for so long; True where it has ended."""
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def descendants(pid: int) -> list[int]:

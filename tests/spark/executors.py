@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.spark.cluster import SMALL, WORKERS, Processes
-from tests.spark.conftest import QUICK_JVM
 from tests.spark.drivers import command_of, descendants
+from tests.spark.settings import QUICK_JVM
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 LOCAL = "local"

@@ -17,11 +17,11 @@ import pytest
 from tests.peers.test_sink_broker import read
 from tests.spark.jobs.test_mirror_broker import bare, consumed
 from tests.spark.jobs.test_mirror_kill import some
+from tests.spark.maps import map_of
 from tests.spark.settled import await_markers
 from tests.spark.test_sink_kill import FILE_ROWS, PARTITIONS, Row, add_file, judge
-from tests.worlds.kafka.either import MortalBroker, mortal_broker
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
-from tests.worlds.spark.mirrors import append, make, map_of
+from tests.worlds.directories.topics import append, make
+from tests.worlds.kafka.either import MortalBroker
 
 from tidelog.cluster.offset_map import SourcePartition
 from tidelog.spark.jobs.mirror import mirror
@@ -31,8 +31,6 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["kafka_jars", "kafka_oracle", "mortal_broker"]
 
 TOPIC = "tides"
 STATES = "__transaction_state"

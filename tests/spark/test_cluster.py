@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -48,17 +47,6 @@ def logs(tmp_path: Path) -> Path:
         for name in ("copied", "again"):
             target.create_topic(name, partitions=2, config=ANY_TIME)
     return tmp_path
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    folder = tmp_path / "processes"
-    folder.mkdir()
-    found = Processes(folder)
-    try:
-        yield found
-    finally:
-        found.stop()
 
 
 @dataclass(frozen=True, slots=True)

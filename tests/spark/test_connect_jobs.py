@@ -4,13 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.spark.cluster import Processes, start_connect
 from tests.spark.jobs.test_mirror import some
-from tests.worlds.spark.mirrors import append, make
+from tests.worlds.directories.topics import append, make
 
 from tidelog.directory import Directory
 
@@ -20,17 +19,6 @@ CHILD = Path(__file__).parent / "connect_jobs_child.py"
 # Some 40 s on idle cores; what is shown here does not depend on it.
 CHILD_TIMEOUT_S = 1500
 TESTS = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    folder = tmp_path / "processes"
-    folder.mkdir()
-    found = Processes(folder)
-    try:
-        yield found
-    finally:
-        found.stop()
 
 
 def run(processes: Processes, url: str, work: Path) -> dict[str, dict[str, object]]:

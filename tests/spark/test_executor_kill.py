@@ -7,20 +7,18 @@ to themselves. While it goes on, readers see whole commits of each partition, an
 
 import json
 import random
-import subprocess
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from tests.peers.conftest import kafka_broker
 from tests.peers.test_sink_broker import read
 from tests.spark import sink_child
 from tests.spark.cluster import Processes, start_standalone
-from tests.spark.drivers import STEP_S, Driver
+from tests.spark.drivers import STEP_S, Driver, ends_within
 from tests.spark.executors import Application, Told, variables
 from tests.spark.jobs import mirror_child, test_bootstrap_kill, test_mirror_kill
 from tests.spark.jobs.test_bootstrap_kill import Run, check_all, write_table
@@ -35,14 +33,14 @@ from tests.spark.test_sink_kill import (
     make_input,
     make_target,
 )
-from tests.worlds.kafka.either import AnyBroker, either_broker
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
-from tests.worlds.spark.mirrors import append, held, make
+from tests.worlds.directories.topics import append, held, make
+from tests.worlds.kafka.either import AnyBroker
 
 from tidelog.directory import Directory
 from tidelog.storage import writers
 
-__all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
+if TYPE_CHECKING:
+    import subprocess
 
 LOOK_S = 0.2
 # A drawn part of this many steps lies between what is seen and the kill.
@@ -88,20 +86,13 @@ class Killing:
     def kill(self, work: Work, is_time: Callable[[], bool], is_done: Callable[[], bool]) -> None:
         """Kill when it is time, and let it work to its end."""
         work.wait_for(is_time)
-        self._ends_within(work, self.draw.randrange(STEPS_MAX) * STEP_S)
+        ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
         # Asked behind the kill: where there was work then, Spark has to go on without them.
         self.killed = 0 if is_done() else killed
         self.look()
-        while not self._ends_within(work, LOOK_S):
+        while not ends_within(work.process, LOOK_S):
             self.look()
-
-    def _ends_within(self, work: Work, seconds: float) -> bool:
-        try:
-            work.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def look(self) -> None:
         """See what a reader sees; a broker's query has no directory."""

@@ -42,7 +42,7 @@ class Moved(ManualClock):
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
+def late_broker(tmp_path: Path) -> Iterator[Broker]:
     """A topic that is searched by append time, of records out of order."""
     clock = Moved(T0)
 
@@ -73,15 +73,17 @@ def rows(frame: "DataFrame") -> list[Row]:
 
 
 def test_append_times_are_shown_and_each_clock_is_searched(
-    spark: "SparkSession", broker: Broker
+    spark: "SparkSession", late_broker: Broker
 ) -> None:
     known = times()
-    assert rows(load(spark, broker)) == known
+    assert rows(load(spark, late_broker)) == known
     start, end = T0 + 1_500, T0 + 4_500
-    frame = load(spark, broker, startingTimestamp=start, endingTimestamp=end, timeRange="exact")
+    frame = load(
+        spark, late_broker, startingTimestamp=start, endingTimestamp=end, timeRange="exact"
+    )
     assert rows(frame) == [row for row in known if start <= row[1] < end]
     # By position, as Spark's own connector: from the first record that was created so late.
-    assert rows(load(spark, broker, startingTimestamp=T0 + 1_500)) == known[1:]
+    assert rows(load(spark, late_broker, startingTimestamp=T0 + 1_500)) == known[1:]
     start, end = known[1][2], known[4][2]
-    frame = load(spark, broker, startingTimestamp=start, endingTimestamp=end, clock="append")
+    frame = load(spark, late_broker, startingTimestamp=start, endingTimestamp=end, clock="append")
     assert rows(frame) == known[1:4]

@@ -10,17 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.peers.conftest import kafka_broker
 from tests.peers.test_sink_broker import read
 from tests.spark import sink_child
 from tests.spark.drivers import STEP_S, Driver, command_of, descendants
 from tests.spark.settled import await_markers
-from tests.worlds.kafka.either import AnyBroker, either_broker
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
+from tests.worlds.kafka.either import AnyBroker
 
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-
-__all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
 TOPIC = "tides"
 PARTITIONS = 3

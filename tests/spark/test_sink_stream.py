@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.peers.conftest import kafka_broker
 from tests.peers.test_sink_broker import read, values
 from tests.spark.settled import await_markers
-from tests.worlds.kafka.either import AnyBroker, either_broker
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
+from tests.worlds.kafka.either import AnyBroker
 
 import tidelog
 from tidelog.errors import InvalidRequest
@@ -18,8 +16,6 @@ from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
 TOPIC = "tides"
 T0 = 1_360_342_800_000

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tests.peers.conftest import kafka_broker
 from tests.spark.settled import add_partitions, delete_topic
 from tests.spark.streams import to_end
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
 pytestmark = pytest.mark.kafka
 
@@ -28,7 +24,7 @@ GROUP = "watched"
 Run = Callable[..., "StreamingQuery"]
 
 
-def produce(broker: Broker, partition: int, first: int, end: int) -> None:
+def produce_offsets(broker: Broker, partition: int, first: int, end: int) -> None:
     """Write records whose value is their offset."""
     failed: list[object] = []
     producer = Producer(
@@ -43,7 +39,7 @@ def produce(broker: Broker, partition: int, first: int, end: int) -> None:
     assert failed == []
 
 
-def committed(admin: AdminClient) -> dict[int, int]:
+def group_offsets(admin: AdminClient) -> dict[int, int]:
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)])
     places = asked[GROUP].result(timeout=REQUEST_TIMEOUT_S).topic_partitions
     return {place.partition: place.offset for place in places}
@@ -77,8 +73,8 @@ def test_stream_from_a_broker(
 ) -> None:
     admin = AdminClient(kafka_broker.client_config())
     kafka_broker.create_topic(TOPIC, partitions=2)
-    produce(kafka_broker, 0, 0, 100)
-    produce(kafka_broker, 1, 0, 10)
+    produce_offsets(kafka_broker, 0, 0, 100)
+    produce_offsets(kafka_broker, 1, 0, 10)
 
     def read() -> list[tuple[int, int, str]]:
         return sorted(map(tuple, spark.read.parquet(str(tmp_path / "rows")).collect()))
@@ -94,11 +90,11 @@ def test_stream_from_a_broker(
     assert source["latestOffset"]["behind"] == {TOPIC: {"0": 50, "1": 5}}
     assert source["endOffset"]["topics"][TOPIC]["partitions"]["0"] == {"epoch": 0, "offset": 50}
     assert len(source["endOffset"]["topics"][TOPIC]["id"]) == 32
-    assert committed(admin) == {0: 100, 1: 10}
+    assert group_offsets(admin) == {0: 100, 1: 10}
 
     add_partitions(kafka_broker, TOPIC, 3)
-    produce(kafka_broker, 0, 100, 120)
-    produce(kafka_broker, 2, 0, 7)
+    produce_offsets(kafka_broker, 0, 100, 120)
+    produce_offsets(kafka_broker, 2, 0, 7)
     for place in admin.delete_records([TopicPartition(TOPIC, 0, 105)]).values():
         place.result(timeout=REQUEST_TIMEOUT_S)
     with pytest.raises(Exception, match=f"{TOPIC}-0: offsets 100 to 105: deleted before"):
@@ -109,7 +105,7 @@ def test_stream_from_a_broker(
 
     delete_topic(kafka_broker, TOPIC)
     kafka_broker.create_topic(TOPIC, partitions=1)
-    produce(kafka_broker, 0, 0, 3)
+    produce_offsets(kafka_broker, 0, 0, 3)
     with pytest.raises(Exception, match="the topic was deleted and created anew"):
         run()
     run(failOnDataLoss="false")

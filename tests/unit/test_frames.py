@@ -75,7 +75,7 @@ def expected(
     return rows
 
 
-def rows_of(table: pa.Table) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def plain_rows(table: pa.Table) -> list[tuple[int, int, bytes | None, bytes | None]]:
     return [
         (row["partition"], row["offset"], row["key"], row["value"]) for row in table.to_pylist()
     ]
@@ -97,7 +97,7 @@ class TestEveryWayGivesTheSame:
         found = directory.scan(TOPIC, start=start, end=end, clock=clock, isolation=isolation)
         wanted = expected(path, times=times, clock=clock, isolation=isolation)
         assert wanted
-        assert rows_of(found.to_table()) == wanted
+        assert plain_rows(found.to_table()) == wanted
         assert found.count() == len(wanted)
         polars = found.to_polars()
         assert polars.select("partition", "offset", "key", "value").rows() == wanted
@@ -114,13 +114,13 @@ class TestEveryWayGivesTheSame:
     def test_a_range_as_one_text(self, path: str, directory: Directory) -> None:
         start, end = (EPOCH + timedelta(milliseconds=ms) for ms in MIDDLE)
         found = directory.scan(TOPIC, during=f"{start.isoformat()}..{end.isoformat()}")
-        assert rows_of(found.to_table()) == expected(path, times=MIDDLE)
+        assert plain_rows(found.to_table()) == expected(path, times=MIDDLE)
         assert directory.scan(TOPIC, during="..").count() == len(expected(path))
         assert directory.scan(TOPIC, during=f"@{MIDDLE[0]}..").wanted.end_ms is None
 
     def test_one_partition_and_all_topics(self, path: str, directory: Directory) -> None:
         alone = directory.scan(TopicPartition(TOPIC, 1))
-        assert rows_of(alone.to_table()) == [row for row in expected(path) if row[0] == 1]
+        assert plain_rows(alone.to_table()) == [row for row in expected(path) if row[0] == 1]
         assert directory.scan().count() == directory.scan([TOPIC]).count() == len(expected(path))
 
     @pytest.mark.parametrize("times", [None, MIDDLE])
@@ -131,13 +131,13 @@ class TestEveryWayGivesTheSame:
         chosen = directory.scan(TOPIC, start=start, end=end)
         copies, views = chosen.to_table(), chosen.to_arrow(views=True).read_all()
         assert views.schema.field("value").type == pa.binary_view()
-        assert rows_of(views) == expected(path, times=times)
+        assert plain_rows(views) == expected(path, times=times)
         assert views.cast(copies.schema).equals(copies)
         assert pl.DataFrame(views).equals(pl.DataFrame(copies))
         assert views.to_pandas().equals(copies.to_pandas())
         with duckdb.connect() as connection:
             relation = connection.from_arrow(views).order('"partition", "offset"')
-            assert rows_of(relation.to_arrow_table()) == rows_of(copies)
+            assert plain_rows(relation.to_arrow_table()) == plain_rows(copies)
 
     def test_columns_in_the_order_asked(self, directory: Directory) -> None:
         columns = ["offset", "appendTimestamp", "topic"]

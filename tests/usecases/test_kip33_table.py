@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults import SeededEnv, seeded_env
-from tests.worlds.directories.logs import PATH, TOPIC, new_dir
+from tests.worlds.directories.logs import PATH, TOPIC, new_dir, reader_of
 
 from tidelog.scan import ReadOptions, Wanted, plan, to_table
 from tidelog.scan.latency import latency
-from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 from tidelog.types import INT64_MAX, ClockName, NewRecord
 
@@ -43,7 +42,7 @@ def arrivals(made: Sequence[tuple[int, int]]) -> list[Event]:
     return sorted(events, key=lambda event: (event.append_ms, event.number))
 
 
-def fill(events: Sequence[Event], config: dict[str, str] | None = None) -> SeededEnv:
+def take_events(events: Sequence[Event], config: dict[str, str] | None = None) -> SeededEnv:
     """A log that took the events when they arrived; its directory, closed."""
     env = seeded_env(33, now_ms=events[0].append_ms)
     with new_dir(env, {**SEGMENTS, **(config or {})}) as directory:
@@ -52,10 +51,6 @@ def fill(events: Sequence[Event], config: dict[str, str] | None = None) -> Seede
             env.clock.set(event.append_ms)
             log.append([NewRecord(value=b"%d" % event.number, timestamp=event.create_ms)])
     return env
-
-
-def reader_of(env: SeededEnv) -> LogReader:
-    return LogDir.open(PATH, env=env).reader(TOPIC, 0)
 
 
 def position(reader: LogReader, time_ms: int, clock: ClockName) -> int:
@@ -120,7 +115,7 @@ def test_row_1_search_by_timestamp() -> None:
             delay -= dice.randrange(skew_ms)  # this producer's clock is ahead
         made.append((T0 + number * SECOND, delay))
     events = arrivals(made)
-    env = fill(events)
+    env = take_events(events)
     since_ms = T0 + 10 * MINUTE
     wanted = [offset for offset, event in enumerate(events) if event.create_ms >= since_ms]
     reader = reader_of(env)
@@ -151,7 +146,7 @@ def test_row_1_the_proposals_own_case() -> None:
     between = 500
     made = [(T0, 0), *((T0 + n, SECOND) for n in range(1, between + 1)), (T0, 10 * MINUTE)]
     events = arrivals(made)
-    reader = reader_of(fill(events))
+    reader = reader_of(take_events(events))
     m2 = len(events) - 1
     again = {
         clock.value: m2 - position(reader, time_ms, clock)
@@ -173,7 +168,7 @@ def test_row_2_bootstrap() -> None:
     dump = [(create, loaded_ms + n * 10 - create) for n, (create, _) in enumerate(made)]
     live = [(loaded_ms + 20 * SECOND + n * SECOND, 50) for n in range(200)]
     events = arrivals([*dump, *live])
-    env = fill(events)
+    env = take_events(events)
     since_ms = loaded_ms - 3 * DAY
     wanted = [offset for offset, event in enumerate(events) if event.create_ms >= since_ms]
     reader = reader_of(env)
@@ -204,7 +199,7 @@ def test_row_3_failover() -> None:
     latency_a = max(event.append_ms - event.create_ms for event in a)
     there = {event.number: offset for offset, event in enumerate(b)}
     wanted = [there[event.number] for event in a[consumed:]]
-    reader = reader_of(fill(b))
+    reader = reader_of(take_events(b))
     asked = [
         ("create time of the last record", ClockName.RECORD, last.create_ms),
         ("the same - largest latency of A", ClockName.RECORD, last.create_ms - latency_a),
@@ -227,7 +222,7 @@ def test_row_4_lag_by_time() -> None:
     dice = random.Random(4)
     made = [(T0 + n * SECOND, dice.randrange(30 * SECOND)) for n in range(600)]
     events = arrivals(made)
-    env = fill(events)
+    env = take_events(events)
     now_ms = events[-1].append_ms + MINUTE
     reader = reader_of(env)
     rows = []
@@ -269,7 +264,7 @@ def test_row_5_latency() -> None:
         ("every record", "", *(truth[int(len(truth) * p)] for p in (0.5, 0.99)), truth[-1])
     ]
     for kind in ("CreateTime", "LogAppendTime"):
-        env = fill(events, {"message.timestamp.type": kind})
+        env = take_events(events, {"message.timestamp.type": kind})
         found = latency(PATH, TOPIC, env=env)[TOPIC]
         total = found.total
         assert total.count == len(events)

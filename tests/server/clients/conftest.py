@@ -13,14 +13,12 @@ from tests.server.clients.adapters import (
     KafkaPython,
 )
 from tests.server.clients.process_adapters import Java, Kcat
-from tests.server.conftest import SETTINGS
+from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.home import KafkaHome
-from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
-
-__all__ = ["kafka_jars", "kafka_oracle"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,11 @@
 """kcat and Kafka's Java client behind the face of `adapters.Client`."""
 
 import base64
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-import pytest
-from tests.conftest import need
 from tests.server.clients.adapters import (
     PARTITIONS,
     SESSION_MS,
@@ -18,6 +14,7 @@ from tests.server.clients.adapters import (
     Rebalance,
 )
 from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.needs import need_kcat
 
 
 class Kcat:
@@ -26,9 +23,7 @@ class Kcat:
     name = "kcat"
 
     def __init__(self) -> None:
-        if os.environ.get("TIDELOG_WITHOUT_KCAT"):
-            pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
-        need(shutil.which("kcat") is not None, "kcat (apt install kcat)")
+        need_kcat()
 
     def _run(self, bootstrap: str, *arguments: str, data: str = "") -> str:
         command = ["kcat", "-b", bootstrap, *arguments]

@@ -15,9 +15,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 from kafka import errors as py_errors
-from tests.server.test_bearer import BearerKey
 from tests.worlds.brokers.doors import BEARER, TOPIC
 from tests.worlds.clients.secured import TIMEOUT_S, Key
+from tests.worlds.clients.tokens import BearerKey
 from tests.worlds.kafka.oracle import Oracle, OracleError
 from tests.worlds.waiting import until_so
 

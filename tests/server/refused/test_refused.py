@@ -7,7 +7,6 @@ from typing import Final
 
 import pytest
 from tests.server.refused import clients
-from tests.server.test_bearer import BearerKey, bearer
 from tests.worlds.brokers.doors import (
     BEARER,
     Door,
@@ -20,6 +19,7 @@ from tests.worlds.brokers.doors import (
 from tests.worlds.brokers.logins import MECHANISMS, is_closed, is_served, plain, say, shake
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.secured import TIMEOUT_S, Key
+from tests.worlds.clients.tokens import BearerKey, bearer
 
 AT_KAFKA: Final = [pytest.mark.kafka, pytest.mark.slow]
 BROKERS: Final = pytest.mark.parametrize("at", ["ours", pytest.param("kafka", marks=AT_KAFKA)])
@@ -35,7 +35,7 @@ Opens = Callable[..., AbstractContextManager[Door]]
 
 
 @pytest.fixture(scope="module")
-def opened(
+def door_at(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str, str], Door]]:
     """Brokers by what they want to see and whose they are, each started when it is first asked."""
@@ -77,7 +77,7 @@ def said_by_the_broker(caplog: pytest.LogCaptureFixture) -> list[str]:
 @BY_CLIENT
 @pytest.mark.parametrize("name", KEYS)
 def test_a_bad_log_in(
-    opened: Callable[[str, str], Door],
+    door_at: Callable[[str, str], Door],
     name: str,
     client: str,
     at: str,
@@ -86,7 +86,7 @@ def test_a_bad_log_in(
 ) -> None:
     if at == "kafka" and client == "aiokafka" and name.startswith(BEARER):
         pytest.skip("it starts, as the test of what comes between a bad token and the end shows")
-    door = opened("sasl", at)
+    door = door_at("sasl", at)
     key = door.bad[name]
     with RawClient(door.bootstrap) as steady:
         shake(steady, "PLAIN")
@@ -107,21 +107,21 @@ def test_a_bad_log_in(
 @pytest.mark.kafka
 @pytest.mark.parametrize("name", [*MECHANISMS, BEARER])
 def test_java_comes_in_with_a_good_one(
-    opened: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
+    door_at: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
 ) -> None:
     """So that its refusals are of the secret, not of the way in which it shows it."""
-    door = opened("sasl", at)
+    door = door_at("sasl", at)
     clients.java_is_let_in(door.bootstrap, door.good[name], request.getfixturevalue("kafka_oracle"))
 
 
 @BROKERS
 def test_what_comes_between_a_bad_token_and_the_end_is_answered_by_kafka_alone(
-    opened: Callable[[str, str], Door], at: str
+    door_at: Callable[[str, str], Door], at: str
 ) -> None:
     """Kafka answers with its error, by which aiokafka finds a cluster without brokers."""
-    key = opened("sasl", at).bad[STRANGER]
+    key = door_at("sasl", at).bad[STRANGER]
     assert isinstance(key, BearerKey)
-    with RawClient(opened("sasl", at).bootstrap) as client:
+    with RawClient(door_at("sasl", at).bootstrap) as client:
         shake(client, BEARER)
         assert say(client, bearer(key.made)).auth_bytes
         assert is_served(client) == (at == "kafka")
@@ -161,14 +161,14 @@ class Steady:
 @BY_CLIENT
 @pytest.mark.parametrize("name", ["none", "authority"])
 def test_a_bad_certificate(
-    opened: Callable[[str, str], Door],
+    door_at: Callable[[str, str], Door],
     name: str,
     client: str,
     at: str,
     request: pytest.FixtureRequest,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    door = opened("tls", at)
+    door = door_at("tls", at)
     key = door.bad[name]
     with Steady(door) as steady:
         refuse(client, door, key, request)
@@ -182,9 +182,9 @@ def test_a_bad_certificate(
 @BROKERS
 @BY_CLIENT
 def test_a_certificate_of_somebody_without_rights(
-    opened: Callable[[str, str], Door], client: str, at: str, request: pytest.FixtureRequest
+    door_at: Callable[[str, str], Door], client: str, at: str, request: pytest.FixtureRequest
 ) -> None:
-    door = opened("tls", at)
+    door = door_at("tls", at)
     assert door.nobody is not None
     with Steady(door) as steady:
         if client == "java":

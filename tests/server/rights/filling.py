@@ -4,16 +4,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.server.rights.table import BOSS, GROUPS, IDS, TOPICS, World
 from tests.worlds.clients.raw import RawClient
-from tests.worlds.clients.rights_talk import PASSWORD, codes_in, everything, logged_in, patiently
+from tests.worlds.clients.rights_table import BOSS, GROUPS, IDS, TOPICS, World
+from tests.worlds.clients.rights_talk import (
+    PASSWORD,
+    codes_in,
+    count_rules,
+    logged_in,
+    patiently,
+)
 from tests.worlds.waiting import until_so
 
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import (
     CREATE_ACLS,
     CREATE_TOPICS,
-    DESCRIBE_ACLS,
     FIND_COORDINATOR,
 )
 from tidelog.protocol.messages.acls import CreateAclsRequest
@@ -60,7 +65,7 @@ def kafkas_settings(world: World) -> dict[str, str]:
     return SHARED | world.settings | own
 
 
-def fill(bootstrap: str, world: World) -> None:
+def create_everything(bootstrap: str, world: World) -> None:
     """Create and write everything, and return when rules and coordinators are there."""
     with logged_in(bootstrap, BOSS) as client:
         topics = [
@@ -76,7 +81,7 @@ def fill(bootstrap: str, world: World) -> None:
         rules = [rule.on_the_wire() for rule in world.rules.rules]
         said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
         assert not any(codes_in(said)), said
-        until_so(lambda: _rules_at(client) == len(rules), "all rules are there")
+        until_so(lambda: count_rules(client) == len(rules), "all rules are there")
         for kind, keys in enumerate((GROUPS, IDS)):
             asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
             found = patiently(client, FIND_COORDINATOR, 4, asked)
@@ -85,8 +90,3 @@ def fill(bootstrap: str, world: World) -> None:
 
 def _takes_a_record(client: RawClient, topic: str) -> bool:
     return client.produce(topic, BATCH).error_code == 0
-
-
-def _rules_at(client: RawClient) -> int:
-    found = client.ask(DESCRIBE_ACLS, 3, everything())
-    return sum(len(resource.acls) for resource in found.resources)

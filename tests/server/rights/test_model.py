@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pytest
-from tests.server.rights.table import (
+from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, Rule, Rules
+from tests.worlds.clients.rights_table import (
     ELSEWHERE,
     GROUPS,
     HERE,
@@ -16,7 +17,6 @@ from tests.server.rights.table import (
     WORLDS,
     draw_rule,
 )
-from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, Rule, Rules
 from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.server.security.authorizer import (
@@ -103,7 +103,7 @@ def by_kafka(oracle: Oracle, rules: Rules, asked: list[Question]) -> object:
     )
 
 
-def ours(rules: Rules) -> Authorizer:
+def our_authorizer(rules: Rules) -> Authorizer:
     """Our broker's authorizer with these rules."""
     return Authorizer(
         [_acl(rule) for rule in rules.rules],
@@ -126,7 +126,7 @@ def _acl(rule: Rule) -> Acl:
 
 def differences(oracle: Oracle, rules: Rules, asked: list[Question]) -> list[object]:
     """Where the three don't say the same."""
-    authorizer = ours(rules)
+    authorizer = our_authorizer(rules)
     told = by_kafka(oracle, rules, asked)
     assert isinstance(told, list)
     said = [(by_model(rules, each), by_ours(authorizer, each)) for each in asked]

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.rights.filling import fill, kafkas_settings, our_settings
-from tests.server.rights.table import CHIEF, ELSEWHERE, HERE, WORLDS, Step
+from tests.server.rights.filling import create_everything, kafkas_settings, our_settings
 from tests.worlds.clients.rights_drivers import AioKafka, Confluent, Driver, KafkaPython
 from tests.worlds.clients.rights_model import EVERYBODY, Rule
 from tests.worlds.clients.rights_process_drivers import Java, Kcat
+from tests.worlds.clients.rights_table import CHIEF, ELSEWHERE, HERE, WORLDS, Step
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
@@ -35,7 +35,7 @@ USERS = [
 def _of_ours(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp(f"rights-{name}")
     with tidelog.broker(str(folder / "data"), settings=our_settings(WORLDS[name], folder)) as run:
-        fill(run.bootstrap_servers, WORLDS[name])
+        create_everything(run.bootstrap_servers, WORLDS[name])
         yield run.bootstrap_servers
 
 
@@ -55,7 +55,7 @@ def _of_kafka(home: KafkaHome, oracle: Oracle, folder: Path, name: str) -> Itera
     broker = Broker(home, oracle, folder, settings=kafkas_settings(WORLDS[name]))
     broker.start()
     try:
-        fill(broker.bootstrap, WORLDS[name])
+        create_everything(broker.bootstrap, WORLDS[name])
         yield broker.bootstrap
     finally:
         broker.stop()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.worlds.command_line import Cli
+from tests.worlds.directories.topics import T0, make
 from tests.worlds.kafka.groups import tidelog
-from tests.worlds.spark.mirrors import T0, make
 
 from tidelog import spark as tidelog_spark
 from tidelog.directory import Directory
@@ -46,7 +46,9 @@ def updates(keys: int, count: int, partitions: int = 2, seed: int = 1) -> Logs:
     return logs
 
 
-def fill(path: Path, logs: Sequence[Sequence[NewRecord]], topic: str = TOPIC, **config: str) -> str:
+def make_filled(
+    path: Path, logs: Sequence[Sequence[NewRecord]], topic: str = TOPIC, **config: str
+) -> str:
     given = {
         "internal_segment_bytes": "4000",
         "index_interval_bytes": "200",
@@ -111,9 +113,9 @@ def planted(logs: Logs) -> tuple[Logs, dict[str, str]]:
 
 def test_every_kind_is_found_with_its_key_and_hour(spark: "SparkSession", tmp_path: Path) -> None:
     logs = updates(60, 400)
-    a = fill(tmp_path / "a", [[*logs[0], record(None, "x", 1)], logs[1]])
+    a = make_filled(tmp_path / "a", [[*logs[0], record(None, "x", 1)], logs[1]])
     copy, expected = planted(logs)
-    b = fill(tmp_path / "b", copy)
+    b = make_filled(tmp_path / "b", copy)
     answer = tidelog_spark.audit(spark, a, b, split_bytes=20_000)
     assert not answer.is_equal
     assert kinds(answer.found) == expected
@@ -145,12 +147,12 @@ def test_other_partitions_splits_and_spills_make_no_difference(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     logs = updates(40, 300)
-    a = fill(tmp_path / "a", logs)
+    a = make_filled(tmp_path / "a", logs)
     by_time = sorted((one for log in logs for one in log), key=lambda one: one.timestamp or 0)
     three: Logs = [[], [], []]
     for one in by_time:
         three[int((one.key or b"k0")[1:]) % 3].append(one)
-    b = fill(tmp_path / "b", three)
+    b = make_filled(tmp_path / "b", three)
     found = audit(spark, a, b, rows_max=7)
     assert (found.is_equal, found.differences) == (True, [])
     assert {bucket.partition for bucket in found.buckets} == {None}
@@ -164,13 +166,13 @@ def test_compacted_logs_are_compared_by_their_last_records(
 ) -> None:
     logs = updates(30, 200)
     gone = record("k3", None, 300)
-    a = fill(tmp_path / "a", [logs[0], [*logs[1], gone]])
+    a = make_filled(tmp_path / "a", [logs[0], [*logs[1], gone]])
     kept = [
         [one for at, one in enumerate(log) if at == last_of(log, (one.key or b"").decode())]
         for log in logs
     ]
     kept[1] = [one for one in kept[1] if one.key != b"k3"]
-    b = fill(tmp_path / "b", kept, cleanup_policy="compact")
+    b = make_filled(tmp_path / "b", kept, cleanup_policy="compact")
     found = audit(spark, a, b)
     assert (found.is_equal, found.topics[0].deleted, found.topics[0].history) == (True, 1, False)
     assert any("last record alone" in line for line in found.notes)
@@ -180,7 +182,7 @@ def test_compacted_logs_are_compared_by_their_last_records(
 
 def test_a_state_spares_what_was_read(spark: "SparkSession", tmp_path: Path) -> None:
     logs = updates(50, 900)
-    a, b = (fill(tmp_path / name, logs) for name in ("a", "b"))
+    a, b = (make_filled(tmp_path / name, logs) for name in ("a", "b"))
     state = str(tmp_path / "state")
     first = audit(spark, a, b, state=state)
     assert first.is_equal
@@ -199,7 +201,7 @@ def test_a_state_spares_what_was_read(spark: "SparkSession", tmp_path: Path) -> 
     third = audit(spark, a, b, state=state)
     assert kinds(third) == {"k16": "stale"}
     assert any("damaged" in line for line in third.notes)
-    other = fill(tmp_path / "other", [logs[0][:-1], logs[1]])
+    other = make_filled(tmp_path / "other", [logs[0][:-1], logs[1]])
     (tmp_path / "b").rename(tmp_path / "old")
     Path(other).rename(tmp_path / "b")
     fourth = audit(spark, a, b, state=state)
@@ -215,7 +217,7 @@ def test_a_state_spares_what_was_read(spark: "SparkSession", tmp_path: Path) -> 
 
 def test_a_group_and_a_range_of_time(spark: "SparkSession", tmp_path: Path) -> None:
     logs = updates(20, 120)
-    place = fill(tmp_path / "a", logs)
+    place = make_filled(tmp_path / "a", logs)
     ends: Mapping[int, int] = {0: len(logs[0]) - 3, 1: len(logs[1])}
     commits = [GroupOffset(TOPIC, number, end) for number, end in ends.items()]
     write_group_offsets(os_env().files, place, GroupOffsets(0, {"loader": commits}))
@@ -231,7 +233,7 @@ def test_a_group_and_a_range_of_time(spark: "SparkSession", tmp_path: Path) -> N
     with pytest.raises(InvalidRequest, match="range of time"):
         audit(spark, place, place, start_ms=1, state=str(tmp_path / "s"))
     # What differs outside of the range plays no part.
-    other = fill(tmp_path / "b", [[*logs[0], record("k0", "late", 500)], logs[1]], "copies")
+    other = make_filled(tmp_path / "b", [[*logs[0], record("k0", "late", 500)], logs[1]], "copies")
     inside = audit(spark, place, other, end_ms=T0 + 400 * 60_000, rename={TOPIC: "copies"})
     assert inside.is_equal
     outside = audit(spark, place, other, start_ms=T0, rename={TOPIC: "copies"})
@@ -240,8 +242,8 @@ def test_a_group_and_a_range_of_time(spark: "SparkSession", tmp_path: Path) -> N
 
 def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     logs = updates(30, 150)
-    a = fill(tmp_path / "a", logs)
-    b = fill(tmp_path / "b", [logs[0][:-1], logs[1]])
+    a = make_filled(tmp_path / "a", logs)
+    b = make_filled(tmp_path / "b", [logs[0][:-1], logs[1]])
     page = tmp_path / "page.html"
     assert spark is not None  # the command runs in the session that is there
     equal = tidelog("audit", a, a, "--topic", "ord.*", "-o", "json")
@@ -271,8 +273,8 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
 def test_a_tier_and_a_store_are_places_too(spark: "SparkSession", tmp_path: Path) -> None:
     logs = updates(40, 400)
     cli = Cli(tmp_path / "a")
-    fill(tmp_path / "a", logs, local_retention_bytes="0")
-    b = fill(tmp_path / "b", [logs[0][1:], logs[1]])
+    make_filled(tmp_path / "a", logs, local_retention_bytes="0")
+    b = make_filled(tmp_path / "b", [logs[0][1:], logs[1]])
     cli.ok("tier", TOPIC, "--to", (tmp_path / "store").as_uri())
     (status, _) = cli.ok("tier", "--status", "-o", "json").objects
     assert int(str(status["local_start"])) > 0

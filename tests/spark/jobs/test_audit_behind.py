@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.jobs.test_audit import TOPIC, add, audit, fill, kinds, record
-from tests.worlds.spark.mirrors import T0
+from tests.spark.jobs.test_audit import TOPIC, add, audit, kinds, make_filled, record
+from tests.worlds.directories.topics import T0
 
 from tidelog import spark as tidelog_spark
 from tidelog.cluster.offset_map import (
@@ -44,11 +44,11 @@ def compact(place: str) -> None:
 
 def sides(tmp_path: Path) -> tuple[str, str]:
     """A log that is compacted beyond the cut, and a copy of it up to there without two keys."""
-    a = fill(tmp_path / "a", [BEFORE], cleanup_policy="compact")
+    a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     add(a, [BEHIND])
     compact(a)
     copied = [one for one in BEFORE if one.key not in (b"k5", b"k9")]
-    return a, fill(tmp_path / "b", [copied], cleanup_policy="compact")
+    return a, make_filled(tmp_path / "b", [copied], cleanup_policy="compact")
 
 
 def map_of(path: Path, copied: int, written: int) -> str:
@@ -92,10 +92,10 @@ def test_where_nothing_behind_the_cut_was_compacted_all_is_told(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     """Newer records alone take nothing away, and what lies before the cut is all there."""
-    a = fill(tmp_path / "a", [BEFORE], cleanup_policy="compact")
+    a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     compact(a)
     add(a, [BEHIND])
-    b = fill(tmp_path / "b", [BEFORE[3:]], cleanup_policy="compact")
+    b = make_filled(tmp_path / "b", [BEFORE[3:]], cleanup_policy="compact")
     found = audit(spark, a, b, offset_map=map_of(tmp_path / "map", KEYS, KEYS - 3))
     assert kinds(found) == {"k0": "missing", "k1": "missing", "k2": "missing"}
     assert found.topics[0].superseded == 0

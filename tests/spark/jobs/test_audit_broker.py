@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.peers.conftest import kafka_broker
-from tests.spark.jobs.test_audit import audit, fill, kinds, record, updates
+from tests.spark.jobs.test_audit import audit, kinds, make_filled, record, updates
+from tests.worlds.directories.topics import make
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
-from tests.worlds.spark.mirrors import make
 
 from tidelog.spark.jobs.mirror import mirror
 from tidelog.types import NewRecord
@@ -18,12 +16,10 @@ from tidelog.types import NewRecord
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
-
 pytestmark = pytest.mark.kafka
 
 
-def produce(broker: Broker, topic: str, logs: Sequence[Sequence[NewRecord]], **more: str) -> None:
+def send_logs(broker: Broker, topic: str, logs: Sequence[Sequence[NewRecord]], **more: str) -> None:
     producer = Producer(broker.client_config(linger_ms=5, **more))
     if more:
         producer.init_transactions(REQUEST_TIMEOUT_S)
@@ -50,12 +46,12 @@ def test_a_cluster_against_a_directory_and_a_group(
     logs = updates(40, 300)
     kafka_broker.create_topic(topic, 2)
     kafka_broker.create_topic(stamped, 2, **{"message.timestamp.type": "LogAppendTime"})
-    produce(kafka_broker, topic, logs)
-    produce(kafka_broker, topic, [[record("k0", "aborted", 999)]], transactional_id="audited")
-    produce(kafka_broker, stamped, logs)
+    send_logs(kafka_broker, topic, logs)
+    send_logs(kafka_broker, topic, [[record("k0", "aborted", 999)]], transactional_id="audited")
+    send_logs(kafka_broker, stamped, logs)
     place = f"kafka://{kafka_broker.bootstrap}"
     last = logs[1][-1].key or b""
-    b = fill(tmp_path / "b", [logs[0], logs[1][:-1]], topic)
+    b = make_filled(tmp_path / "b", [logs[0], logs[1][:-1]], topic)
     state = str(tmp_path / "state")
     kept = [0, 0]
     for number in range(2):
@@ -81,11 +77,11 @@ def test_a_mirror_at_work_is_audited_as_far_as_it_went(
     topic = "audited-mirrored"
     logs = updates(30, 200)
     kafka_broker.create_topic(topic, 2)
-    produce(kafka_broker, topic, logs)
+    send_logs(kafka_broker, topic, logs)
     place, target = f"kafka://{kafka_broker.bootstrap}", make(str(tmp_path / "b"), "copies", 2)
     work = str(tmp_path / "check")
     mirror(spark, place, {topic: "copies"}, target, checkpoint=work)
-    produce(kafka_broker, topic, [[record("k0", "newer", 900)], [record("k99", "new", 901)]])
+    send_logs(kafka_broker, topic, [[record("k0", "newer", 900)], [record("k99", "new", 901)]])
     options = {"topics": [topic], "offset_map": f"{work}/offsets.map"}
     found = audit(spark, place, target, **options)
     assert (found.is_equal, found.topics[0].records) == (True, (200, 200))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.worlds.directories.topics import held
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
@@ -44,11 +45,6 @@ def table(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "D
     return spark.read.parquet(path)
 
 
-def held(path: str, topic: str = "orders") -> list[list[Record]]:
-    with Directory.open(path) as directory:
-        return [list(directory.partition(topic, number).records()) for number in range(PARTITIONS)]
-
-
 def row_of(record: Record) -> dict[str, object]:
     found: dict[str, object] = json.loads(record.value or b"")
     return found
@@ -71,7 +67,7 @@ def test_three_days_back_by_create_time(
         config=SETTINGS,
         tasks=4,
     ).collect()
-    partitions = held(data)
+    partitions = held(data, "orders")
     check_every_row(partitions)
     assert [(row["first_offset"], row["end_offset"]) for row in told] == [
         (0, len(part)) for part in partitions
@@ -147,7 +143,7 @@ def test_a_job_loads_its_table_once(
     assert again.was_done
     assert again.partitions == first.partitions
     assert "has loaded its table already" in notes[-1]
-    partitions = held(data)
+    partitions = held(data, "orders")
     assert sum(map(len, partitions)) == first.records == ROWS
     for part in partitions:
         keys = [(record.key or b"", record.timestamp or 0) for record in part]

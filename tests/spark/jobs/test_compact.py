@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.unit.spark.jobs.test_compact import TOPIC, fill, fill_tier, last_of_each
+from tests.unit.spark.jobs.test_compact import TOPIC, fill_tier, last_of_each, make_keyed
+from tests.worlds.directories.topics import held
 from tests.worlds.kafka.groups import tidelog
-from tests.worlds.spark.mirrors import held
 
 from tidelog import spark as tidelog_spark
 from tidelog.types import TopicPartition
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_partitions_are_compacted_by_tasks(spark: "SparkSession", tmp_path: Path) -> None:
-    place = fill(tmp_path / "a", count=200)
+    place = make_keyed(tmp_path / "a", count=200)
     before = held(place, TOPIC)
     wanted = [TopicPartition(TOPIC, 0)]
     (row,) = tidelog_spark.compact(spark, place, wanted, part_bytes=4_000).partitions.collect()

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.peers.conftest import kafka_broker
 from tests.worlds.directories.random_logs import TOPIC, append_times_of, make_log_dir, records_of
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.groups import tidelog
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 
 from tidelog import scan
 from tidelog import spark as tidelog_spark
@@ -43,8 +41,6 @@ from tidelog.types import TopicPartition as Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
 DAY_MS = 24 * HOUR_MS
 FAR_MS = 2 * 10**12 * HOUR_MS
@@ -175,7 +171,7 @@ def test_intervals_and_hours() -> None:
     assert sum(unread_by_hour(counts, 0, 1).values()) == 2
 
 
-def produce(broker: Broker, topic: str, times: Sequence[int], codec: str = "none") -> None:
+def send_times(broker: Broker, topic: str, times: Sequence[int], codec: str = "none") -> None:
     producer = Producer(broker.client_config(linger_ms=20, compression_codec=codec))
     for number, ms in enumerate(times):
         key, value = str(number), str(ms)
@@ -222,8 +218,8 @@ def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     stamped = {"message.timestamp.type": "LogAppendTime", **small}
     kafka_broker.create_topic(STAMPED, partitions=2, **stamped)
     times = [START_MS + (n * 7_919_000) % DAY_MS for n in range(400)]
-    produce(kafka_broker, CREATED, times, codec="zstd")
-    produce(kafka_broker, STAMPED, times[:100])
+    send_times(kafka_broker, CREATED, times, codec="zstd")
+    send_times(kafka_broker, STAMPED, times[:100])
     commit(kafka_broker, "lag-slow", {(CREATED, 0): 5, (CREATED, 1): 150, (STAMPED, 0): 50})
     commit(kafka_broker, "lag-new", {(CREATED, 1): 190})
     place = Place.parse(f"kafka://{kafka_broker.bootstrap}")
@@ -236,7 +232,7 @@ def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     for own in (None, data):
         found = {one.group: one for one in measure(spark, place, groups, data=own)}
         slow, new = found["lag-slow"], found["lag-new"]
-        assert records(slow, CREATED, "record") == expected
+        assert counts_of(slow, CREATED, "record") == expected
         assert total(slow, STAMPED, "record") == total(slow, STAMPED, "append") == expected_stamped
         assert total(new, CREATED, "record") == 10 + 200
         assert all(lag.seen.left.is_exact for one in found.values() for lag in one.partitions)
@@ -250,12 +246,12 @@ def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     check_reindex(spark, kafka_broker.log_dir, tmp_path)
 
 
-def records(found: GroupLag, topic: str, clock: str) -> Counter[tuple[str, str, int | None]]:
+def counts_of(found: GroupLag, topic: str, clock: str) -> Counter[tuple[str, str, int | None]]:
     return Counter({key: n for key, n in found.hours.items() if key[:2] == (topic, clock)})
 
 
 def total(found: GroupLag, topic: str, clock: str) -> int:
-    return sum(records(found, topic, clock).values())
+    return sum(counts_of(found, topic, clock).values())
 
 
 def check_latency(spark: "SparkSession", data: str, place: Place) -> None:

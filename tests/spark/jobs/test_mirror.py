@@ -6,17 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.worlds.spark.mirrors import (
-    KEEP_ALL,
-    T0,
-    append,
-    append_times,
-    check_map,
-    held,
-    make,
-    map_of,
-    plain,
-)
+from tests.spark.maps import check_map, map_of
+from tests.worlds.directories.topics import KEEP_ALL, T0, append, append_times, held, make, plain
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from tests.peers.conftest import kafka_broker
 from tests.spark.jobs.test_mirror_kill import (
     PARTITIONS,
     enough,
@@ -18,11 +17,11 @@ from tests.spark.jobs.test_mirror_kill import (
     start_child,
     wait_for,
 )
+from tests.spark.maps import map_of
 from tests.spark.settled import await_markers
+from tests.worlds.directories.topics import append, make
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S
-from tests.worlds.kafka.either import AnyBroker, either_broker
-from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
-from tests.worlds.spark.mirrors import append, make, map_of
+from tests.worlds.kafka.either import AnyBroker
 
 from tidelog.cli.main import run as run_command
 from tidelog.cli.surroundings import Surroundings
@@ -33,8 +32,6 @@ from tidelog.types import TopicPartition as Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["either_broker", "kafka_broker", "kafka_jars", "kafka_oracle"]
 
 pytestmark = pytest.mark.kafka
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.spark.jobs.test_mirror import some
-from tests.worlds.spark.mirrors import append, check_map, held, make, map_of, plain
+from tests.spark.maps import check_map, map_of
+from tests.worlds.directories.topics import append, grow, held, make, plain
 
 from tidelog.cli.main import run
 from tidelog.cli.surroundings import Surroundings
@@ -15,17 +16,11 @@ from tidelog.directory import Directory
 from tidelog.spark.jobs.mirror import mirror
 from tidelog.spark.jobs.mirror_plan import MirrorSource
 from tidelog.spark.places import Place
-from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.spark.jobs.mirror_plan import BatchDone
-
-
-def add_partitions(path: str, topic: str, count: int) -> None:
-    with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
-        log_dir.add_partitions(topic, count)
 
 
 @dataclass(slots=True)
@@ -42,7 +37,7 @@ class Story:
             make(self.source, "shop.bills", 1)
             append(self.source, "shop.bills", 0, some(0, 0, 20))
         elif len(self.done) == 2:
-            add_partitions(self.source, "shop.orders", 3)
+            grow(self.source, "shop.orders", 3)
             append(self.source, "shop.orders", 2, some(2, 0, 30))
         else:
             self.stopped.set()

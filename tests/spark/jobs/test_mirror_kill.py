@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.jobs import mirror_child
-from tests.worlds.spark.mirrors import append, append_times, check_map, held, make, map_of, plain
+from tests.spark.maps import check_map, map_of
+from tests.worlds.directories.topics import append, append_times, held, make, plain
 
 from tidelog.spark.jobs.mirror import mirror
 from tidelog.types import Header, NewRecord

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.worlds.directories.topics import held
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
@@ -30,7 +31,7 @@ COUNT = 600
 KEEP_ALL = {"retention.ms": "-1"}
 
 
-def records() -> list[NewRecord]:
+def late_records() -> list[NewRecord]:
     """Made every 10 s; each seventh is up to an hour late, so create times are out of order."""
     dice = Random(5)
     return [
@@ -54,7 +55,7 @@ def source(tmp_path: Path) -> str:
     with Directory.open(path, writable=True, env=Env(clock=clock)) as directory:
         config = KEEP_ALL | {"internal.segment.bytes": "4000", "index.interval.bytes": "100"}
         directory.create_topic("flights", partitions=PARTITIONS, config=config)
-        made = records()
+        made = late_records()
         for start in range(0, COUNT, 50):
             clock.set(T0 + (start + 50) * 10_000)
             for number in range(PARTITIONS):
@@ -69,18 +70,16 @@ def make(path: Path, topic: str = "flights", **config: str) -> str:
     return str(path)
 
 
-def held(path: str, topic: str = "flights") -> list[list[Record]]:
-    with Directory.open(path) as directory:
-        return [list(directory.partition(topic, number).records()) for number in range(PARTITIONS)]
-
-
 def plain(found: list[list[Record]]) -> list[list[tuple[object, ...]]]:
     """What a replay keeps of records: all but their offsets."""
     return [[(r.timestamp, r.key, r.value, r.headers) for r in part] for part in found]
 
 
 def in_range(path: str, start_ms: int, end_ms: int) -> list[list[tuple[object, ...]]]:
-    kept = [[r for r in part if start_ms <= (r.timestamp or 0) < end_ms] for part in held(path)]
+    kept = [
+        [r for r in part if start_ms <= (r.timestamp or 0) < end_ms]
+        for part in held(path, "flights")
+    ]
     return plain(kept)
 
 
@@ -95,7 +94,7 @@ def test_a_range_on_the_record_clock_into_a_directory(
     start, end = T0 + 20 * MINUTE, T0 + 50 * MINUTE
     (told,) = replay(spark, source, "flights", to=target, start=start, end=end).collect()
     expected = in_range(source, start, end)
-    assert plain(held(target)) == expected
+    assert plain(held(target, "flights")) == expected
     assert told["records"] == sum(map(len, expected)) > 100
     assert told["chunks"] == 1
     assert not told["was_resumed"]
@@ -127,7 +126,7 @@ def test_the_append_clock_and_a_transform(
         transform=shout,
     )
     # The append at `start` itself is in the range: records from 350 on.
-    made = [r for r in records()[350:] if r.value is not None]
+    made = [r for r in late_records()[350:] if r.value is not None]
     expected = sorted((r.timestamp, r.value + b"!") for r in made if r.value and r.timestamp)
     found = [(r.timestamp, r.value) for part in held(target, "copy") for r in part]
     assert sorted(found, key=str) == sorted(expected, key=str)
@@ -180,13 +179,13 @@ def test_a_run_goes_on_exactly_where_it_stopped(
             run.run()
     outcome = Replay(spark, options, env=env, wait=waits.append).run()
     expected = in_range(source, T0 + 10 * MINUTE, T0 + 90 * MINUTE)
-    assert plain(held(target)) == expected
+    assert plain(held(target, "flights")) == expected
     assert outcome.was_resumed
     assert outcome.records == sum(map(len, expected))
     assert outcome.chunks == 6
     again = Replay(spark, options, env=env).run()
     assert again.records == outcome.records
-    assert plain(held(target)) == expected
+    assert plain(held(target, "flights")) == expected
 
 
 def test_a_rate_is_kept_without_sleeping(
@@ -231,10 +230,10 @@ def test_what_the_target_would_lose_is_said_before_anything_is_written(
     spark: "SparkSession", source: str, tmp_path: Path
 ) -> None:
     target = make(tmp_path / "target", retention_ms="86400000")
-    expected = sum(map(len, held(source)))
+    expected = sum(map(len, held(source, "flights")))
     with pytest.raises(TargetLoses, match=f"{expected} records created before .* would be deleted"):
         replay(spark, source, "flights", to=target)
-    assert held(target) == [[]] * PARTITIONS
+    assert held(target, "flights") == [[]] * PARTITIONS
     stamped = make(tmp_path / "stamped", message_timestamp_type="LogAppendTime")
     with pytest.raises(TargetLoses, match="would be overwritten"):
         replay(spark, source, "flights", to=stamped)
@@ -246,7 +245,7 @@ def test_what_the_target_would_lose_is_said_before_anything_is_written(
 @pytest.fixture
 def nothing(source: str) -> Iterator[str]:
     yield source
-    assert sum(map(len, held(source))) == COUNT
+    assert sum(map(len, held(source, "flights"))) == COUNT
 
 
 def test_what_can_not_be(spark: "SparkSession", nothing: str, tmp_path: Path) -> None:

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.peers.conftest import kafka_broker
 from tests.spark.settled import await_markers
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.clients import Seen, consume
-from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, SystemClock
@@ -23,8 +22,6 @@ from tidelog.types import Header, IsolationLevel, NewRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
 pytestmark = pytest.mark.kafka
 

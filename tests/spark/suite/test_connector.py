@@ -10,15 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.peers.conftest import kafka_broker
 from tests.spark.cluster import Processes
-from tests.spark.suite.cases import GAPS, PREFIX, SPAN_MS, fill_broker
+from tests.spark.suite.cases import GAPS, PREFIX, SPAN_MS
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.home import ROOT, required_connector
-from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
 from tests.worlds.records.samples import T0
-
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1500)]
 
@@ -113,15 +109,14 @@ EMPTY = {"a start that nothing reaches, from the end"}
 
 @pytest.fixture(scope="module")
 def answers(
-    kafka_broker: Broker, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+    filled_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, dict[str, object]]]:
     """By question, what the connector and what our source answers."""
     jars = required_connector()
-    fill_broker(kafka_oracle, kafka_broker)
     folder = tmp_path_factory.mktemp("connector")
     variables = Processes(folder).environment()
     variables["PYTHONPATH"] += f":{ROOT}"
-    where = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
+    where = {"kafka.bootstrap.servers": filled_broker.bootstrap}
     asks = {name: {**where, **options} for name, options in ASKS.items()}
     asked = {"jars": str(jars), "folder": str(folder), "asks": asks}
     done = subprocess.run(

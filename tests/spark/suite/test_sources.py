@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.peers.conftest import kafka_broker
 from tests.spark.suite.cases import (
     APPEND_MS,
     GAPS,
@@ -17,12 +16,11 @@ from tests.spark.suite.cases import (
     SPAN_MS,
     TOPICS,
     Row,
-    fill_broker,
     fill_directory,
     gap_rows,
 )
 from tests.worlds.kafka.broker import Broker
-from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.samples import T0
 
 from tidelog.env import SystemClock
@@ -30,8 +28,6 @@ from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["kafka_broker", "kafka_jars", "kafka_oracle"]
 
 pytestmark = pytest.mark.kafka
 
@@ -43,17 +39,14 @@ Places = Mapping[str, dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def places(
-    kafka_broker: Broker, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
-) -> Places:
+def places(filled_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Places:
     """The options that name each source."""
-    fill_broker(kafka_oracle, kafka_broker)
     ours = str(tmp_path_factory.mktemp("suite") / "data")
-    fill_directory(ours, kafka_broker.partition_dir(GAPS))
-    broker = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
+    fill_directory(ours, filled_broker.partition_dir(GAPS))
+    broker = {"kafka.bootstrap.servers": filled_broker.bootstrap}
     return {
         "our directory": {"path": ours},
-        "Kafka's directory": {"path": str(kafka_broker.log_dir)},
+        "Kafka's directory": {"path": str(filled_broker.log_dir)},
         "broker": broker,
         "broker by librdkafka": {**broker, "kafka.socket.keepalive.enable": "true"},
     }
@@ -112,9 +105,8 @@ def documented(isolation: IsolationLevel, gaps: list[Row]) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def gaps(places: Places, kafka_broker: Broker, kafka_oracle: Oracle) -> list[Row]:
-    assert places
-    return gap_rows(kafka_oracle, kafka_broker)
+def gaps(filled_broker: Broker, kafka_oracle: Oracle) -> list[Row]:
+    return gap_rows(kafka_oracle, filled_broker)
 
 
 @pytest.mark.parametrize("isolation", list(IsolationLevel))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.worlds.clusters.fakes import FLIGHTS_0, FakeCluster
+from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tests.worlds.command_line import NOW, Terminal
 
 from tidelog.cli import brokers, lag, rewind

@@ -9,7 +9,7 @@ from tidelog.cli.problems import ExitCode
 COMPACT = ("--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=0.9")
 
 
-def filled(tmp_path: Path) -> Cli:
+def compactable(tmp_path: Path) -> Cli:
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights", "--partitions", "2", *COMPACT)
     cli.ok("create", "plain")
@@ -19,7 +19,7 @@ def filled(tmp_path: Path) -> Cli:
 
 
 def test_each_key_is_left_once(tmp_path: Path) -> None:
-    cli = filled(tmp_path)
+    cli = compactable(tmp_path)
     first, second = cli.ok("compact", "flights", "--roll", "-o", "json").objects
     assert first["partition"] == "flights-0"
     assert (first["records_before"], first["records_after"]) == (6, 2)
@@ -31,7 +31,7 @@ def test_each_key_is_left_once(tmp_path: Path) -> None:
 
 
 def test_without_a_topic_all_compacted_ones_are_looked_at(tmp_path: Path) -> None:
-    cli = filled(tmp_path)
+    cli = compactable(tmp_path)
     found = cli.ok("compact", "--if-due", "-o", "json").objects
     assert [one["partition"] for one in found] == ["flights-0", "flights-1"]
     assert {one["records_before"] for one in found} == {0}
@@ -39,13 +39,13 @@ def test_without_a_topic_all_compacted_ones_are_looked_at(tmp_path: Path) -> Non
 
 
 def test_the_active_segment_is_left_alone(tmp_path: Path) -> None:
-    cli = filled(tmp_path)
+    cli = compactable(tmp_path)
     cli.ok("compact", "flights")
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 6
 
 
 def test_a_topic_that_is_not_compacted_says_how(tmp_path: Path) -> None:
-    cli = filled(tmp_path)
+    cli = compactable(tmp_path)
     found = cli.run("compact", "plain")
     assert found.code == ExitCode.USAGE
     assert "--set cleanup.policy=compact" in found.err

@@ -11,7 +11,7 @@ from tests.worlds.command_line import NOW, Cli
 CSV = b'tail,due,extra\nN1,2013-02-08 12:00,"{""a"": ""b""}"\n,2013-02-08 13:00,\n'
 
 
-def produce(cli: Cli, data: bytes, *arguments: str, name: str = "-") -> None:
+def run_produce(cli: Cli, data: bytes, *arguments: str, name: str = "-") -> None:
     cli.ok("produce", "flights", "--from", name, *arguments, stdin=data)
 
 
@@ -20,7 +20,7 @@ def read(cli: Cli) -> list[dict[str, object]]:
 
 
 def test_lines_are_values_without_their_line_ends(flights: Cli) -> None:
-    produce(flights, b"one\r\ntwo\n\nthree")
+    run_produce(flights, b"one\r\ntwo\n\nthree")
     assert [row["value"] for row in read(flights)] == ["one", "two", "", "three"]
     assert {row["timestamp_ms"] for row in read(flights)} == {NOW}
     assert {row["key"] for row in read(flights)} == {None}
@@ -28,7 +28,7 @@ def test_lines_are_values_without_their_line_ends(flights: Cli) -> None:
 
 def test_csv_rows_become_json_with_key_time_and_headers(flights: Cli) -> None:
     options = ("--format", "csv", "--key", "tail", "--time", "due", "--headers", "extra")
-    produce(flights, CSV, *options, "--zone", "America/New_York")
+    run_produce(flights, CSV, *options, "--zone", "America/New_York")
     first, second = read(flights)
     assert (first["key"], first["timestamp"]) == ("N1", "2013-02-08T17:00:00.000Z")
     assert first["headers"] == [["a", "b"]]
@@ -38,7 +38,7 @@ def test_csv_rows_become_json_with_key_time_and_headers(flights: Cli) -> None:
 
 def test_json_lines_are_kept_byte_for_byte(flights: Cli) -> None:
     line = b'{"n": 1.50, "t": 1360342800000, "k": {"deep": 1}}'
-    produce(flights, line + b"\n\n", "-f", "json", "--key", "k", "--time", "t")
+    run_produce(flights, line + b"\n\n", "-f", "json", "--key", "k", "--time", "t")
     (row,) = read(flights)
     assert row["value"] == line.decode()
     assert row["key"] == '{"deep":1}'
@@ -46,12 +46,14 @@ def test_json_lines_are_kept_byte_for_byte(flights: Cli) -> None:
 
 
 def test_one_column_can_be_the_value_and_null_is_null(flights: Cli) -> None:
-    produce(flights, b'{"v":"text"}\n{"v":null}\n{"v":""}\n{"v":7}', "-f", "json", "--value", "v")
+    run_produce(
+        flights, b'{"v":"text"}\n{"v":null}\n{"v":""}\n{"v":7}', "-f", "json", "--value", "v"
+    )
     assert [row["value"] for row in read(flights)] == ["text", None, "", "7"]
 
 
 def test_a_row_without_a_time_gets_the_clock(flights: Cli) -> None:
-    produce(flights, b'{"t":null}\n{"t":""}\n{"t":0}', "-f", "json", "--time", "t")
+    run_produce(flights, b'{"t":null}\n{"t":""}\n{"t":0}', "-f", "json", "--time", "t")
     assert [row["timestamp_ms"] for row in read(flights)] == [NOW, NOW, 0]
 
 
@@ -64,7 +66,7 @@ def test_parquet_keeps_types(flights: Cli, tmp_path: Path) -> None:
     rows = pa.table({"key": [b"\xff", b"k"], "due": due, "n": [1, 2], "h": headers})
     parquet.write_table(rows, tmp_path / "rows.parquet")
     name = str(tmp_path / "rows.parquet")
-    produce(flights, b"", "--key", "key", "--time", "due", "--headers", "h", name=name)
+    run_produce(flights, b"", "--key", "key", "--time", "due", "--headers", "h", name=name)
     first, second = flights.ok("read", "flights", "-o", "json", "--key-as", "bytes").objects
     assert first["key"] == {"base64": "/w=="}
     assert (first["timestamp_ms"], second["timestamp_ms"]) == (1_360_342_800_000, NOW)
@@ -122,7 +124,7 @@ def test_times_in_nanoseconds_need_no_pandas(
 def test_the_format_follows_the_files_name(flights: Cli, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"a,b\n1,2\n")
-    produce(flights, b"", name=str(path))
+    run_produce(flights, b"", name=str(path))
     assert [row["value"] for row in read(flights)] == ['{"a":"1","b":"2"}']
 
 
@@ -138,7 +140,7 @@ def test_the_answer_says_where_records_went(cli: Cli) -> None:
 
 
 def test_a_codec_compresses_batches(flights: Cli) -> None:
-    produce(flights, b"a\n" * 1_000, "--codec", "zstd")
+    run_produce(flights, b"a\n" * 1_000, "--codec", "zstd")
     log = next(flights.data.glob("flights-0/*.log"))
     (batch,) = flights.ok("dump", str(log), "-o", "json").objects
     assert (batch["codec"], batch["records"]) == ("zstd", 1_000)
@@ -191,12 +193,12 @@ def test_an_unknown_topic_is_told_before_the_file_is_read(flights: Cli) -> None:
 
 def test_a_clock_that_ran_ahead_needs_accept_clock(flights: Cli) -> None:
     flights.clock.advance(7_200_000)
-    produce(flights, b"one")
+    run_produce(flights, b"one")
     flights.clock.jump(NOW)
     refused = flights.run("produce", "flights", "--from", "-", stdin=b"two")
     assert refused.code == 1
     assert "--accept-clock" in refused.err
-    produce(flights, b"three", "--accept-clock")
+    run_produce(flights, b"three", "--accept-clock")
     assert [row["value"] for row in read(flights)] == ["one", "three"]
     assert {row["append_time_ms"] for row in read(flights)} == {NOW + 7_200_000}
 
@@ -211,6 +213,8 @@ def test_rows_that_are_more_than_a_segment_are_appended_in_pieces(flights: Cli) 
 
 
 def test_a_csv_cell_may_be_long(flights: Cli) -> None:
-    produce(flights, b"k,v\n%s,1\n" % (b"k" * 200_000), "-f", "csv", "--key", "k", "--value", "v")
+    run_produce(
+        flights, b"k,v\n%s,1\n" % (b"k" * 200_000), "-f", "csv", "--key", "k", "--value", "v"
+    )
     (row,) = read(flights)
     assert len(str(row["key"])) == 200_000

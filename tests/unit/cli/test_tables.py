@@ -11,7 +11,7 @@ from tidelog.storage import files, text_files
 from tidelog.types import TopicPartition
 
 
-def fill(cli: Cli) -> None:
+def append_two_keys(cli: Cli) -> None:
     """Two keys, one of them overwritten and one deleted, a ms apart from 100 before now on."""
     for number, (key, value) in enumerate(
         [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (None, b"4")]
@@ -21,13 +21,13 @@ def fill(cli: Cli) -> None:
 
 
 def test_a_table_shows_the_record_of_each_key(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     rows = flights.ok("read", "flights", "--table", "-o", "json").objects
     assert [(row["key"], row["value"], row["offset"]) for row in rows] == [("a", "3", 2)]
 
 
 def test_a_table_as_of_a_time_holds_records_of_that_time(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     result = flights.ok("read", "flights", "--table", "--at", str(NOW - 99), "-o", "json")
     assert [(row["key"], row["value"]) for row in result.objects] == [("a", "1"), ("b", "2")]
     by_append = ("--clock", "append", "--at", str(NOW + 20))
@@ -36,24 +36,24 @@ def test_a_table_as_of_a_time_holds_records_of_that_time(flights: Cli) -> None:
 
 
 def test_what_is_in_no_table_is_said(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     assert "1 records have no key: left out" in flights.ok("read", "flights", "--table").err
 
 
 def test_a_limit_ends_the_table(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     options = ("--table", "--at", str(NOW - 99), "--limit", "1")
     assert len(flights.ok("read", "flights", *options, "-o", "json").objects) == 1
 
 
 def test_a_table_as_arrow(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     raw = flights.ok("read", "flights", "--table", "-o", "arrow").raw
     assert pa.ipc.open_stream(raw).read_all()["offset"].to_pylist() == [2]
 
 
 def test_a_diff_names_what_was_added_changed_and_deleted(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     result = flights.ok("diff", "flights", "--from", str(NOW - 99), "-o", "json")
     found = {row["key"]: (row["change"], row["before"], row["after"]) for row in result.objects}
     assert found == {"a": ("changed", "1", "3"), "b": ("deleted", "2", None)}
@@ -63,7 +63,7 @@ def test_a_diff_names_what_was_added_changed_and_deleted(flights: Cli) -> None:
 
 
 def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     span = ("--from", str(NOW), "--to", str(NOW - 99))
     result = flights.run("diff", "flights", *span)
     assert result.code == ExitCode.USAGE
@@ -71,7 +71,7 @@ def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
 
 
 def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
-    fill(flights)
+    append_two_keys(flights)
     with_start = text_files.encode_offset_checkpoint({TopicPartition("flights", 0): 1})
     (flights.data / files.LOG_START_CHECKPOINT_FILE).write_bytes(with_start)
     past = ("read", "flights", "--table", "--at", str(NOW - 99))

@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.worlds.spark.mirrors import T0, append, make
+from tests.worlds.directories.topics import T0, append, make
 
 from tidelog.cluster.directory_groups import DirectoryGroups, observe, read_groups
 from tidelog.cluster.lag import AgeClock, State, lag_of

@@ -22,7 +22,9 @@ A0, A1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 B0 = TopicPartition("copy", 0)
 
 
-def filled(partitions: int = 1, count: int = 100, topic: str = "orders") -> MemoryCluster:
+def cluster_with_records(
+    partitions: int = 1, count: int = 100, topic: str = "orders"
+) -> MemoryCluster:
     a = MemoryCluster("a:1").create(topic, partitions)
     for number in range(count):
         at = TopicPartition(topic, number % partitions)
@@ -56,7 +58,7 @@ def only(plan: Plan) -> Start:
 
 class TestTighter:
     def test_the_very_record_whatever_the_latency(self) -> None:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 42)
         plan = planned(mirror)
@@ -67,7 +69,7 @@ class TestTighter:
         assert plan.is_by_map
 
     def test_by_time_it_would_be_earlier(self) -> None:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 42)
         mirror.b.create("orders")
@@ -80,13 +82,13 @@ class TestTighter:
         assert "not by the map: the map is of another topic copy on B" in by_time.reason
 
     def test_nothing_is_measured_where_the_map_tells_all(self) -> None:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror, latency_ms=None)).offset == 47
 
     def test_what_is_not_copied_yet_comes_behind_the_end(self) -> None:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.run(5_000, records_max=30)
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror)).offset == 35
@@ -95,7 +97,7 @@ class TestTighter:
         )
 
     def test_re_partitioned_the_earliest_of_all_partitions(self) -> None:
-        mirror = mirrored(filled(2), partitions=3, partitioning=Partitioning.KEY)
+        mirror = mirrored(cluster_with_records(2), partitions=3, partitioning=Partitioning.KEY)
         mirror.run(5_000, rows=1)
         mirror.a.commit_at(GROUP, A0, 20)
         mirror.a.commit_at(GROUP, A1, 30)
@@ -113,7 +115,7 @@ class TestTighter:
         assert plan.position_of(B0) is None
 
     def test_several_topics_in_one(self) -> None:
-        a = filled()
+        a = cluster_with_records()
         a.create("bills")
         for number in range(10):
             a.append(TopicPartition("bills", 0), 1_000 + number, value=b"b%d" % number)
@@ -125,14 +127,14 @@ class TestTighter:
         assert mirror.b.logs[B0][start.offset].value == b"b4"
 
     def test_what_the_source_has_deleted_unread_is_still_at_the_target(self) -> None:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.delete_before(A0, 60)
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror)).offset == 47
 
     def test_b_has_deleted_what_was_needed(self) -> None:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.b.delete_before(B0, 60)
         mirror.a.commit_at(GROUP, A0, 42)
@@ -142,7 +144,7 @@ class TestTighter:
 
 class TestByTime:
     def test_without_a_the_arrival_counts_and_no_latency(self) -> None:
-        mirror = mirrored(filled(), topics=("orders",))
+        mirror = mirrored(cluster_with_records(), topics=("orders",))
         for turn in range(10):
             mirror.run(5_000 + 100 * turn, records_max=10)
         plan = planned(mirror, at_ms=5_250, topics=("orders",))
@@ -161,13 +163,13 @@ class TestRefusals:
         return why
 
     def ready(self, position: int = 42) -> MemoryMirror:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.run(5_000)
         mirror.a.commit_at(GROUP, A0, position)
         return mirror
 
     def test_the_mirror_began_behind_the_group(self) -> None:
-        a = filled()
+        a = cluster_with_records()
         a.log_starts[A0] = 50
         mirror = mirrored(a)
         a.log_starts[A0] = 0
@@ -196,7 +198,7 @@ class TestRefusals:
         assert "another topic orders: id gone, not id-of-orders" in self.refused(mirror, other)
 
     def test_only_the_partitions_that_it_can_not_tell_go_by_time(self) -> None:
-        a = filled(2)
+        a = cluster_with_records(2)
         mirror = mirrored(a, partitions=2)
         mirror.run(5_000)
         a.commit_at(GROUP, A0, 10)
@@ -223,7 +225,7 @@ class TestVerified:
         assert verdict.missed == 9
 
     def run_mirror(self, kind: TimestampType) -> MemoryMirror:
-        mirror = mirrored(filled())
+        mirror = mirrored(cluster_with_records())
         mirror.b.settings["copy"] = {"message.timestamp.type": kind.config_name}
         for turn in range(4):
             mirror.run(5_000 + turn, records_max=25)

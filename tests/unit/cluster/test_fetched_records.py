@@ -60,9 +60,7 @@ def told(leader: FakeLeader, *runs: int) -> None:
     leader.mangle = mangle
 
 
-@pytest.fixture
-def leader() -> FakeLeader:
-    return leader_of_twelve()
+leader = pytest.fixture(leader_of_twelve)
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (1, 11), (4, 5), (11, 12), (7, 7)])

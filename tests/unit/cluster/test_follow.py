@@ -31,7 +31,7 @@ def copy_all(leader: FakeLeader, env: SeededEnv) -> None:
         assert follower.problems == {}
 
 
-def opened(env: SeededEnv) -> LogDir:
+def standby_dir(env: SeededEnv) -> LogDir:
     return LogDir.open(STANDBY, env=env, options=LogDirOptions(writable=True))
 
 
@@ -52,18 +52,6 @@ def aborted(log: Log) -> list[object]:
     return [entry for segment in log.segments for entry in segment.txn_index.entries]
 
 
-@pytest.fixture
-def leader() -> FakeLeader:
-    found = FakeLeader()
-    found.create()
-    return found
-
-
-@pytest.fixture
-def env() -> SeededEnv:
-    return seeded_env(3)
-
-
 class TestCopy:
     def test_bytes_epochs_ids_and_settings_are_the_leaders(
         self, leader: FakeLeader, env: SeededEnv
@@ -77,7 +65,7 @@ class TestCopy:
             if number == 2:
                 leader.restart()
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             mine, theirs = directory.log("t", 0), leader.log()
             assert log_bytes(mine) == log_bytes(theirs)
             assert mine.leader_epochs.entries[:2] == theirs.leader_epochs.entries[:2]
@@ -105,7 +93,7 @@ class TestCopy:
         leader.put(b"b")
         env = seeded_env(3, files=killed)
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             assert values(directory.log("t", 0)) == [b"a", b"b"]
 
     def test_many_small_rounds(self, leader: FakeLeader, env: SeededEnv) -> None:
@@ -121,7 +109,7 @@ class TestCopy:
     ) -> None:
         leader.put(b"a")
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             log = directory.log("t", 0)
             assert log.append_time_of(0) is None
             assert log.offset_for_time(0, clock=ClockName.APPEND) is None
@@ -141,7 +129,7 @@ class TestCopy:
             log.append_batches(batch)
         log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=False)
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             mine = directory.log("t", 0)
             assert mine.producer_states().encode_snapshot() == (
                 log.producer_states().encode_snapshot()
@@ -220,7 +208,7 @@ class TestTopics:
         leader.create("t")
         with pytest.raises(InconsistentTopicId, match="created anew"):
             follow(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             assert values(directory.log("t", 0)) == [b"a"]
 
     def test_a_topic_that_has_gone_stays_here(self, leader: FakeLeader, env: SeededEnv) -> None:
@@ -272,7 +260,7 @@ class TestDivergence:
         """A promoted standby and its old leader both went on, under one epoch by chance."""
         leader.put(b"a", b"b")
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             directory.log("t", 0).append([NewRecord(key=b"k", value=b"ours", timestamp=1)])
         leader.restart()
         leader.put(b"c")
@@ -295,7 +283,7 @@ class TestDivergence:
         leader.restart()
         leader.put(b"c")
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             assert values(directory.log("t", 0)) == [b"a", b"c"]
 
     def test_while_it_runs_the_fetch_itself_tells(self, leader: FakeLeader, env: SeededEnv) -> None:
@@ -352,7 +340,7 @@ class TestDivergence:
         leader.put(b"d")
         leader.log().advance_start(1)
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             log = directory.log("t", 0)
             assert (log.log_start_offset, log.log_end_offset) == (1, 4)
             assert values(log) == [b"b", b"c", b"d"]
@@ -363,6 +351,6 @@ class TestDivergence:
         copy_all(leader, env)
         leader.put(b"c")
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             log = directory.log("t", 0)
             assert (log.log_start_offset, values(log)) == (2, [b"c"])

@@ -65,7 +65,7 @@ def test_parting(
     assert parting_offset(own, leader, start) == parts_at
 
 
-def batch(value: bytes = b"v", base: int = 5, count: int = 2) -> RecordBatch:
+def read_batch(value: bytes = b"v", base: int = 5, count: int = 2) -> RecordBatch:
     records = [NewRecord(value=value, timestamp=1)] * count
     return RecordBatch(build_batch(records, base_offset=base, leader_epoch=1), 0)
 
@@ -73,15 +73,15 @@ def batch(value: bytes = b"v", base: int = 5, count: int = 2) -> RecordBatch:
 @pytest.mark.parametrize(
     ("theirs", "is_other"),
     [
-        (batch(), False),
-        (batch(b"w"), True),
-        (batch(base=6, count=1), True),
-        (batch(base=4, count=4), True),
-        (batch(base=7), False),  # ours was compacted away
+        (read_batch(), False),
+        (read_batch(b"w"), True),
+        (read_batch(base=6, count=1), True),
+        (read_batch(base=4, count=4), True),
+        (read_batch(base=7), False),  # ours was compacted away
     ],
 )
 def test_batches_at_one_place(theirs: RecordBatch, *, is_other: bool) -> None:
-    assert is_other_batch(batch(), theirs) is is_other
+    assert is_other_batch(read_batch(), theirs) is is_other
 
 
 def test_a_batch_that_compaction_made_smaller_is_no_other() -> None:
@@ -89,4 +89,4 @@ def test_a_batch_that_compaction_made_smaller_is_no_other() -> None:
     fewer = build_batch(
         records, base_offset=5, leader_epoch=1, offset_deltas=[1], last_offset_delta=1
     )
-    assert not is_other_batch(batch(), RecordBatch(fewer, 0))
+    assert not is_other_batch(read_batch(), RecordBatch(fewer, 0))

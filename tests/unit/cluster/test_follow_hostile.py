@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.faults import SeededEnv, seeded_env
-from tests.unit.cluster.test_follow import STANDBY, follow, opened, values
+from tests.faults import SeededEnv
+from tests.unit.cluster.test_follow import STANDBY, follow, standby_dir, values
 from tests.worlds.clusters.fake_leader import FakeLeader
 
 from tidelog.errors import (
@@ -38,11 +38,6 @@ def one(offset: int, epoch: int = 0) -> bytes:
 
 def flipped(data: bytes) -> bytes:
     return data[:-1] + bytes((data[-1] ^ 1,))
-
-
-@pytest.fixture
-def env() -> SeededEnv:
-    return seeded_env(3)
 
 
 @pytest.fixture
@@ -236,7 +231,7 @@ class TestTopics:
         leader.mangle = mangle
         with pytest.raises(kind):
             follow(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             assert list(directory.topics()) == []
 
     def test_settings_that_we_do_not_know_are_named(

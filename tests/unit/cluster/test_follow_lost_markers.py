@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
-from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, opened
+from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, standby_dir
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.cluster.follow import Follower, FollowOptions
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 COMMITTED = IsolationLevel.READ_COMMITTED
-
-
-@pytest.fixture
-def leader() -> FakeLeader:
-    found = FakeLeader()
-    found.create()
-    return found
-
-
-@pytest.fixture
-def env() -> SeededEnv:
-    return seeded_env(3)
 
 
 def write(
@@ -60,7 +48,7 @@ def begun(leader: FakeLeader, env: SeededEnv) -> Log:
     return log
 
 
-def committed(log: Log) -> list[bytes | None]:
+def committed_values(log: Log) -> list[bytes | None]:
     return [record.value for record in log.records(isolation=COMMITTED)]
 
 
@@ -79,12 +67,12 @@ def test_a_marker_that_was_deleted_ends_it(leader: FakeLeader, env: SeededEnv) -
 
     copy_all(leader, env)
 
-    with opened(env) as directory:
+    with standby_dir(env) as directory:
         mine = directory.log("t", 0)
         assert mine.last_stable_offset == mine.log_end_offset == log.log_end_offset
-        assert committed(mine) == [b"begun", b"behind"]
+        assert committed_values(mine) == [b"begun", b"behind"]
         mine.append([NewRecord(value=b"own")])
-    assert committed(reopened_after_a_kill(env)) == [b"begun", b"behind", b"own"]
+    assert committed_values(reopened_after_a_kill(env)) == [b"begun", b"behind", b"own"]
 
 
 def test_nothing_is_wrong_with_such_a_log(leader: FakeLeader, env: SeededEnv) -> None:
@@ -108,17 +96,17 @@ def test_one_that_reaches_over_the_gap_stays_open_until_its_marker(
     log.advance_start(log.log_end_offset)
     leader.put(b"behind")
     copy_all(leader, env)
-    with opened(env) as directory:
+    with standby_dir(env) as directory:
         assert directory.log("t", 0).last_stable_offset == 0
     end(log, commit=commit)
     leader.put(b"last")
 
     copy_all(leader, env)
 
-    with opened(env) as directory:
+    with standby_dir(env) as directory:
         mine = directory.log("t", 0)
         assert mine.last_stable_offset == mine.log_end_offset
-        assert committed(mine) == [*([b"begun"] if commit else []), b"behind", b"last"]
+        assert committed_values(mine) == [*([b"begun"] if commit else []), b"behind", b"last"]
 
 
 def test_its_producers_next_transaction_is_not_ended_with_it(
@@ -130,17 +118,17 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
     leader.put(b"behind")
     write(log, b"next", sequence=1)
     copy_all(leader, env)
-    with opened(env) as directory:
-        assert committed(directory.log("t", 0)) == []
+    with standby_dir(env) as directory:
+        assert committed_values(directory.log("t", 0)) == []
     end(log, commit=False)
 
     copy_all(leader, env)
 
-    with opened(env) as directory:
+    with standby_dir(env) as directory:
         mine = directory.log("t", 0)
         assert mine.last_stable_offset == mine.log_end_offset
-        assert committed(mine) == [b"begun", b"behind"]
-    assert committed(reopened_after_a_kill(env)) == [b"begun", b"behind"]
+        assert committed_values(mine) == [b"begun", b"behind"]
+    assert committed_values(reopened_after_a_kill(env)) == [b"begun", b"behind"]
     check = DirectoryCheck(env.files, STANDBY)
     assert [*check.load(), *check.findings()] == []
 
@@ -160,7 +148,7 @@ def test_one_that_is_found_late_is_ended_though_the_standby_is_killed(
         state = env.files.crash(Keep.EVERYTHING)
     again = seeded_env(4, files=reopen(state))
     mine = LogDir.open(STANDBY, env=again, options=LogDirOptions(writable=True)).log("t", 0)
-    assert committed(mine) == [b"begun"]
+    assert committed_values(mine) == [b"begun"]
     assert mine.last_stable_offset == mine.log_end_offset
 
 
@@ -177,7 +165,7 @@ def test_it_waits_until_all_is_here_that_may_hold_the_marker(
     with Follower.open(STANDBY, HOST, PORT, options, seams=leader.seams(env)) as follower:
         mine = follower.copies[P0].log
         assert [mine.last_stable_offset for _ in follower.rounds_to_catch_up()] == [0, 0, 0, 5, 6]
-        assert committed(mine) == [*[b"between"] * 3, b"last"]
+        assert committed_values(mine) == [*[b"between"] * 3, b"last"]
 
 
 def test_what_its_producer_aborts_later_does_not_hide_it(
@@ -196,9 +184,9 @@ def test_what_its_producer_aborts_later_does_not_hide_it(
     copy_all(leader, env)
 
     shown = [b"begun", b"behind", b"last"]
-    with opened(env) as directory:
-        assert committed(directory.log("t", 0)) == shown
-    assert committed(reopened_after_a_kill(env)) == shown
+    with standby_dir(env) as directory:
+        assert committed_values(directory.log("t", 0)) == shown
+    assert committed_values(reopened_after_a_kill(env)) == shown
     check = DirectoryCheck(env.files, STANDBY)
     assert [*check.load(), *check.findings()] == []
 
@@ -217,7 +205,7 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
         follower.catch_up()
         state = env.files.crash(keep)
     again = seeded_env(4, files=reopen(state))
-    found = committed(
+    found = committed_values(
         LogDir.open(STANDBY, env=again, options=LogDirOptions(writable=True)).log("t", 0)
     )
     assert found == [b"begun", b"behind", b"last"][: len(found)]
@@ -245,9 +233,9 @@ def test_nor_where_both_come_in_one_answer(
     copy_all(leader, env)
 
     shown = [b"begun", b"behind", b"last"]
-    with opened(env) as directory:
-        assert committed(directory.log("t", 0)) == shown
-    assert committed(reopened_after_a_kill(env)) == shown
+    with standby_dir(env) as directory:
+        assert committed_values(directory.log("t", 0)) == shown
+    assert committed_values(reopened_after_a_kill(env)) == shown
     check = DirectoryCheck(env.files, STANDBY)
     assert [*check.load(), *check.findings()] == []
 
@@ -266,8 +254,8 @@ def test_one_that_reaches_over_the_gap_is_aborted_in_one_answer(
 
     copy_all(leader, env)
 
-    with opened(env) as directory:
-        assert committed(directory.log("t", 0)) == [b"behind", b"next"]
+    with standby_dir(env) as directory:
+        assert committed_values(directory.log("t", 0)) == [b"behind", b"next"]
 
 
 def test_a_newer_epoch_tells_where_the_leader_can_not(leader: FakeLeader, env: SeededEnv) -> None:
@@ -283,8 +271,8 @@ def test_a_newer_epoch_tells_where_the_leader_can_not(leader: FakeLeader, env: S
 
     copy_all(leader, env)
 
-    with opened(env) as directory:
-        assert committed(directory.log("t", 0)) == [b"begun"]
+    with standby_dir(env) as directory:
+        assert committed_values(directory.log("t", 0)) == [b"begun"]
 
 
 def test_where_the_leader_can_not_be_asked_it_is_asked_again(
@@ -309,8 +297,8 @@ def test_where_the_leader_can_not_be_asked_it_is_asked_again(
     copy_all(leader, env)
 
     assert not failing
-    with opened(env) as directory:
-        assert committed(directory.log("t", 0)) == [b"begun"]
+    with standby_dir(env) as directory:
+        assert committed_values(directory.log("t", 0)) == [b"begun"]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -338,5 +326,5 @@ def test_records_that_are_deleted_while_the_leader_answers_end_nothing(
         assert follower.copies[P0].log.last_stable_offset == 0
         end(log, commit=commit)
         follower.catch_up()
-        found = committed(follower.copies[P0].log)
+        found = committed_values(follower.copies[P0].log)
     assert found == [*([b"begun"] if commit else []), b"deleted"]

@@ -1,24 +1,12 @@
 """A standby that takes over from its leader, and one whose leader goes away for a while."""
 
 import pytest
-from tests.faults import START_MS, SeededEnv, seeded_env
-from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, opened, values
+from tests.faults import START_MS, SeededEnv
+from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, standby_dir, values
 from tests.worlds.clusters.fake_leader import LEADER_PATH, FakeLeader
 
 from tidelog.errors import ClusterFailure
 from tidelog.types import ClockName, NewRecord
-
-
-@pytest.fixture
-def leader() -> FakeLeader:
-    found = FakeLeader()
-    found.create()
-    return found
-
-
-@pytest.fixture
-def env() -> SeededEnv:
-    return seeded_env(3)
 
 
 class TestPromotion:
@@ -30,7 +18,7 @@ class TestPromotion:
         t0 = broker0.env.clock.now_ms()
         env.clock.set(t0 - 60_000)
         copy_all(broker0, env)
-        with opened(env) as broker1:
+        with standby_dir(env) as broker1:
             log = broker1.log("t", 0)
             assert log.append_time_of(0) == t0
             m1 = log.append([NewRecord(key=b"k", value=b"m1")])
@@ -63,7 +51,7 @@ class TestPromotion:
         led = leader.log().leader_epoch
         assert led == 3
         copy_all(leader, env)
-        with opened(env) as directory:
+        with standby_dir(env) as directory:
             log = directory.log("t", 0)
             log.append([NewRecord(value=b"b")])
             assert log.leader_epochs.entries[-1] == (led + 1, 1)

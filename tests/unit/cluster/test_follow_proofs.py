@@ -37,7 +37,7 @@ BASE_AT, EPOCH_AT, CRC_AT = 0, 12, 17
 Lie = Callable[["DataclassInstance"], None]
 
 
-def filled(batches: int = 5) -> FakeLeader:
+def leader_of_batches(batches: int = 5) -> FakeLeader:
     leader = FakeLeader()
     leader.create("t")
     more(leader, batches)
@@ -98,11 +98,6 @@ def changed_batch(number: int, at: int, data: bytes) -> Lie:
     return change
 
 
-@pytest.fixture
-def env() -> SeededEnv:
-    return seeded_env(3)
-
-
 class TestDamage:
     @pytest.mark.parametrize(
         ("at", "data"),
@@ -119,7 +114,7 @@ class TestDamage:
     def test_in_the_last_batch_that_both_have_drops_nothing(
         self, env: SeededEnv, at: int, data: bytes
     ) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
         more(leader)
         leader.restart()
@@ -134,7 +129,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("base", [16, 19, 18, 300, 1 << 40, INT64_MAX, -1, 0])
     def test_base_offset_of_the_next_batch(self, env: SeededEnv, base: int) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
         more(leader, 2)
         lie(leader, fe.FetchResponse, changed_batch(20, BASE_AT, struct.pack(">q", base)))
@@ -143,7 +138,7 @@ class TestDamage:
         copied(leader, env)
 
     def test_leader_epoch_of_the_next_batch_below_ours(self, env: SeededEnv) -> None:
-        leader = filled(1)
+        leader = leader_of_batches(1)
         for _ in range(3):
             leader.restart()
             more(leader)
@@ -155,7 +150,7 @@ class TestDamage:
         copied(leader, env)
 
     def test_records_before_a_damaged_batch_are_taken(self, env: SeededEnv) -> None:
-        leader = filled(6)
+        leader = leader_of_batches(6)
         lie(leader, fe.FetchResponse, changed_batch(16, CRC_AT, b"\0\0\0\0"))
         with follow(leader, env) as follower:
             follower.catch_up()
@@ -163,7 +158,7 @@ class TestDamage:
             assert follower.copies[P0].log.log_end_offset == 16
 
     def test_damage_here_proves_nothing_against_the_leader(self, env: SeededEnv) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
         path = f"{STANDBY}/t-0/00000000000000000000.log"
         file = env.files.open(path, write=True)
@@ -176,7 +171,7 @@ class TestDamage:
     def test_a_flipped_bit_anywhere_loses_nothing(
         self, number: int, extra: int, at: int, bit: int
     ) -> None:
-        env, leader = seeded_env(3), filled(3)
+        env, leader = seeded_env(3), leader_of_batches(3)
         copied(leader, env)
         leader.restart()
         more(leader, 4)
@@ -209,7 +204,7 @@ class TestJumps:
     def test_what_compaction_left_out_is_believed_with_a_batch_behind_it(
         self, env: SeededEnv
     ) -> None:
-        leader = filled(2)
+        leader = leader_of_batches(2)
         for base in (12, 20, 40):  # 8 to 11, 13 to 19 and 21 to 39 are compacted away
             batch = build_batch(
                 [NewRecord(value=b"x", timestamp=1)], base_offset=base, leader_epoch=0
@@ -224,7 +219,7 @@ class TestJumps:
                 assert log_bytes(follower.copies[P0].log) == log_bytes(leader.log())
 
     def test_nothing_above_the_high_watermark_is_copied(self, env: SeededEnv) -> None:
-        leader = filled()
+        leader = leader_of_batches()
 
         def lower(answer: "DataclassInstance") -> None:
             for topic in cast("fe.FetchResponse", answer).responses:
@@ -254,7 +249,7 @@ class TestAnswers:
     def test_a_wrong_log_start_leaves_nothing_out(
         self, env: SeededEnv, start: int, before: int
     ) -> None:
-        leader = filled(before)
+        leader = leader_of_batches(before)
         copied(leader, env)
         more(leader, 5 - before)
         lie(leader, of.ListOffsetsResponse, starts_at(start))
@@ -268,7 +263,7 @@ class TestAnswers:
         copied(leader, env)
 
     def test_an_empty_standby_that_began_too_late_begins_anew(self, env: SeededEnv) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         with follow(leader, env) as follower:
             follower.copies[P0].log.begin_at(1_000_000)
         copied(leader, env)
@@ -280,7 +275,7 @@ class TestAnswers:
     def test_a_wrong_end_of_an_epoch_drops_nothing(
         self, env: SeededEnv, end: of.EpochEndOffset, times: int
     ) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
         left = [times]
 
@@ -298,7 +293,7 @@ class TestAnswers:
     def test_a_leader_from_a_backup_takes_nothing_until_it_has_other_records(
         self, env: SeededEnv
     ) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
         leader.log().truncate_to(8)
         leader.restart()
@@ -316,7 +311,7 @@ class TestAnswers:
     def test_a_step_that_is_refused_or_left_out_is_told(
         self, env: SeededEnv, kind: type, code: int | None
     ) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
 
         def change(answer: "DataclassInstance") -> None:
@@ -349,7 +344,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("how", ["topic", "all", "retention.ms"])
     def test_those_that_are_missing_stay_and_delete_nothing(self, env: SeededEnv, how: str) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
         self._lie(leader, how)
         seams = leader.seams(env)
@@ -364,7 +359,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("how", ["topic", "retention.ms"])
     def test_a_new_topic_waits_for_them(self, env: SeededEnv, how: str) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         self._lie(leader, how)
         with follow(leader, env) as follower:
             follower.catch_up()
@@ -383,7 +378,7 @@ class TestTopicsAndGroups:
     def test_a_topic_that_is_not_named_stands_still(
         self, env: SeededEnv, is_new_run: bool, code: int
     ) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         copied(leader, env)
 
         def change(answer: "DataclassInstance") -> None:
@@ -420,7 +415,7 @@ class TestTopicsAndGroups:
             assert sorted(name.partition for name in follower.problems) == [1, 2]
 
     def test_groups_that_are_not_named_keep_their_offsets(self, env: SeededEnv) -> None:
-        leader = filled()
+        leader = leader_of_batches()
         leader.groups = {"g": [GroupOffset("t", 0, 8)], "h": [GroupOffset("t", 0, 4)]}
         copied(leader, env)
         leader.groups["g"] = [GroupOffset("t", 0, 12)]

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.worlds.clusters.fakes import FLIGHTS_0, FakeCluster, FakeLog, record
+from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster, FakeLog, record
 
 from tidelog.cluster import counting, lag
 from tidelog.cluster.lag import AgeClock, History, Observation, PartitionLag, State, Unread

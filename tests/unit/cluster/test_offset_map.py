@@ -53,7 +53,7 @@ def empty(partitions: int = 1, partitioning: Partitioning = Partitioning.KEPT) -
     )
 
 
-def batch(number: int, *rows: MapRow, **ends: int) -> MapBatch:
+def map_batch(number: int, *rows: MapRow, **ends: int) -> MapBatch:
     return MapBatch(
         batch_id=number,
         copied={HERE: Copied(rows[0].source_start, rows[-1].source_end)},
@@ -67,28 +67,28 @@ class TestStarts:
         assert empty().starts(HERE, 10) == {T0: Located(5, is_exact=True)}
 
     def test_a_dense_row_tells_the_very_offset(self) -> None:
-        found = empty().add(batch(0, row(range(10, 20), range(5, 15), dense=True), p0=15))
+        found = empty().add(map_batch(0, row(range(10, 20), range(5, 15), dense=True), p0=15))
         assert found.starts(HERE, 13) == {T0: Located(8, is_exact=True, create_ms=100)}
 
     def test_another_row_tells_where_it_begins(self) -> None:
-        found = empty().add(batch(0, row(range(10, 20), range(5, 12)), p0=12))
+        found = empty().add(map_batch(0, row(range(10, 20), range(5, 12)), p0=12))
         assert found.starts(HERE, 13) == {T0: Located(5, is_exact=False, create_ms=100)}
 
     def test_at_the_end_of_what_is_copied_and_behind_it_the_end_of_the_target(self) -> None:
-        found = empty().add(batch(0, row(range(10, 20), range(5, 12)), p0=13))
+        found = empty().add(map_batch(0, row(range(10, 20), range(5, 12)), p0=13))
         assert found.starts(HERE, 20) == {T0: Located(13, is_exact=True)}
         assert found.starts(HERE, 90) == {T0: Located(13, is_exact=True)}
 
     def test_every_partition_of_the_target_has_a_start_of_its_own(self) -> None:
         rows = (row(range(10, 20), range(5, 9), at=0), row(range(12, 18), range(5, 11), at=1))
-        found = empty(2).add(batch(0, *rows, p0=9, p1=11))
+        found = empty(2).add(map_batch(0, *rows, p0=9, p1=11))
         starts = found.starts(HERE, 19)
         assert starts[T0].offset == 5
         assert starts[T1].offset == 11
 
     def test_rows_in_any_order_answer_the_smallest(self) -> None:
         rows = (row(range(10, 20), range(50, 60), dense=True), row(range(20, 30), range(30, 40)))
-        found = empty().add(batch(0, *rows, p0=60))
+        found = empty().add(map_batch(0, *rows, p0=60))
         assert found.starts(HERE, 15)[T0] == Located(30, is_exact=False, create_ms=100)
 
     def test_behind_where_the_mirror_began_it_does_not_know(self) -> None:
@@ -101,7 +101,7 @@ class TestStarts:
 
     def test_a_record_without_a_create_time_makes_the_earliest_unknown(self) -> None:
         lacking = row(range(10, 20), range(5, 15))._replace(create_ms_max=-1)
-        assert empty().add(batch(0, lacking, p0=15)).starts(HERE, 11)[T0].create_ms == -1
+        assert empty().add(map_batch(0, lacking, p0=15)).starts(HERE, 11)[T0].create_ms == -1
 
 
 class TestTimes:
@@ -111,7 +111,7 @@ class TestTimes:
         last = row(range(30, 40), range(25, 35), ms=3_000)
         found = empty()
         for number, one in enumerate((first, late._replace(arrival_ms=2_000), last)):
-            found = found.add(batch(number, one, p0=one.target_end))
+            found = found.add(map_batch(number, one, p0=one.target_end))
         return found
 
     def test_by_arrival(self) -> None:
@@ -180,7 +180,7 @@ class TestSources:
 
 class TestGrowing:
     def test_a_batch_that_comes_again_changes_nothing(self) -> None:
-        one = batch(0, row(range(10, 20), range(5, 15)), p0=15)
+        one = map_batch(0, row(range(10, 20), range(5, 15)), p0=15)
         found = empty().add(one)
         assert found.add(one) is found
 
@@ -189,7 +189,7 @@ class TestGrowing:
         for number in range(1_000):
             start = 10 + number * 7
             one = row(range(start, start + 7), range(start - 5, start + 2), dense=True, ms=number)
-            found = found.add(batch(number, one, p0=start + 2), **more)
+            found = found.add(map_batch(number, one, p0=start + 2), **more)
         assert found.copied[HERE] == Copied(10, 10 + 7_000)
         return found
 
@@ -207,7 +207,7 @@ class TestGrowing:
     def test_dense_rows_of_one_batch_become_one(self) -> None:
         first = row(range(10, 20), range(5, 15), dense=True)
         second = row(range(20, 30), range(15, 25), dense=True)
-        (merged,) = empty().add(batch(0, first, second, p0=25)).rows
+        (merged,) = empty().add(map_batch(0, first, second, p0=25)).rows
         assert merged == row(range(10, 30), range(5, 25), dense=True)
 
     def test_a_gap_begins_a_new_row(self) -> None:
@@ -215,10 +215,10 @@ class TestGrowing:
             row(range(10, 20), range(5, 15), dense=True),
             row(range(21, 30), range(15, 24), dense=True),
         )
-        assert len(empty().add(batch(0, *rows, p0=24)).rows) == 2
+        assert len(empty().add(map_batch(0, *rows, p0=24)).rows) == 2
 
     def test_ends_never_go_back(self) -> None:
-        found = empty().add(batch(0, row(range(10, 20), range(5, 15)), p0=3))
+        found = empty().add(map_batch(0, row(range(10, 20), range(5, 15)), p0=3))
         assert found.ends[T0] == 5
 
     def test_too_many_rows_are_merged_the_oldest_first(self) -> None:
@@ -234,7 +234,7 @@ class TestGrowing:
         assert len(thin(rows + rows, 10)) == 50
 
     def test_where_a_record_came_from(self) -> None:
-        found = empty().add(batch(0, row(range(10, 20), range(5, 15)), p0=15))
+        found = empty().add(map_batch(0, row(range(10, 20), range(5, 15)), p0=15))
         assert [r.source_start for r in found.origins(T0, 14)] == [10]
         assert found.origins(T0, 15) == []
 
@@ -242,7 +242,7 @@ class TestGrowing:
 class TestFile:
     def grown(self) -> OffsetMap:
         rows = (row(range(10, 20), range(5, 15), dense=True), row(range(25, 30), range(15, 20)))
-        return empty(2).add(batch(7, *rows, p0=20))
+        return empty(2).add(map_batch(7, *rows, p0=20))
 
     def test_what_was_written_is_read(self, tmp_path_factory: pytest.TempPathFactory) -> None:
         path = f"{tmp_path_factory.mktemp('map')}/orders.map"
@@ -271,7 +271,7 @@ class TestFile:
     def test_rows_that_can_not_be_are_refused(self) -> None:
         found = self.grown()
         wrong = found.rows[0]._replace(target_partition=2)
-        data = encode_map(empty(2).add(batch(0, wrong)))
+        data = encode_map(empty(2).add(map_batch(0, wrong)))
         with pytest.raises(CorruptFile, match="a row can't be"):
             decode_map(data)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.worlds.clusters.fakes import FLIGHTS_0, FakeCluster
+from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 
 from tidelog.cluster import counting, lag, rewind
 from tidelog.cluster.lag import AgeClock, Unread

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.worlds.clusters.fakes import FLIGHTS_0, FakeCluster
+from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 
 from tidelog.cluster.remote_plan import plan_remote
 from tidelog.errors import ClusterFailure, InvalidRequest

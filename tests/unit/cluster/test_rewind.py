@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.worlds.clusters.fakes import FLIGHTS_0, FakeCluster, record
+from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster, record
 
 from tidelog.cluster import rewind
 from tidelog.cluster.rewind import Action, Move, NoMatch, Place, Target

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 REST_MS = 60_000
 
 
-@pytest.fixture
-def leader() -> FakeLeader:
-    return leader_of_twelve()
+leader = pytest.fixture(leader_of_twelve)
 
 
 def record(offset: int, stamp_ms: int | None = None) -> Record:

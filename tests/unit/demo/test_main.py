@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.worlds.kafka.oracle import Oracle, kafka_jars, kafka_oracle
+from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.demo.main import prepare
 from tidelog.demo.story import Teller
 from tidelog.errors import InvalidRequest
 from tidelog.spark.report import Table
-
-__all__ = ["kafka_jars", "kafka_oracle"]  # fixtures
 
 
 def test_a_second_run_starts_afresh(tmp_path: Path) -> None:

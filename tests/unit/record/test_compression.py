@@ -29,7 +29,7 @@ REAL_CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 NOISE = b"".join(zlib.crc32(bytes([i & 255, i >> 8])).to_bytes(4, "big") for i in range(20_000))
 
 
-def opened(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) -> bytes:
+def decompressed(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) -> bytes:
     """What comes out, or the error: the same in new memory and in memory that serves again."""
     try:
         found = bytes(decompress(codec, data, limit=limit, magic=magic))
@@ -44,19 +44,19 @@ def opened(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) -> byt
 @pytest.mark.parametrize("data", [b"", b"a", TEXT, NOISE], ids=["empty", "one", "text", "noise"])
 @pytest.mark.parametrize("codec", Codec)
 def test_what_goes_in_comes_out(codec: Codec, data: bytes) -> None:
-    assert opened(codec, compress(codec, data)) == data
-    assert opened(codec, compress(codec, bytearray(data))) == data
-    assert opened(codec, compress(codec, memoryview(data))) == data
+    assert decompressed(codec, compress(codec, data)) == data
+    assert decompressed(codec, compress(codec, bytearray(data))) == data
+    assert decompressed(codec, compress(codec, memoryview(data))) == data
 
 
 @pytest.mark.parametrize("codec", Codec)
 def test_the_limit_is_inclusive(codec: Codec) -> None:
     data = compress(codec, TEXT)
-    assert opened(codec, data, limit=len(TEXT)) == TEXT
+    assert decompressed(codec, data, limit=len(TEXT)) == TEXT
     with pytest.raises(CorruptBatch):
-        opened(codec, data, limit=len(TEXT) - 1)
+        decompressed(codec, data, limit=len(TEXT) - 1)
     with pytest.raises(CorruptBatch):
-        opened(codec, data, limit=0)
+        decompressed(codec, data, limit=0)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
@@ -64,7 +64,7 @@ def test_every_cut_is_noticed(codec: Codec) -> None:
     data = compress(codec, TEXT[:300] + NOISE[:300])
     for size in range(len(data)):
         with pytest.raises(CorruptBatch):
-            opened(codec, data[:size])
+            decompressed(codec, data[:size])
 
 
 def test_every_cut_of_snappy_inside_a_block_is_noticed() -> None:
@@ -72,14 +72,14 @@ def test_every_cut_of_snappy_inside_a_block_is_noticed() -> None:
     # Xerial framing has no end mark: a cut between blocks can't be seen, the batch's CRC sees it.
     for size in set(range(len(data))) - {16}:
         with pytest.raises(CorruptBatch):
-            opened(Codec.SNAPPY, data[:size])
+            decompressed(Codec.SNAPPY, data[:size])
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
 def test_bytes_after_the_end_are_refused(codec: Codec) -> None:
     for junk in (b"\0", b"junk and more of it"):
         with pytest.raises(CorruptBatch):
-            opened(codec, compress(codec, TEXT) + junk)
+            decompressed(codec, compress(codec, TEXT) + junk)
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
@@ -88,7 +88,7 @@ def test_a_flipped_byte_gives_another_text_or_a_typed_error(codec: Codec) -> Non
     for at in range(len(data)):
         data[at] ^= 0x55
         with contextlib.suppress(CorruptBatch):
-            opened(codec, bytes(data))
+            decompressed(codec, bytes(data))
         data[at] ^= 0x55
 
 
@@ -178,7 +178,7 @@ class TestLevels:
         ],
     )
     def test_levels_of_kafka_are_taken(self, codec: Codec, level: int) -> None:
-        assert opened(codec, compress(codec, TEXT, level=level)) == TEXT
+        assert decompressed(codec, compress(codec, TEXT, level=level)) == TEXT
 
     @pytest.mark.parametrize(
         ("codec", "level"),
@@ -204,20 +204,20 @@ class TestLevels:
 class TestGzip:
     def test_members_one_after_the_other_are_joined(self) -> None:
         member = compress(Codec.GZIP, b"tide")
-        assert opened(Codec.GZIP, member * 3) == b"tide" * 3
+        assert decompressed(Codec.GZIP, member * 3) == b"tide" * 3
 
     def test_the_number_of_members_is_limited(self) -> None:
         member = compress(Codec.GZIP, b"")
-        assert opened(Codec.GZIP, member * GZIP_MEMBER_COUNT_MAX) == b""
+        assert decompressed(Codec.GZIP, member * GZIP_MEMBER_COUNT_MAX) == b""
         with pytest.raises(CorruptBatch, match="members"):
-            opened(Codec.GZIP, member * (GZIP_MEMBER_COUNT_MAX + 1))
+            decompressed(Codec.GZIP, member * (GZIP_MEMBER_COUNT_MAX + 1))
 
     def test_the_same_bytes_come_out_at_any_time(self) -> None:
         assert compress(Codec.GZIP, TEXT)[4:8] == bytes(4)
 
     def test_raw_deflate_is_refused(self) -> None:
         with pytest.raises(CorruptBatch):
-            opened(Codec.GZIP, zlib.compress(TEXT))
+            decompressed(Codec.GZIP, zlib.compress(TEXT))
 
 
 class TestSnappy:
@@ -239,25 +239,25 @@ class TestSnappy:
         assert sizes == [32 * 1024, 32 * 1024, 16 * 1024]
 
     def test_an_unframed_block_is_read(self) -> None:
-        assert opened(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
+        assert decompressed(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
 
     def test_a_later_version_that_old_readers_can_read_is_read(self) -> None:
         data = bytearray(compress(Codec.SNAPPY, TEXT))
         data[8:12] = struct.pack(">i", 2)
-        assert opened(Codec.SNAPPY, bytes(data)) == TEXT
+        assert decompressed(Codec.SNAPPY, bytes(data)) == TEXT
 
     @pytest.mark.parametrize("size", [-1, 0, 2**31 - 1])
     def test_a_wrong_block_size_is_refused(self, size: int) -> None:
         data = bytearray(compress(Codec.SNAPPY, TEXT))
         data[16:20] = struct.pack(">i", size)
         with pytest.raises(CorruptBatch, match="snappy: a block of"):
-            opened(Codec.SNAPPY, bytes(data))
+            decompressed(Codec.SNAPPY, bytes(data))
 
     def test_compatible_from_version_0_is_refused(self) -> None:
         data = bytearray(compress(Codec.SNAPPY, TEXT))
         data[12:16] = struct.pack(">i", 0)
         with pytest.raises(CorruptBatch, match="version"):
-            opened(Codec.SNAPPY, bytes(data))
+            decompressed(Codec.SNAPPY, bytes(data))
 
 
 def lz4_frame(data: bytes, **options: object) -> bytes:
@@ -275,14 +275,14 @@ class TestLz4:
         data = compress(Codec.LZ4, TEXT, magic=0)
         assert data[:7].hex() == "04224d1860401a"
         assert data[7:] == compress(Codec.LZ4, TEXT)[7:]
-        assert opened(Codec.LZ4, data, magic=0) == TEXT
+        assert decompressed(Codec.LZ4, data, magic=0) == TEXT
 
     def test_only_magic_0_is_read_with_a_wrong_header_checksum(self) -> None:
         wrong = compress(Codec.LZ4, TEXT, magic=0)
         for magic in (1, 2):
             with pytest.raises(CorruptBatch):
-                opened(Codec.LZ4, wrong, magic=magic)
-        assert opened(Codec.LZ4, compress(Codec.LZ4, TEXT), magic=0) == TEXT
+                decompressed(Codec.LZ4, wrong, magic=magic)
+        assert decompressed(Codec.LZ4, compress(Codec.LZ4, TEXT), magic=0) == TEXT
 
     @pytest.mark.parametrize("block_size", [4, 5, 6, 7])
     @pytest.mark.parametrize("store_size", [False, True])
@@ -302,34 +302,34 @@ class TestLz4:
         )
         if magic == 0:
             frame[14 if store_size else 6] ^= 0xFF
-        assert opened(Codec.LZ4, bytes(frame), magic=magic) == TEXT
+        assert decompressed(Codec.LZ4, bytes(frame), magic=magic) == TEXT
 
     def test_dependent_blocks_are_refused_as_kafka_does(self) -> None:
         with pytest.raises(CorruptBatch, match="depend"):
-            opened(Codec.LZ4, lz4_frame(TEXT, block_linked=True))
+            decompressed(Codec.LZ4, lz4_frame(TEXT, block_linked=True))
 
     def test_a_wrong_block_checksum_is_refused(self) -> None:
         frame = bytearray(lz4_frame(b"tide", block_checksum=True, store_size=False))
         frame[-5] ^= 1
         with pytest.raises(CorruptBatch):
-            opened(Codec.LZ4, bytes(frame))
+            decompressed(Codec.LZ4, bytes(frame))
 
     @pytest.mark.parametrize(("at", "value"), [(0, 5), (4, 0x20), (4, 0x61), (4, 0x62), (5, 0x30)])
     def test_other_descriptors_are_refused(self, at: int, value: int) -> None:
         frame = bytearray(compress(Codec.LZ4, TEXT))
         frame[at] = value
         with pytest.raises(CorruptBatch, match="lz4"):
-            opened(Codec.LZ4, bytes(frame))
+            decompressed(Codec.LZ4, bytes(frame))
 
     def test_a_block_above_its_maximum_is_refused(self) -> None:
         frame = bytearray(compress(Codec.LZ4, TEXT))
         frame[7:11] = struct.pack("<I", 65537)
         with pytest.raises(CorruptBatch, match="65537"):
-            opened(Codec.LZ4, bytes(frame))
+            decompressed(Codec.LZ4, bytes(frame))
 
     def test_two_frames_are_refused(self) -> None:
         with pytest.raises(CorruptBatch):
-            opened(Codec.LZ4, compress(Codec.LZ4, TEXT) * 2)
+            decompressed(Codec.LZ4, compress(Codec.LZ4, TEXT) * 2)
 
 
 class TestZstd:
@@ -338,40 +338,40 @@ class TestZstd:
             with pytest.raises(UnsupportedCompression):
                 compress(Codec.ZSTD, TEXT, magic=magic)
             with pytest.raises(UnsupportedCompression):
-                opened(Codec.ZSTD, compress(Codec.ZSTD, TEXT), magic=magic)
+                decompressed(Codec.ZSTD, compress(Codec.ZSTD, TEXT), magic=magic)
 
     def test_a_frame_that_does_not_declare_its_size_is_read(self) -> None:
         for text in (b"", TEXT, NOISE):
             stream = zstandard.ZstdCompressor(level=5).compressobj()
             data = stream.compress(text) + stream.flush()
-            assert opened(Codec.ZSTD, data) == text
-            assert opened(Codec.ZSTD, data, limit=len(text)) == text
+            assert decompressed(Codec.ZSTD, data) == text
+            assert decompressed(Codec.ZSTD, data, limit=len(text)) == text
 
     def test_a_single_byte_is_too_much_for_a_limit_of_nothing(self) -> None:
         stream = zstandard.ZstdCompressor().compressobj()
         data = stream.compress(b"a") + stream.flush()
         with pytest.raises(CorruptBatch, match="when 0 more are allowed"):
-            opened(Codec.ZSTD, data, limit=0)
+            decompressed(Codec.ZSTD, data, limit=0)
 
     def test_frames_with_a_checksum_are_read_and_checked(self) -> None:
         data = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(TEXT))
-        assert opened(Codec.ZSTD, bytes(data)) == TEXT
+        assert decompressed(Codec.ZSTD, bytes(data)) == TEXT
         data[-1] ^= 1
         with pytest.raises(CorruptBatch):
-            opened(Codec.ZSTD, bytes(data))
+            decompressed(Codec.ZSTD, bytes(data))
 
     def test_frames_one_after_the_other_are_joined_and_skippable_ones_skipped(self) -> None:
         frame = compress(Codec.ZSTD, b"tide")
         skip = struct.pack("<II", 0x184D2A57, 3) + b"abc"
-        assert opened(Codec.ZSTD, skip + frame + skip + frame) == b"tidetide"
+        assert decompressed(Codec.ZSTD, skip + frame + skip + frame) == b"tidetide"
         with pytest.raises(CorruptBatch, match="skippable"):
-            opened(Codec.ZSTD, frame + skip[:-1])
+            decompressed(Codec.ZSTD, frame + skip[:-1])
 
     def test_the_limit_counts_over_frames(self) -> None:
         frame = compress(Codec.ZSTD, b"tide")
-        assert opened(Codec.ZSTD, frame * 2, limit=8) == b"tidetide"
+        assert decompressed(Codec.ZSTD, frame * 2, limit=8) == b"tidetide"
         with pytest.raises(CorruptBatch):
-            opened(Codec.ZSTD, frame * 2, limit=7)
+            decompressed(Codec.ZSTD, frame * 2, limit=7)
 
     def test_the_window_of_kafkas_highest_level_is_read_and_no_larger_one(self) -> None:
         for window_log, fits in ((27, True), (28, False)):
@@ -379,10 +379,10 @@ class TestZstd:
             stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
             data = stream.compress(b"tide" * 100) + stream.flush()
             if fits:
-                assert opened(Codec.ZSTD, data) == b"tide" * 100
+                assert decompressed(Codec.ZSTD, data) == b"tide" * 100
             else:
                 with pytest.raises(CorruptBatch, match="window"):
-                    opened(Codec.ZSTD, data)
+                    decompressed(Codec.ZSTD, data)
 
     def test_a_dictionary_is_refused(self) -> None:
         samples: list[bytes | bytearray | memoryview] = [
@@ -391,4 +391,4 @@ class TestZstd:
         dictionary = zstandard.train_dictionary(2048, samples)
         data = zstandard.ZstdCompressor(dict_data=dictionary).compress(TEXT)
         with pytest.raises(CorruptBatch, match="dictionary"):
-            opened(Codec.ZSTD, data)
+            decompressed(Codec.ZSTD, data)

@@ -25,7 +25,7 @@ def record_body(headers: int) -> bytes:
     return encode_varlong(len(body)) + body
 
 
-def batch_of(headers: int, codec: Codec) -> bytes:
+def batch_with_headers(headers: int, codec: Codec) -> bytes:
     """A batch with one such record."""
     body = compress(codec, record_body(headers)) if codec else record_body(headers)
     size = HEADER_SIZE - 12 + len(body)
@@ -37,7 +37,7 @@ def batch_of(headers: int, codec: Codec) -> bytes:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 class TestReaders:
     def test_the_largest_number_is_read(self, codec: Codec) -> None:
-        batch = batch_of(HEADERS_MAX, codec)
+        batch = batch_with_headers(HEADERS_MAX, codec)
         (record,) = RecordBatch(batch).records()
         assert len(record.headers) == HEADERS_MAX
         assert set(record.headers) == {Header("", None)}
@@ -45,7 +45,7 @@ class TestReaders:
         assert len(rows["headers"][0]) == HEADERS_MAX
 
     def test_more_are_a_damaged_record(self, codec: Codec) -> None:
-        batch = batch_of(HEADERS_MAX + 1, codec)
+        batch = batch_with_headers(HEADERS_MAX + 1, codec)
         with pytest.raises(CorruptRecord, match=f"{HEADERS_MAX + 1} headers.* {HEADERS_MAX}"):
             list(RecordBatch(batch).records())
         for columns in (("headers",), ("offset",)):
@@ -54,7 +54,7 @@ class TestReaders:
 
     def test_counting_looks_at_no_header(self, codec: Codec) -> None:
         stats = DecodeStats()
-        tally(batch_of(HEADERS_MAX + 1, codec), stats)
+        tally(batch_with_headers(HEADERS_MAX + 1, codec), stats)
         assert stats.rows == 1
 
 

@@ -24,7 +24,7 @@ from tidelog.types import INT32_MAX, Codec, Header, NewRecord, TimestampType
 BARE = "0c 00 00 00 01 01 00"
 
 
-def batch_of(
+def batch_with_body(
     body: bytes, *, count: int = 1, codec: Codec = Codec.NONE, last: int = 10
 ) -> RecordBatch:
     """A sealed batch with this records section, whatever it says."""
@@ -54,12 +54,12 @@ def varint(value: int) -> bytes:
 
 
 def test_a_bare_record_is_read() -> None:
-    (record,) = batch_of(bytes.fromhex(BARE)).records()
+    (record,) = batch_with_body(bytes.fromhex(BARE)).records()
     assert (record.offset, record.key, record.value, record.headers) == (70, None, None, ())
 
 
 def test_record_attributes_are_ignored() -> None:
-    (record,) = batch_of(bytes.fromhex("0c ff 00 00 01 01 00")).records()
+    (record,) = batch_with_body(bytes.fromhex("0c ff 00 00 01 01 00")).records()
     assert record.offset == 70
 
 
@@ -88,14 +88,14 @@ def test_record_attributes_are_ignored() -> None:
     ],
 )
 def test_a_broken_rule(body: str, rule: str) -> None:
-    error = refused(batch_of(bytes.fromhex(body)))
+    error = refused(batch_with_body(bytes.fromhex(body)))
     assert rule in error.reason
     assert error.at is not None
     assert 9 + HEADER_SIZE <= error.at <= 9 + HEADER_SIZE + len(bytes.fromhex(body))
 
 
 def test_a_broken_rule_in_compressed_records_is_placed_at_the_batch() -> None:
-    error = refused(batch_of(bytes.fromhex("0c 00 00 00 03 01 00"), codec=Codec.LZ4))
+    error = refused(batch_with_body(bytes.fromhex("0c 00 00 00 03 01 00"), codec=Codec.LZ4))
     assert error.at == 9
     assert "byte 4 of the decompressed records" in error.reason
 
@@ -103,7 +103,7 @@ def test_a_broken_rule_in_compressed_records_is_placed_at_the_batch() -> None:
 @pytest.mark.parametrize("second", ["0c 00 00 00 01 01 00", "0c 00 00 02 01 01 00"])
 def test_offset_deltas_have_to_grow(second: str) -> None:
     body = bytes.fromhex("0c 00 00 02 01 01 00" + second)
-    records = batch_of(body, count=2).records()
+    records = batch_with_body(body, count=2).records()
     assert next(records).offset == 71
     with pytest.raises(CorruptRecord, match="offset delta"):
         next(records)
@@ -111,13 +111,17 @@ def test_offset_deltas_have_to_grow(second: str) -> None:
 
 @pytest.mark.parametrize("count", [-1, -(2**31), 2, 3, INT32_MAX])
 def test_a_wrong_count_is_refused(count: int) -> None:
-    assert "records are declared" in refused(batch_of(bytes.fromhex(BARE), count=count)).reason
+    assert (
+        "records are declared" in refused(batch_with_body(bytes.fromhex(BARE), count=count)).reason
+    )
 
 
 def test_records_after_the_last_one_are_refused() -> None:
     body = bytes.fromhex(BARE) * 2
-    assert "7 bytes are left after the 1 records" in refused(batch_of(body, count=1)).reason
-    assert "7 bytes are left after the 0 records" in refused(batch_of(body[:7], count=0)).reason
+    assert "7 bytes are left after the 1 records" in refused(batch_with_body(body, count=1)).reason
+    assert (
+        "7 bytes are left after the 0 records" in refused(batch_with_body(body[:7], count=0)).reason
+    )
 
 
 def test_a_batch_shorter_than_its_header_is_refused() -> None:
@@ -143,7 +147,7 @@ def test_a_batch_shorter_than_its_header_is_refused() -> None:
     ids=["record", "key", "value", "header count", "header key", "header value"],
 )
 def test_a_huge_length_costs_nothing(codec: Codec, body: bytes) -> None:
-    batch = batch_of(body, codec=codec)
+    batch = batch_with_body(body, codec=codec)
     refused(batch)
     tracemalloc.start()
     try:
@@ -156,7 +160,7 @@ def test_a_huge_length_costs_nothing(codec: Codec, body: bytes) -> None:
 
 
 def test_a_huge_count_costs_nothing() -> None:
-    batch = batch_of(bytes.fromhex(BARE), count=INT32_MAX)
+    batch = batch_with_body(bytes.fromhex(BARE), count=INT32_MAX)
     refused(batch)
     tracemalloc.start()
     try:
@@ -168,7 +172,7 @@ def test_a_huge_count_costs_nothing() -> None:
 
 
 def test_a_header_key_that_is_not_utf_8_is_replaced_as_kafka_does() -> None:
-    (record,) = batch_of(bytes.fromhex("14 00 00 00 01 01 02 04 61ff 01")).records()
+    (record,) = batch_with_body(bytes.fromhex("14 00 00 00 01 01 02 04 61ff 01")).records()
     assert record.headers == (Header("a\ufffd", None),)
 
 

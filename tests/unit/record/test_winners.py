@@ -25,7 +25,7 @@ ROWS = st.lists(
 Row = tuple[bytes, int, bool, int]
 
 
-def rows_of(rows: list[Row], hashed: Callable[[bytes], int]) -> KeyedRows:
+def keyed_rows(rows: list[Row], hashed: Callable[[bytes], int]) -> KeyedRows:
     keys = [row[0] for row in rows]
     return KeyedRows(
         keys=np.frombuffer(b"".join(keys), np.uint8),
@@ -87,7 +87,7 @@ def test_the_highest_version_then_offset_wins_on_each_side(
 ) -> None:
     # With no bits of the hash left every key meets every other one in its slot.
     into, used = new_map(8, 64)
-    given_rows = rows_of(rows, lambda key: hash(key) & bits)
+    given_rows = keyed_rows(rows, lambda key: hash(key) & bits)
     assert fold(given_rows, 0, 0, 0, into, used) == len(rows)
     for side in (0, 1):
         assert found_in(into, used, side) == expected(rows, side)
@@ -97,7 +97,7 @@ def test_the_highest_version_then_offset_wins_on_each_side(
 @given(rows=ROWS)
 def test_a_full_map_says_where_it_stopped(fold: Callable[..., int], rows: list[Row]) -> None:
     into, used = new_map(2, 64)
-    given_rows = rows_of(rows, hash)
+    given_rows = keyed_rows(rows, hash)
     stopped = fold(given_rows, 0, 0, 0, into, used)
     assert found_in(into, used, 0) == expected(rows[:stopped], 0)
     if stopped < len(rows):
@@ -116,7 +116,7 @@ def test_keys_of_another_share_are_dropped_and_the_others_found_again(
     def hashed(key: bytes) -> int:
         return sum(key) + len(key)
 
-    given_rows = rows_of(rows, hashed)
+    given_rows = keyed_rows(rows, hashed)
     fold_rows(given_rows, 0, 0, 0, into, used)
     keep[0](into, used, mask, 1)
     into.slots[:] = -1

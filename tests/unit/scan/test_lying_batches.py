@@ -24,7 +24,7 @@ LOG: Final = "00000000000000000000.log"
 CRC_COVERS_FROM: Final = 21
 
 
-def batch(base: int, count: int, *, size: int = 1) -> bytearray:
+def numbered_batch(base: int, count: int, *, size: int = 1) -> bytearray:
     """Records with their offset as key, and rising times."""
     records = [
         NewRecord(key=b"%d" % n, value=b"v" * size, timestamp=T0 + n)
@@ -73,15 +73,19 @@ READERS: Final[dict[str, Reader]] = {
 @pytest.mark.parametrize(
     "lie",
     [
-        pytest.param(lambda base: with_last_delta(batch(base, 5), 0), id="last delta too small"),
-        pytest.param(lambda base: sealed(batch(base, 5) + b"abc"), id="bytes behind the records"),
+        pytest.param(
+            lambda base: with_last_delta(numbered_batch(base, 5), 0), id="last delta too small"
+        ),
+        pytest.param(
+            lambda base: sealed(numbered_batch(base, 5) + b"abc"), id="bytes behind the records"
+        ),
     ],
 )
 def test_a_batch_that_lies_about_its_records_is_an_error_to_every_reader(
     tmp_path: Path, lie: Callable[[int], bytes], at: str, name: str
 ) -> None:
     number = {"first": 0, "middle": 1, "last": 2}[at]
-    parts = [bytes(batch(base, 5)) for base in (0, 5, 10)]
+    parts = [bytes(numbered_batch(base, 5)) for base in (0, 5, 10)]
     parts[number] = lie(5 * number)
     write_log(tmp_path, *parts)
     with tidelog.open(tmp_path) as log, pytest.raises(CorruptData) as told:
@@ -101,7 +105,9 @@ def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
         "count": lambda log: log.count("t", start="2001-01-01Z"),
         "offsets_at": lambda log: log.offsets_at("t", T0 + 7),
     }
-    position = write_log(tmp_path, bytes(batch(10, 1, size=size)), bytes(batch(5, 1)))
+    position = write_log(
+        tmp_path, bytes(numbered_batch(10, 1, size=size)), bytes(numbered_batch(5, 1))
+    )
     with tidelog.open(tmp_path) as log, pytest.raises(CorruptData) as told:
         questions[name](log)
     assert place_in(told.value) in (0, position)
@@ -111,7 +117,9 @@ def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
 def test_what_lies_before_batches_in_the_wrong_order_is_still_read(
     tmp_path: Path, size: int
 ) -> None:
-    write_log(tmp_path, *(bytes(batch(base, 1, size=size)) for base in (0, 1, 2, 67, 4, 5)))
+    write_log(
+        tmp_path, *(bytes(numbered_batch(base, 1, size=size)) for base in (0, 1, 2, 67, 4, 5))
+    )
     with tidelog.open(tmp_path) as log:
         records = log.records("t")
         assert [next(records)[1].offset for _ in range(3)] == [0, 1, 2]
@@ -120,7 +128,7 @@ def test_what_lies_before_batches_in_the_wrong_order_is_still_read(
 
 
 def test_opening_for_writing_keeps_batches_in_the_wrong_order(tmp_path: Path) -> None:
-    write_log(tmp_path, bytes(batch(10, 1, size=5_000)), bytes(batch(5, 1)))
+    write_log(tmp_path, bytes(numbered_batch(10, 1, size=5_000)), bytes(numbered_batch(5, 1)))
     (tmp_path / ".kafka_cleanshutdown").write_text("")
     before = (tmp_path / "t-0" / LOG).read_bytes()
     with tidelog.open(tmp_path, writable=True) as log, pytest.raises(CorruptData):
@@ -132,13 +140,13 @@ def test_opening_for_writing_keeps_batches_in_the_wrong_order(tmp_path: Path) ->
 @pytest.mark.parametrize("name", READERS)
 def test_a_batch_beyond_what_an_index_can_point_at_is_an_error(tmp_path: Path, name: str) -> None:
     """A hole in a file makes a batch of 2 GiB; the whole one behind it begins above 2^31 - 1."""
-    head = batch(0, 1)[:61]
+    head = numbered_batch(0, 1)[:61]
     struct.pack_into(">i", head, LENGTH_AT, 2**31 - 1)
     write_log(tmp_path, bytes(head))
     with (tmp_path / "t-0" / LOG).open("r+b") as file:
         file.truncate(2**31 + 11)
         file.seek(2**31 + 11)
-        file.write(bytes(batch(1, 1)) + bytes(batch(2, 1)))
+        file.write(bytes(numbered_batch(1, 1)) + bytes(numbered_batch(2, 1)))
     with tidelog.open(tmp_path) as log, pytest.raises(CorruptData) as told:
         READERS[name](log)
     assert LOG in str(told.value)

@@ -62,7 +62,7 @@ def row_of(record: Record, partition: int, append_ms: int | None) -> dict[str, o
     }
 
 
-def rows_of(table: pa.Table) -> list[dict[str, object]]:
+def row_dicts(table: pa.Table) -> list[dict[str, object]]:
     """The rows of a scan; times in ms."""
     for number, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
@@ -106,7 +106,7 @@ def test_all_records_whatever_the_splits(
         plan = scan.plan(roots[seed], TOPIC, isolation=isolation, split_bytes=split_bytes)
         stats = scan.ScanStats()
         table = scan.to_table(plan, ROW_COLUMNS, stats=stats)
-        assert rows_of(table) == want
+        assert row_dicts(table) == want
         assert stats.rows == len(want)
         assert stats.splits == len(plan)
         assert stats.replanned == 0
@@ -155,7 +155,7 @@ def test_time_range_is_exact(
         isolation=isolation,
         split_bytes=split_bytes,
     )
-    assert rows_of(scan.to_table(plan, ROW_COLUMNS)) == want
+    assert row_dicts(scan.to_table(plan, ROW_COLUMNS)) == want
 
 
 @given(

@@ -26,7 +26,7 @@ GAPS = [(0, 3), (10, 10), (24, 1), (31, 20), (51, 2), (80, 20)]
 BITS = (0, 1, 3, 5, 8, 31, 40, 63)
 
 
-def batch(base: int, count: int, codec: Codec = Codec.NONE) -> bytes:
+def keyed_batch(base: int, count: int, codec: Codec = Codec.NONE) -> bytes:
     """Records with keys that come again, their offset as value, and rising times."""
     records = [
         NewRecord(key=b"k%d" % (n % 4), value=b"%d" % n, timestamp=T0 + n * 1000)
@@ -43,7 +43,7 @@ def write_log(root: Path, batches: list[bytes]) -> Path:
         name.unlink()
     log = folder / f"{BASES[0]:020d}.log"
     log.write_bytes(b"".join(batches))
-    (folder / f"{BASES[1]:020d}.log").write_bytes(batch(BASES[1], 1))
+    (folder / f"{BASES[1]:020d}.log").write_bytes(keyed_batch(BASES[1], 1))
     return log
 
 
@@ -135,7 +135,7 @@ def test_no_reader_takes_a_wrong_base_offset_for_right(
     tmp_path: Path, shape: list[tuple[int, int]], codec: Codec, *, has_indexes: bool
 ) -> None:
     root, asked = str(tmp_path), dict(readers())
-    sound = [batch(base, count, codec) for base, count in shape]
+    sound = [keyed_batch(base, count, codec) for base, count in shape]
     write_log(tmp_path, sound)
     if has_indexes:
         write_indexes(tmp_path, sound)

@@ -1,31 +1,24 @@
 """Answers that another one's request brings: they go out behind it, in its turn of the loop."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import cast
 
-import pytest
+from tests.unit.server.loops import turns
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.config import BrokerConfig
 from tidelog.server.arrivals import Arrivals
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.dispatch import Pieces, Promised
 from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.server import open_node
 from tidelog.types import Buffer
 
 FRAME = b"\0\0\0\4\0\x12\0\0"
 TURNS = 5  # of the loop, more than it takes
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig())
-    yield made
-    made.close()
+node = node_fixture()
 
 
 class Promise(Promised):
@@ -62,11 +55,6 @@ class One:
         return bytes(self.transport.sent)
 
 
-async def turns() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
-
-
 def test_an_answer_goes_out_behind_the_request_that_brings_it(node: Node) -> None:
     async def run() -> None:
         clients, promise = Clients(node), Promise()
@@ -96,7 +84,7 @@ def test_what_no_request_brings_goes_out_in_the_next_turn(node: Node) -> None:
         waits.ask()
         promise.tell(lambda: [b"late"])
         sent = [waits.sent]
-        await turns()
+        await turns(TURNS)
         assert [*sent, waits.sent] == [b"", b"late"]
         waits.connection.connection_lost(None)
 
@@ -135,7 +123,7 @@ def test_answers_go_in_order_and_those_they_bring_behind_them() -> None:
         arrivals.add(first)
         arrivals.add(lambda: sent.append("second"))
         arrivals.send()
-        await turns()
+        await turns(TURNS)
         return sent
 
     assert asyncio.run(run()) == ["first", "second", "third"]

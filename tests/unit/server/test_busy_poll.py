@@ -1,26 +1,26 @@
 """The loop stays awake for who asks one small thing after the other, and for nobody else."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import cast
 
 import pytest
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock
+from tidelog.env import ManualClock
 from tidelog.server.busy_poll import CROWDED_NS, CROWDED_ROW, ROW, SMALL_BYTES, BusyPoll
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.node import Node
-from tidelog.server.server import open_node
 
 WINDOW_US = 200
 WINDOW_NS = WINDOW_US * 1000
 BETWEEN_NS = 1000
 # An ApiVersions request of version 0, without a client's name.
 REQUEST = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff"
+
+node = node_fixture(clock=ManualClock)
 
 
 class Play:
@@ -163,13 +163,6 @@ def test_on_a_busy_machine_it_gives_up_for_a_while() -> None:
 
 def test_it_can_be_turned_off() -> None:
     assert not played(lambda play: play.ask(10 * ROW), window_us=0).looks()
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock()))
-    yield made
-    made.close()
 
 
 def test_a_connection_tells_of_its_requests(node: Node) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.running import opened_node
+from tests.worlds.clocks import BusyClock
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
@@ -67,9 +69,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
-    found = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(clock=clock))
-    yield found
-    found.close()
+    with opened_node(tmp_path, SETTINGS, env=Env(clock=clock)) as node:
+        yield node
 
 
 @pytest.fixture
@@ -206,16 +207,8 @@ def test_who_is_silent_has_no_buffer(node: Node, clock: ManualClock) -> None:
     assert not silent.is_closed
 
 
-class Ticking(ManualClock):
-    """A millisecond goes by whenever somebody looks at it."""
-
-    def monotonic_ms(self) -> int:
-        self.advance(1)
-        return super().monotonic_ms()
-
-
 def test_thousands_are_looked_at_in_slices(tmp_path: Path) -> None:
-    clock = Ticking(1_700_000_000_000)
+    clock = BusyClock(1_700_000_000_000)
     node = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(clock=clock))
     clients = Clients(node)
     crowd = [Slow(clock, wakes_late=False) for _ in range(20 * LOOKS_IN_A_ROW)]

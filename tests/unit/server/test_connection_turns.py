@@ -4,22 +4,21 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from weakref import ref
 
 import pytest
+from tests.unit.server.loops import turns
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock
+from tidelog.env import ManualClock
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.dispatch import answer
 from tidelog.server.gate import Gate
 from tidelog.server.line import LINE_NS, TURN_REQUESTS
 from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.server import open_node
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
@@ -29,12 +28,7 @@ FRAME = b"\0\0\0\4\0\x12\0\0"
 SILENCE_MS = 500
 TURNS = 5  # of the loop, more than it takes
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock(1_700_000_000_000)))
-    yield made
-    made.close()
+node = node_fixture(clock=lambda: ManualClock(1_700_000_000_000))
 
 
 class Asked:
@@ -73,18 +67,13 @@ class Asked:
         self.connection.buffer_updated(len(data))
 
 
-async def turns() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
-
-
 def test_others_have_their_turn_after_so_many_requests(node: Node) -> None:
     async def run() -> None:
         asked = Asked(node)
         asked.send(TURN_REQUESTS + 2)
         assert asked.count == TURN_REQUESTS
         assert asked.is_busy()
-        await turns()
+        await turns(TURNS)
         assert asked.count == TURN_REQUESTS + 2
         assert not asked.is_busy()
         asked.connection.connection_lost(None)
@@ -122,8 +111,8 @@ def test_who_sends_long_requests_in_a_row_has_one_at_a_turn(node: Node) -> None:
         crowd = Crowd(node, "abc")
         for name in "abc":
             crowd.send(name, 4)
-        await turns()
-        await turns()
+        await turns(TURNS)
+        await turns(TURNS)
         assert crowd.order == "abc" * 4
         crowd.leave()
 
@@ -140,7 +129,7 @@ def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(node: Node)
         in_line = LINE_NS // 1_000_000
         assert crowd.order == "abcdefg" + "abcdefg"[:in_line] + "h"
         for _ in range(3):
-            await turns()
+            await turns(TURNS)
         assert crowd.order.replace("h", "") == "abcdefg" * 3
         crowd.leave()
 
@@ -154,11 +143,11 @@ def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> N
         assert isinstance(clock, ManualClock)
         asked = Asked(node, silenced)
         asked.send(TURN_REQUESTS + 2)
-        await turns()
+        await turns(TURNS)
         assert asked.count == silenced
         clock.advance(SILENCE_MS)
         node.timers.run_due()
-        await turns()
+        await turns(TURNS)
         assert asked.count == TURN_REQUESTS + 2
         asked.connection.connection_lost(None)
 
@@ -170,7 +159,7 @@ def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
         asked = Asked(node)
         asked.send(TURN_REQUESTS + 2)
         asked.connection.connection_lost(ConnectionResetError())
-        await turns()
+        await turns(TURNS)
         assert asked.count == TURN_REQUESTS
 
     asyncio.run(run())

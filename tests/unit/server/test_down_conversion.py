@@ -16,7 +16,7 @@ RECORDS = [
 ]
 
 
-def batch(codec: Codec = Codec.NONE, base_offset: int = 10) -> bytearray:
+def batch_at(codec: Codec = Codec.NONE, base_offset: int = 10) -> bytearray:
     made = build_batch(RECORDS, codec=codec)
     made[:8] = base_offset.to_bytes(8, "big")
     return made
@@ -37,7 +37,7 @@ def test_versions_and_formats() -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_records_keep_offset_key_and_value(codec: Codec, magic: int) -> None:
-    made = down_convert(batch(codec), magic, 10)
+    made = down_convert(batch_at(codec), magic, 10)
     times = [-1, -1, -1] if magic == 0 else [1_000, 3_000, 2_000]
     assert shown(made) == [
         (10, times[0], b"a", b"1"),
@@ -49,15 +49,15 @@ def test_records_keep_offset_key_and_value(codec: Codec, magic: int) -> None:
 
 
 def test_append_time_is_kept_in_format_1() -> None:
-    made = batch()
+    made = batch_at()
     stamp_append_time(made, 0, 7_000)
     (first, *_) = walk(down_convert(made, 1, 0))
     assert (first.timestamp_type, first.max_timestamp) == (TimestampType.LOG_APPEND_TIME, 7_000)
 
 
 def test_records_below_the_offset_are_left_out_where_nothing_is_compressed() -> None:
-    assert [found[0] for found in shown(down_convert(batch(), 1, 12))] == [12]
-    assert [found[0] for found in shown(down_convert(batch(Codec.GZIP), 1, 12))] == [10, 11, 12]
+    assert [found[0] for found in shown(down_convert(batch_at(), 1, 12))] == [12]
+    assert [found[0] for found in shown(down_convert(batch_at(Codec.GZIP), 1, 12))] == [10, 11, 12]
 
 
 def test_known_formats_stay_as_they_are_and_markers_go() -> None:
@@ -70,11 +70,11 @@ def test_known_formats_stay_as_they_are_and_markers_go() -> None:
 
 def test_what_old_clients_can_not_know_is_refused() -> None:
     with pytest.raises(UnsupportedCompression):
-        down_convert(batch(Codec.ZSTD), 1, 0)
+        down_convert(batch_at(Codec.ZSTD), 1, 0)
 
 
 def test_damage_is_not_hidden_behind_a_new_checksum() -> None:
-    made = batch()
+    made = batch_at()
     made[-1] ^= 1
     with pytest.raises(CorruptBatch):
         down_convert(made, 1, 0)

@@ -1,28 +1,18 @@
 """What fetches count for metrics: bytes at once, records when the client comes again."""
 
 import gc
-from collections.abc import Iterator
-from pathlib import Path
 from weakref import ref
 
-import pytest
+from tests.worlds.brokers.running import node_fixture
 
-from tidelog.config import BrokerConfig
 from tidelog.protocol.messages.fetch import FetchPartition
 from tidelog.server.fetch_counts import LOOK_MIN, FetchCounts
 from tidelog.server.fetch_sessions import CachedPartition
 from tidelog.server.node import Node
 from tidelog.server.partition_reads import PartitionRead
 from tidelog.server.partitions import Partition
-from tidelog.server.server import open_node
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig.parse({})[0])
-    made.topics.create("t", 1)
-    yield made
-    made.close()
+node = node_fixture(topics={"t": 1})
 
 
 def read(node: Node, offset: int, size_bytes: int) -> PartitionRead:

@@ -2,13 +2,9 @@
 
 import asyncio
 
+from tests.unit.server.loops import turns
+
 from tidelog.server.holds import Holds
-
-
-async def turns(count: int = 3) -> None:
-    """Let others go on."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_appends_wait_and_go_on() -> None:
@@ -23,7 +19,7 @@ def test_appends_wait_and_go_on() -> None:
             assert holds
             assert holds.stops_appends(["b", "a"])
             tasks = [asyncio.ensure_future(append(topic)) for topic in ("a", "b")]
-            await turns()
+            await turns(3)
             assert told == ["b"]
         await asyncio.gather(*tasks)
         assert not holds
@@ -42,7 +38,7 @@ def test_light_hold_stops_other_holds_alone() -> None:
 
         async with holds.hold(["a"], stops_appends=False):
             task = asyncio.ensure_future(attach())
-            await turns()
+            await turns(3)
             assert told == []
             assert holds.is_held("a")
             assert not holds.stops_appends(["a"])

@@ -1,32 +1,26 @@
 """What becomes of the requests of a client that sends no more, or has gone."""
 
 import asyncio
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator
 from typing import cast
 
 import pytest
+from tests.unit.server.loops import turns
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock
+from tidelog.env import ManualClock
 from tidelog.errors import Closed
 from tidelog.protocol.messages import FETCH, PRODUCE
 from tidelog.server.clients import Clients
 from tidelog.server.connection import ENDED_WAIT_MS, Connection
 from tidelog.server.dispatch import Later, Pieces
 from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.server import open_node
 from tidelog.types import Buffer
 
 TURNS = 5  # of the loop, more than it takes
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock(1_700_000_000_000)))
-    yield made
-    made.close()
+node = node_fixture(clock=lambda: ManualClock(1_700_000_000_000))
 
 
 class Encrypted(FakeTransport):
@@ -84,19 +78,14 @@ class Client:
         """Let what is at work come to its end, and the next begin."""
         for each in self.works:
             each.go_on.set()
-        await turns()
-
-
-async def turns() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
+        await turns(TURNS)
 
 
 def test_who_sends_no_more_has_all_of_its_answers_before_it_closes(node: Node) -> None:
     async def run() -> None:
         client = Client(node)
         client.ask(FETCH.key)
-        await turns()
+        await turns(TURNS)
         assert client.connection.eof_received()
         was_over = client.transport.is_over
         await client.work()
@@ -150,7 +139,7 @@ def test_what_fails_leaves_nothing_of_its_client(
     async def run() -> None:
         client = Client(node)
         client.ask(PRODUCE.key)
-        await turns()
+        await turns(TURNS)
         client.works[0].failure = failure
         if is_gone:
             client.connection.connection_lost(ConnectionResetError())
@@ -193,7 +182,7 @@ def test_what_changes_something_is_carried_out_and_counted_until_then(node: Node
         if way == "sent away":
             client.connection.close()
         client.connection.connection_lost(ConnectionResetError())
-        await turns()
+        await turns(TURNS)
         assert len(client.clients) == 1
         assert client.clients.in_flight.used_bytes
         await client.work()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.unit.server.loops import turns
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
@@ -18,11 +19,6 @@ LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio
 Runs = Callable[[Coroutine[object, object, None]], None]
 CROWD: Final = ACCEPTS // 2
 TURNS: Final = 5  # of the loop, more than it takes, and fewer than come
-
-
-async def turns(count: int = TURNS) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list[socket.socket]]:
@@ -38,7 +34,7 @@ async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list
 def test_all_who_wait_are_taken_within_few_turns_of_the_loop(tmp_path: Path, runs: Runs) -> None:
     async def check() -> None:
         server, clients = await crowded(tmp_path, CROWD)
-        await turns()
+        await turns(TURNS)
         assert len(server.clients) == CROWD
         await server.stop()
         assert all(is_closed(each) for each in clients)
@@ -52,7 +48,7 @@ def test_of_those_who_come_together_as_many_are_let_in_as_there_may_be(
 ) -> None:
     async def check() -> None:
         server, clients = await crowded(tmp_path, CROWD, max_connections="3")
-        await turns()
+        await turns(TURNS)
         assert len(server.clients) == 3
         assert server.node.metrics.connections_refused == CROWD - 3
         assert all(is_closed(each) for each in clients[3:])
@@ -69,7 +65,7 @@ def test_who_is_on_the_way_in_goes_at_a_stop(tmp_path: Path, runs: Runs, seen: i
         server, clients = await crowded(tmp_path, 2)
         await turns(seen)
         await server.stop()
-        await turns()
+        await turns(TURNS)
         assert len(server.clients) == 0
         assert all(is_closed(each) for each in clients)
 

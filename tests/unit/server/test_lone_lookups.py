@@ -1,15 +1,15 @@
 """A lookup that comes alone takes a shorter way through its connection, and is told the same."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import turn_until
 
-from tidelog.config import BrokerConfig
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import LIST_OFFSETS, METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest
@@ -22,7 +22,6 @@ from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.metrics import Counters
 from tidelog.server.node import Node
-from tidelog.server.server import open_node
 from tidelog.types import Buffer, NewRecord
 
 TOPIC = "lookups"
@@ -55,16 +54,16 @@ class Wire:
         """Likewise."""
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    found = open_node(str(tmp_path_factory.mktemp("node")), BrokerConfig())
-    found.metrics = Counters()
-    found.topics.create(TOPIC, 1)
-    log = found.partitions.get(TOPIC, 0).log
+def take_three(node: Node) -> None:
+    """Records at 1, 2 and 3 seconds in a topic of one partition; what is asked is counted."""
+    node.metrics = Counters()
+    node.topics.create(TOPIC, 1)
+    log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
-    found.partitions.get(TOPIC, 0).advance()
-    yield found
-    found.close()
+    node.partitions.get(TOPIC, 0).advance()
+
+
+node = node_fixture(prepare=take_three, scope="module")
 
 
 def lookup(time: int, partition: int = 0) -> bytes:

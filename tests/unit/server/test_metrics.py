@@ -2,6 +2,7 @@
 
 from tests.faults import seeded_env
 from tests.worlds.directories.logs import new_dir
+from tests.worlds.records.batches import batch
 
 from tidelog.record.builder import build_batch
 from tidelog.server.metrics import NO_METRICS, Counters, Histogram
@@ -39,17 +40,13 @@ def test_connections_come_and_go() -> None:
     assert (counters.connections_refused, counters.malformed_requests) == (1, 1)
 
 
-def batch(max_timestamp: int) -> bytes:
-    return bytes(build_batch([NewRecord(value=b"x", timestamp=max_timestamp)]))
-
-
 def result(append_ms: int = -1, stamp_ms: int = -1, *, is_duplicate: bool = False) -> AppendResult:
     return AppendResult(5, 14, append_ms, stamp_ms, 0, is_duplicate)
 
 
 def test_topics_are_counted_and_forgotten() -> None:
     counters = Counters()
-    data = batch(1_000)
+    data = batch(b"x", timestamp=1_000)
     counters.produced("flights", data, result())
     counters.produced("flights", data, result(is_duplicate=True))
     counters.fetched("flights", 20, 2000)
@@ -66,7 +63,10 @@ def test_appends_that_are_made_together_count_as_each_would() -> None:
     now_ms = env.clock.now_ms()
     directory = new_dir(env, partitions=6)
     logs = [directory.log("t", number) for number in range(6)]
-    sent = [batch(ms) for ms in (now_ms, now_ms - 7_000, now_ms + 3, -1, now_ms - 20, now_ms)]
+    sent = [
+        batch(b"x", timestamp=ms)
+        for ms in (now_ms, now_ms - 7_000, now_ms + 3, -1, now_ms - 20, now_ms)
+    ]
     sent[4] = sent[4][:-1]
     logs[5].append_batches(again := numbered(now_ms))
     sent[5] = again
@@ -99,7 +99,7 @@ def test_no_metrics_takes_every_call() -> None:
     NO_METRICS.connection_closed()
     NO_METRICS.connection_refused()
     NO_METRICS.malformed()
-    NO_METRICS.produced("flights", batch(1), result())
+    NO_METRICS.produced("flights", batch(b"x", timestamp=1), result())
     NO_METRICS.produced_together([])
     NO_METRICS.fetched("flights", 1, 1)
     NO_METRICS.forget_topic("flights")

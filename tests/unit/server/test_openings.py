@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.config import BrokerConfig
@@ -14,6 +14,8 @@ from tidelog.server.node import Node
 from tidelog.server.server import open_node
 from tidelog.storage.log import Log
 from tidelog.types import NewRecord, TopicPartition
+
+node = node_fixture(topics={"t": 6})
 
 
 class Gate:
@@ -35,14 +37,6 @@ class Gate:
             return opening(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(Log, "open_writable", watched)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig.parse({})[0])
-    made.topics.create("t", 6)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """Produce requests for many partitions: each once, a slice at a time, others in between."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.running import node_fixture
+from tests.worlds.clocks import BusyClock
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock
 from tidelog.protocol.messages import PRODUCE
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -24,7 +23,6 @@ from tidelog.server.handlers.produce_once import named_once
 from tidelog.server.handlers.produce_plain import GROUP_PARTITIONS
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import RequestContext
-from tidelog.server.server import open_node
 from tidelog.types import NewRecord
 
 COUNT = 45
@@ -34,28 +32,19 @@ BATCH = bytes(build_batch([NewRecord(value=b"v")]))
 LARGER = bytes(build_batch([NewRecord(value=b"v")] * 3))
 
 
-class BusyClock(ManualClock):
-    """Half a slice goes by whenever somebody looks."""
-
-    def monotonic_ms(self) -> int:
-        self.advance(SLICE_MS // 2)
-        return super().monotonic_ms()
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    """A topic whose partitions are all open."""
-    env = Env(clock=BusyClock(1_700_000_000_000))
-    made = open_node(str(tmp_path), BrokerConfig.parse({})[0], env=env)
-    make_topic(made)
-    yield made
-    made.close()
-
-
 def make_topic(node: Node) -> None:
     node.topics.create("t", COUNT)
     for number in range(COUNT):
         node.partitions.get("t", number)
+
+
+def busy_clock() -> BusyClock:
+    """Half a slice goes by whenever somebody looks."""
+    return BusyClock(1_700_000_000_000, SLICE_MS // 2)
+
+
+# A topic whose partitions are all open.
+node = node_fixture(clock=busy_clock, prepare=make_topic)
 
 
 def request(

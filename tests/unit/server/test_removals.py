@@ -4,10 +4,10 @@ import asyncio
 import errno
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
@@ -16,16 +16,11 @@ from tidelog.server.node import Node
 from tidelog.server.removals import Removals
 from tidelog.server.server import Server, open_node
 
+node = node_fixture()
 
-def opened(path: Path) -> Node:
+
+def open_here(path: Path) -> Node:
     return open_node(str(path), BrokerConfig.parse({})[0])
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = opened(tmp_path)
-    yield made
-    made.close()
 
 
 def directories(path: Path) -> list[str]:
@@ -133,7 +128,7 @@ def test_one_that_does_not_go_holds_no_other_up(
 def test_what_a_stop_has_left_goes_after_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = opened(tmp_path)
+    node = open_here(tmp_path)
     gate = Gate(node, monkeypatch)
 
     async def stopped() -> None:
@@ -148,7 +143,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(
         await stopping
 
     async def started() -> None:
-        again = opened(tmp_path)
+        again = open_here(tmp_path)
         held = Gate(again, monkeypatch)
         server = Server(again)
         await server.start("127.0.0.1", 0)  # which waits for none of them
@@ -167,7 +162,7 @@ def test_a_stop_waits_for_no_more_than_the_one_that_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though whoever deletes has to wait for room."""
-    node = opened(tmp_path)
+    node = open_here(tmp_path)
     gate = Gate(node, monkeypatch)
     node.removals = Removals(node.work, node.log_dir, limit=0)
 

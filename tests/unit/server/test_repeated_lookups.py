@@ -1,12 +1,12 @@
 """Lookups that are answered from templates say, byte for byte, what the messages' codecs say."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.worlds.brokers.running import node_fixture
 
-from tidelog.config import BrokerConfig
 from tidelog.errors import TidelogError
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import LIST_OFFSETS
@@ -19,7 +19,6 @@ from tidelog.server import dispatch
 from tidelog.server.handlers import served_versions
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.repeated_lookups import RepeatedLookups
-from tidelog.server.server import open_node
 from tidelog.types import NewRecord
 
 TOPIC = "lookups"
@@ -30,18 +29,17 @@ TIMES = st.sampled_from(
 )
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    found = open_node(str(folder), BrokerConfig())
-    found.topics.create(TOPIC, 3)
-    log = found.partitions.get(TOPIC, 0).log
+def take_three(node: Node) -> None:
+    """Records at 1, 2 and 3 seconds in the first of three partitions, of which two are open."""
+    node.topics.create(TOPIC, 3)
+    log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
-    found.partitions.get(TOPIC, 0).advance()
-    found.partitions.get(TOPIC, 1)
-    found.repeated_lookups = RepeatedLookups(found, served_versions(legacy=False))
-    yield found
-    found.close()
+    node.partitions.get(TOPIC, 0).advance()
+    node.partitions.get(TOPIC, 1)
+    node.repeated_lookups = RepeatedLookups(node, served_versions(legacy=False))
+
+
+node = node_fixture(prepare=take_three, scope="module")
 
 
 def request(

@@ -29,7 +29,7 @@ LENGTH_BYTES = 4
 LAST_BY_NAME = 12
 
 
-def batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
+def timed_batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
     """A batch of a producer without an id."""
     return bytes(
         build_batch([NewRecord(value=v, timestamp=timestamp) for v in values], codec=codec)
@@ -140,22 +140,22 @@ def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | 
 
 
 BODIES: Sequence[bytes | None] = (
-    batch(b"first"),
-    batch(b"second", b"third"),
-    batch(b"x" * 5000),
-    batch(b"x" * 5000, codec=Codec.LZ4),
-    damaged(batch(b"fourth")),
-    batch(b"a") + batch(b"b"),
-    batch(b"a")[:40],
-    batch(b"", timestamp=NOW_MS + (1 << 40)),
+    timed_batch(b"first"),
+    timed_batch(b"second", b"third"),
+    timed_batch(b"x" * 5000),
+    timed_batch(b"x" * 5000, codec=Codec.LZ4),
+    damaged(timed_batch(b"fourth")),
+    timed_batch(b"a") + timed_batch(b"b"),
+    timed_batch(b"a")[:40],
+    timed_batch(b"", timestamp=NOW_MS + (1 << 40)),
     None,
     b"",
     of_producer(0),
     of_producer(0),
     of_producer(5),
     of_producer(1, transactional=True),
-    batch(b"x" * (2 << 20)),
-    batch(b"last"),
+    timed_batch(b"x" * (2 << 20)),
+    timed_batch(b"last"),
 )
 
 
@@ -171,13 +171,13 @@ def test_what_is_remembered_changes_no_answer(pair: tuple[Broker, Broker], versi
 @pytest.mark.parametrize("version", range(5, 14))
 def test_the_second_of_its_kind_is_known(pair: tuple[Broker, Broker], version: int) -> None:
     broker = pair[0]
-    broker.say(frame_of(broker, version, [(0, batch(b"1"))]))
-    assert is_known(broker, frame_of(broker, version, [(0, batch(b"2" * 300))]))
+    broker.say(frame_of(broker, version, [(0, timed_batch(b"1"))]))
+    assert is_known(broker, frame_of(broker, version, [(0, timed_batch(b"2" * 300))]))
     assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 2
 
 
 def test_others_are_not(pair: tuple[Broker, Broker]) -> None:
-    broker, plain = pair[0], batch(b"1")
+    broker, plain = pair[0], timed_batch(b"1")
     known = frame_of(broker, 9, [(0, plain)])
     broker.say(known)
     others = [
@@ -201,15 +201,15 @@ def test_others_are_not(pair: tuple[Broker, Broker]) -> None:
 
 def test_a_topic_that_is_made_anew_is_found_anew(pair: tuple[Broker, Broker]) -> None:
     broker = pair[0]
-    broker.say(frame_of(broker, 9, [(0, batch(b"1"))]))
+    broker.say(frame_of(broker, 9, [(0, timed_batch(b"1"))]))
     broker.node.partitions.forget(TOPIC)
-    assert not is_known(broker, frame_of(broker, 9, [(0, batch(b"2"))]))
+    assert not is_known(broker, frame_of(broker, 9, [(0, timed_batch(b"2"))]))
 
 
 def test_who_changes_all_the_time_is_not_learned_each_time(pair: tuple[Broker, Broker]) -> None:
     broker = pair[0]
     for number in range(CREDIT_MAX):
-        broker.say(frame_of(broker, 9, [(number % 2, batch(b"1"))]))
+        broker.say(frame_of(broker, 9, [(number % 2, timed_batch(b"1"))]))
     assert isinstance(broker.connection.repeated_produces, RepeatedProduces)
     assert broker.connection.repeated_produces._credit < LEARNING_CREDIT + CREDIT_MAX // 2
     logs = [broker.node.partitions.get(TOPIC, number).log for number in range(2)]

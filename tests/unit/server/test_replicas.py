@@ -1,10 +1,7 @@
 """One broker, one directory: what may be asked of replicas, and what is answered."""
 
-from collections.abc import Iterator
+from tests.worlds.brokers.running import broker_fixture
 
-import pytest
-
-import tidelog
 from tidelog.protocol.messages import (
     ALTER_PARTITION_REASSIGNMENTS,
     ALTER_REPLICA_LOG_DIRS,
@@ -29,13 +26,8 @@ from tidelog.server.requests import RequestContext
 TOPIC = "flights"
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with one topic of two partitions."""
-    path = str(tmp_path_factory.mktemp("data"))
-    with tidelog.broker(path, settings={"node.id": "7"}) as found:
-        found.call(lambda node: node.topics.create(TOPIC, 2))
-        yield found
+# A broker with one topic of two partitions.
+broker = broker_fixture({"node.id": "7"}, topics={TOPIC: 2}, scope="module")
 
 
 def context(node: Node, api: AnyApi) -> RequestContext:

@@ -3,27 +3,21 @@
 import asyncio
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.config import BrokerConfig
 from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server import topic_changes
 from tidelog.server.node import Node
-from tidelog.server.server import open_node
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import NewRecord
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig.parse({})[0])
-    yield made
-    made.close()
+node = node_fixture()
 
 
 def test_files_of_a_deleted_topic_go_in_a_thread(

@@ -1,21 +1,20 @@
 """Where many ask at once their answers go out together: none late, none lost, in order."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import cast
 
-import pytest
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock
+from tidelog.env import ManualClock
 from tidelog.server.busy_poll import BusyPoll
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.node import Node
-from tidelog.server.server import open_node
 from tidelog.server.turn import AT_ONCE, CROWD, HELD_NS, Turn
+
+node = node_fixture(clock=ManualClock)
 
 
 class Sent:
@@ -200,13 +199,6 @@ class Wires:
 
     def sent(self) -> list[list[int]]:
         return [ids(transport.sent) for transport in self.transports]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock()))
-    yield made
-    made.close()
 
 
 def told(node: Node, story: Callable[[Wires], Awaitable[None]]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.running import opened_node
 
-from tidelog.config import BrokerConfig
 from tidelog.errors import UnknownTopic
 from tidelog.protocol.messages import DELETE_RECORDS, PRODUCE
 from tidelog.protocol.messages.produce import (
@@ -27,7 +27,6 @@ from tidelog.server.handlers.produce import produce
 from tidelog.server.markers import PartitionMarkers
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import RequestContext
-from tidelog.server.server import open_node
 from tidelog.types import NewRecord, TopicPartition
 
 UNKNOWN = 3
@@ -40,11 +39,10 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     def refuse(*_arguments: object, **_options: object) -> list[str]:
         raise AssertionError("the nearest name is looked for")
 
-    made = open_node(str(tmp_path), BrokerConfig.parse({})[0])
-    made.topics.create("flights", 2)
-    monkeypatch.setattr(difflib, "get_close_matches", refuse)
-    yield made
-    made.close()
+    with opened_node(tmp_path) as node:
+        node.topics.create("flights", 2)
+        monkeypatch.setattr(difflib, "get_close_matches", refuse)
+        yield node
 
 
 @pytest.mark.parametrize(("topic", "number"), [("flihgts", 0), ("flights", 2), ("flights", -1)])

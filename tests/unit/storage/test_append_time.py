@@ -14,7 +14,7 @@ TOPIC = UUID(int=(1 << 64) | 2)
 BASE = 100
 
 
-def filled() -> AppendTimes:
+def gapped() -> AppendTimes:
     """Records 105-109 at 1000, 110-119 at 1003, 120-129 unknown, 130-139 at 1003."""
     times = AppendTimes(BASE, TOPIC)
     times.note(105, 1000, 0xA)
@@ -47,10 +47,10 @@ def test_the_bytes_of_a_file() -> None:
 
 
 def test_a_whole_file_comes_back() -> None:
-    times, damage = decode(filled().encode())
+    times, damage = decode(gapped().encode())
     assert damage is None
-    assert list(times.rows()) == list(filled().rows())
-    assert times.encode() == filled().encode()
+    assert list(times.rows()) == list(gapped().rows())
+    assert times.encode() == gapped().encode()
     assert times.rows()[0] == AppendTimeRow(105, 1000, 0xA)
     assert list(reversed(times.rows()))[:2] == [(140, -1, 0), (130, 1003, 0xC)]
 
@@ -73,7 +73,7 @@ def test_a_whole_file_comes_back() -> None:
     ],
 )
 def test_time_at(offset: int, expected: int | None) -> None:
-    assert filled().time_at(offset) == expected
+    assert gapped().time_at(offset) == expected
 
 
 def test_without_rows_nothing_is_known() -> None:
@@ -116,16 +116,16 @@ def test_a_closed_segment_is_gone_on_with_at_its_end() -> None:
 
 
 def test_runs_cover_a_range_without_gaps() -> None:
-    assert filled().runs(103, 135) == [
+    assert gapped().runs(103, 135) == [
         (103, 105, None),
         (105, 110, 1000),
         (110, 120, 1003),
         (120, 130, None),
         (130, 135, 1003),
     ]
-    assert filled().runs(112, 115) == [(112, 115, 1003)]
-    assert filled().runs(115, 115) == []
-    assert filled().runs(150, 160) == [(150, 160, None)]
+    assert gapped().runs(112, 115) == [(112, 115, 1003)]
+    assert gapped().runs(115, 115) == []
+    assert gapped().runs(150, 160) == [(150, 160, None)]
 
 
 def test_runs_of_one_time_are_one_run() -> None:
@@ -153,7 +153,7 @@ def test_runs_of_one_time_are_one_run() -> None:
     ],
 )
 def test_first_at_or_after(ms: int, from_offset: int, expected: tuple[int, int] | None) -> None:
-    assert filled().first_at_or_after(ms, from_offset) == expected
+    assert gapped().first_at_or_after(ms, from_offset) == expected
 
 
 @pytest.mark.parametrize(
@@ -171,19 +171,19 @@ def test_first_at_or_after(ms: int, from_offset: int, expected: tuple[int, int] 
     ],
 )
 def test_ranges_of_known_times(a: int, b: int, expected: list[tuple[int, int]]) -> None:
-    assert filled().ranges(a, b, 0, INT64_MAX) == expected
+    assert gapped().ranges(a, b, 0, INT64_MAX) == expected
 
 
 def test_ranges_are_clipped() -> None:
-    assert filled().ranges(0, 5000, 107, 132) == [(107, 120), (130, 132)]
-    assert filled().ranges(0, 5000, 121, 129) == []
-    assert filled().ranges(0, 5000, 0, 100) == []
+    assert gapped().ranges(0, 5000, 107, 132) == [(107, 120), (130, 132)]
+    assert gapped().ranges(0, 5000, 121, 129) == []
+    assert gapped().ranges(0, 5000, 0, 100) == []
 
 
 def test_unknown_ranges() -> None:
-    assert filled().unknown_in(100, 150) == [(100, 105), (120, 130), (140, 150)]
-    assert filled().unknown_in(122, 125) == [(122, 125)]
-    assert filled().unknown_in(105, 120) == []
+    assert gapped().unknown_in(100, 150) == [(100, 105), (120, 130), (140, 150)]
+    assert gapped().unknown_in(122, 125) == [(122, 125)]
+    assert gapped().unknown_in(105, 120) == []
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_unknown_ranges() -> None:
 def test_truncation_drops_rows_from_the_offset_on(
     offset: int, rows: int, known_at: int | None
 ) -> None:
-    times = filled()
+    times = gapped()
     whole = times.encode()
     size = times.truncate_to(offset)
     assert size == HEADER_SIZE + rows * ROW_SIZE
@@ -202,7 +202,7 @@ def test_truncation_drops_rows_from_the_offset_on(
 
 
 def test_rows_after_a_truncation_go_on_with_the_checksums() -> None:
-    times = filled()
+    times = gapped()
     times.truncate_to(115)
     times.note(115, 2000, 0xD)
     times.close(120)
@@ -272,14 +272,14 @@ def cut(row: int, size: int = 0) -> Callable[[bytes], bytes]:
 
 
 def test_a_file_without_its_end_row_is_believed_for_the_opening_batch_of_the_last_row() -> None:
-    times, damage = decode(cut(2)(filled().encode()))
+    times, damage = decode(cut(2)(gapped().encode()))
     assert damage is not None
     assert "no end row" in damage
     assert times.runs(105, 120) == [(105, 110, 1000), (110, 111, 1003), (111, 120, None)]
 
 
 def test_a_live_writer_vouches_for_an_open_end() -> None:
-    times, damage = decode(cut(2)(filled().encode()), open_end=True)
+    times, damage = decode(cut(2)(gapped().encode()), open_end=True)
     assert damage is None
     assert times.runs(105, 125) == [(105, 110, 1000), (110, 125, 1003)]
 
@@ -291,14 +291,14 @@ def test_the_opening_batch_is_as_long_as_the_log_says() -> None:
         asked.append(offset)
         return offset + 4
 
-    data = cut(2)(filled().encode())
+    data = cut(2)(gapped().encode())
     times, _ = AppendTimes.decode(data, BASE, TOPIC, batch_end=batch_end)
     assert asked == [110]
     assert times.runs(110, 120) == [(110, 114, 1003), (114, 120, None)]
 
 
 def test_a_limited_file_is_whole_when_it_is_written_again() -> None:
-    times, _ = decode(cut(2)(filled().encode()))
+    times, _ = decode(cut(2)(gapped().encode()))
     again, damage = decode(times.encode())
     assert damage is None
     assert again.runs(100, 200) == times.runs(100, 200)
@@ -308,9 +308,9 @@ def test_a_limited_file_is_whole_when_it_is_written_again() -> None:
 @pytest.mark.parametrize(
     ("damaged", "expected_damage"),
     [
-        (cut(2, 7)(filled().encode()), "row 2: only 7 of 20 bytes"),
-        (cut(2)(filled().encode()) + bytes(40), "row 2: wrong checksum"),
-        (cut(2)(filled().encode()) + filled().encode()[HEADER_SIZE + 60 :], "row 2: wrong"),
+        (cut(2, 7)(gapped().encode()), "row 2: only 7 of 20 bytes"),
+        (cut(2)(gapped().encode()) + bytes(40), "row 2: wrong checksum"),
+        (cut(2)(gapped().encode()) + gapped().encode()[HEADER_SIZE + 60 :], "row 2: wrong"),
     ],
     ids=["torn", "zeros", "a row is missing"],
 )
@@ -324,15 +324,15 @@ def test_a_hole_ends_what_is_believed(
 
 
 def test_damage_behind_the_end_row_takes_nothing_away() -> None:
-    times, damage = decode(filled().encode() + b"\0\0\0")
+    times, damage = decode(gapped().encode() + b"\0\0\0")
     assert damage == "row 5: only 3 of 20 bytes"
-    assert list(times.rows()) == list(filled().rows())
+    assert list(times.rows()) == list(gapped().rows())
 
 
 def test_rows_that_came_back_from_before_a_truncation_are_not_believed() -> None:
     """The cut was lost in a crash, what was written later was not."""
-    old = filled().encode()
-    times = filled()
+    old = gapped().encode()
+    times = gapped()
     size = times.truncate_to(107)
     new_row = times.note(107, 3000, 0xE)
     on_disk = old[:size] + new_row + old[size + ROW_SIZE :]
@@ -346,9 +346,9 @@ def test_rows_that_came_back_from_before_a_truncation_are_not_believed() -> None
     [
         (b"", "header of 0 bytes"),
         (b"TLAT", "header of 4 bytes"),
-        (b"XXXX" + filled().encode()[4:], "magic"),
-        (filled().encode()[:4] + b"\0\2" + filled().encode()[6:], "version 2 with rows of 20"),
-        (filled().encode()[:27] + b"\0" + filled().encode()[28:], "checksum"),
+        (b"XXXX" + gapped().encode()[4:], "magic"),
+        (gapped().encode()[:4] + b"\0\2" + gapped().encode()[6:], "version 2 with rows of 20"),
+        (gapped().encode()[:27] + b"\0" + gapped().encode()[28:], "checksum"),
         (AppendTimes(BASE, UUID(int=9)).encode(), "topic id"),
         (AppendTimes(BASE + 1, TOPIC).encode(), "checksum is wrong for base offset 100"),
     ],

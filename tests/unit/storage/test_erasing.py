@@ -108,7 +108,7 @@ def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: Seede
     assert [at for one in again.found for at in one.offsets] == [r.offset for r in left]
 
 
-def filled() -> SeededEnv:
+def log_with_key() -> SeededEnv:
     env = seeded_env(4)
     log_dir = new_dir(env, SMALL)
     log = log_dir.log(TOPIC, 0)
@@ -121,7 +121,7 @@ def filled() -> SeededEnv:
 
 
 def test_looking_changes_nothing_and_says_where_the_key_is() -> None:
-    env = filled()
+    env = log_with_key()
     found = run(env, execute=False)
     assert sum(len(one.offsets) for one in found.found) == 10
     assert not found.is_complete
@@ -132,7 +132,7 @@ def test_looking_changes_nothing_and_says_where_the_key_is() -> None:
 
 
 def test_a_receipt_has_digests_of_what_was_searched_and_not_the_key() -> None:
-    env = filled()
+    env = log_with_key()
     done = run(env)
     receipt = done.receipt()
     assert receipt["complete"]
@@ -148,7 +148,7 @@ def test_a_receipt_has_digests_of_what_was_searched_and_not_the_key() -> None:
 
 
 def test_files_that_wait_for_their_deletion_are_removed() -> None:
-    env = filled()
+    env = log_with_key()
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
         directory.log(TOPIC, 0)  # opening drops what an earlier holder left
         name = "00000000000000000000.log"
@@ -160,7 +160,7 @@ def test_files_that_wait_for_their_deletion_are_removed() -> None:
 
 
 def test_what_lies_aside_and_may_not_be_touched_is_told() -> None:
-    env = filled()
+    env = log_with_key()
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
         directory.log(TOPIC, 0)
         name = "00000000000000000000.log"
@@ -171,7 +171,7 @@ def test_what_lies_aside_and_may_not_be_touched_is_told() -> None:
 
 
 def test_tables_from_before_are_refused_afterwards() -> None:
-    env = filled()
+    env = log_with_key()
     middle = env.clock.now_ms() - 150
     with Directory.open(PATH, env=env) as directory:
         keys = directory.table(TOPIC, at=middle).to_table()["key"].to_pylist()
@@ -189,9 +189,9 @@ def test_tables_from_before_are_refused_afterwards() -> None:
 
 def test_doing_it_again_after_a_crash_goes_on() -> None:
     """The power goes between any two calls that change the disk."""
-    whole = filled()
+    whole = log_with_key()
     run(whole)
-    moments = range(len(filled().files.journal), len(whole.files.journal), 11)
+    moments = range(len(log_with_key().files.journal), len(whole.files.journal), 11)
     left = set()
     for moment in moments:
         env = seeded_env(5, files=reopen(whole.files.crash(Keep.EVERYTHING, moment)))

@@ -35,7 +35,7 @@ def make_directory(env: SeededEnv) -> None:
         log.append([NewRecord(key=b"k", value=b"active", timestamp=T0 + 100)])
 
 
-def batches(log: Log, keep: tuple[int, ...]) -> bytes:
+def batches_at(log: Log, keep: tuple[int, ...]) -> bytes:
     """The bytes of those batches, as they lie in the log."""
     found = bytearray()
     for part in log.slices(0, ROUNDS * BATCHES):
@@ -55,8 +55,8 @@ def stage(env: Env, name: str, base_offset: int, data: bytes) -> NewSegment:
 def staged(env: Env, log: Log) -> list[NewSegment]:
     """The cleaned segments 1 to 3: two of them, the first takes the place of two."""
     return [
-        stage(env, "clean-0", 0, batches(log, (0, 3))),
-        stage(env, "clean-1", 6, batches(log, (6,))),
+        stage(env, "clean-0", 0, batches_at(log, (0, 3))),
+        stage(env, "clean-1", 6, batches_at(log, (6,))),
     ]
 
 
@@ -125,7 +125,7 @@ def test_aborted_transactions_stay_aborted() -> None:
                 producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=number == 1
             )
             log.roll()
-        new = [stage(env, "clean", 0, batches(log, (0, 1, 2, 3)))]
+        new = [stage(env, "clean", 0, batches_at(log, (0, 1, 2, 3)))]
         exchange(log_dir, NAME, [0, 2], new)
         committed = [r.value for r in log.records(isolation=IsolationLevel.READ_COMMITTED)]
         assert committed == [b"t1"]
@@ -230,15 +230,15 @@ def test_new_segments_that_do_not_fit() -> None:
     make_directory(env)
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         log = log_dir.log(TOPIC, 0)
-        sound = batches(log, (3,))
+        sound = batches_at(log, (3,))
         with pytest.raises(InvalidRequest, match="begin at offset 3"):
             exchange(log_dir, NAME, [3], [])
         with pytest.raises(InvalidRequest, match="begin at offset 3"):
             exchange(log_dir, NAME, [3], [stage(env, "a", 4, sound)])
         with pytest.raises(CorruptData, match="offsets 9 to 9"):
-            exchange(log_dir, NAME, [3], [stage(env, "b", 3, batches(log, (3, 9)))])
+            exchange(log_dir, NAME, [3], [stage(env, "b", 3, batches_at(log, (3, 9)))])
         with pytest.raises(CorruptData, match="offsets 0 to 0"):
-            exchange(log_dir, NAME, [3], [stage(env, "c", 3, batches(log, (0,)))])
+            exchange(log_dir, NAME, [3], [stage(env, "c", 3, batches_at(log, (0,)))])
         broken = bytearray(sound)
         broken[-1] ^= 1
         with pytest.raises(CorruptData, match="CRC-32C"):

@@ -7,6 +7,7 @@ from tests.worlds.directories.logs import (
     DAY_MS,
     HOUR_MS,
     SMALL,
+    bases,
     batch,
     fill,
     names,
@@ -29,16 +30,11 @@ from tidelog.errors import (
     StorageFailure,
 )
 from tidelog.record.batch import build_batch
-from tidelog.storage.log import Log
 from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.time_index import TimeIndex
 from tidelog.types import Codec, NewRecord, TimestampType
 
 BIG = {"index.interval.bytes": "0"}
-
-
-def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
 
 
 class TestOffsets:

@@ -5,6 +5,7 @@ from tests.faults import START_MS, SeededEnv
 from tests.worlds.directories.logs import (
     DAY_MS,
     SMALL,
+    bases,
     fill,
     names,
     new_log,
@@ -19,10 +20,6 @@ from tidelog.errors import (
 )
 from tidelog.storage.log import Log
 from tidelog.storage.retention import RetentionRule
-
-
-def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
 
 
 class TestDeleteRecords:

@@ -11,7 +11,7 @@ from tidelog.types import INT32_MAX
 ENTRIES = [(149, 4200), (180, 8400), (181, 9000)]
 
 
-def filled() -> OffsetIndex:
+def index_of_entries() -> OffsetIndex:
     index = OffsetIndex(100)
     for offset, position in ENTRIES:
         index.append(offset, position)
@@ -45,7 +45,7 @@ def test_appended_bytes_are_what_the_file_gets() -> None:
     ],
 )
 def test_lookup_gives_the_greatest_entry_not_above(target: int, expected: tuple[int, int]) -> None:
-    assert filled().lookup(target) == expected
+    assert index_of_entries().lookup(target) == expected
 
 
 def test_lookup_in_an_empty_index_gives_the_base_offset() -> None:
@@ -55,7 +55,7 @@ def test_lookup_in_an_empty_index_gives_the_base_offset() -> None:
 
 @pytest.mark.parametrize("entry", [(181, 9001), (180, 9001), (200, 9000), (200, 8999)])
 def test_an_entry_that_does_not_grow_is_refused(entry: tuple[int, int]) -> None:
-    index = filled()
+    index = index_of_entries()
     with pytest.raises(InvalidRequest):
         index.append(*entry)
     assert list(index.entries()) == ENTRIES
@@ -83,13 +83,13 @@ def test_a_full_index_says_so_and_takes_no_more() -> None:
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (149, 0), (150, 1), (181, 2), (182, 3)])
 def test_truncation_drops_entries_from_the_offset_on(offset: int, left: int) -> None:
-    index = filled()
+    index = index_of_entries()
     assert index.truncate_to(offset) == left * 8
     assert list(index.entries()) == ENTRIES[:left]
 
 
 def test_a_good_index_passes_its_check() -> None:
-    filled().check(9001)
+    index_of_entries().check(9001)
     OffsetIndex(100).check(0)
 
 
@@ -113,7 +113,7 @@ def test_entries_that_cannot_be_are_found(data: str, at: int) -> None:
 
 @pytest.mark.parametrize("tail", [bytes(8), bytes(4096), b"\0\0\0", b"\1\2\3"])
 def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
-    index = OffsetIndex(100, data=bytes(filled().encoded) + tail)
+    index = OffsetIndex(100, data=bytes(index_of_entries().encoded) + tail)
     index.check(9001, allow_tail=True)
     assert list(index.entries()) == ENTRIES
     with pytest.raises(CorruptIndex) as caught:
@@ -123,7 +123,7 @@ def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
 
 def test_a_position_at_the_end_of_the_log_is_found() -> None:
     with pytest.raises(CorruptIndex):
-        filled().check(9000)
+        index_of_entries().check(9000)
 
 
 @given(

@@ -90,10 +90,6 @@ def test_what_was_looked_at_closer_counts_before_the_bound() -> None:
     assert counted_time(facts, APPEND).ms == 100
 
 
-def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
-
-
 def deleted(log: Log) -> list[int]:
     return [deletion.base_offset for deletion in log.apply_retention()]
 

@@ -93,7 +93,7 @@ SENT = st.builds(
 )
 
 
-def batch_of(sent: Sent, start_ms: int) -> bytes:
+def sent_batch(sent: Sent, start_ms: int) -> bytes:
     has_producer = sent.sequence is not None
     time = sent.time if sent.time < 0 else start_ms + sent.time
     return bytes(
@@ -120,7 +120,7 @@ class Side:
 
     def take(self, sent: Sent) -> None:
         self.env.clock.advance(sent.later_ms)
-        self.give(batch_of(sent, self.env.clock.now_ms()))
+        self.give(sent_batch(sent, self.env.clock.now_ms()))
 
     def give(self, data: bytes) -> None:
         try:

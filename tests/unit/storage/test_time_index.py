@@ -9,7 +9,7 @@ from tidelog.types import INT32_MAX
 ENTRIES = [(1000, 149), (1005, 180), (9000, 181)]
 
 
-def filled() -> TimeIndex:
+def index_of_entries() -> TimeIndex:
     index = TimeIndex(100)
     for timestamp, offset in ENTRIES:
         index.maybe_append(timestamp, offset)
@@ -45,7 +45,7 @@ def test_appended_bytes_are_what_the_file_gets() -> None:
 def test_lookup_gives_the_greatest_entry_not_above(
     timestamp: int, expected: tuple[int, int]
 ) -> None:
-    assert filled().lookup(timestamp) == expected
+    assert index_of_entries().lookup(timestamp) == expected
 
 
 def test_an_empty_index_knows_no_timestamp() -> None:
@@ -54,7 +54,7 @@ def test_an_empty_index_knows_no_timestamp() -> None:
 
 
 def test_the_same_timestamp_adds_nothing() -> None:
-    index = filled()
+    index = index_of_entries()
     assert index.maybe_append(9000, 500) == b""
     assert list(index.entries()) == ENTRIES
 
@@ -65,7 +65,7 @@ def test_records_without_timestamps_add_nothing() -> None:
 
 @pytest.mark.parametrize("entry", [(8999, 500), (9001, 180)])
 def test_a_smaller_timestamp_or_offset_is_refused(entry: tuple[int, int]) -> None:
-    index = filled()
+    index = index_of_entries()
     with pytest.raises(InvalidRequest):
         index.maybe_append(*entry)
     assert list(index.entries()) == ENTRIES
@@ -101,13 +101,13 @@ def test_the_default_limit_is_kafkas() -> None:
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (149, 0), (150, 1), (181, 2), (182, 3)])
 def test_truncation_drops_entries_from_the_offset_on(offset: int, left: int) -> None:
-    index = filled()
+    index = index_of_entries()
     assert index.truncate_to(offset) == left * 12
     assert list(index.entries()) == ENTRIES[:left]
 
 
 def test_a_good_index_passes_its_check() -> None:
-    filled().check()
+    index_of_entries().check()
     TimeIndex(100).check()
 
 
@@ -130,7 +130,7 @@ def test_entries_that_cannot_be_are_found(entries: str, at: int) -> None:
 @pytest.mark.parametrize("tail", [bytes(12), bytes(10_485_720), b"\0\0\0", b"\1\2\3"])
 def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
     """KAFKA-10207: a zero tail taken for entries said that the segment ends at timestamp 0."""
-    index = TimeIndex(100, data=bytes(filled().encoded) + tail)
+    index = TimeIndex(100, data=bytes(index_of_entries().encoded) + tail)
     index.check(allow_tail=True)
     assert index.last_entry == (9000, 181)
     with pytest.raises(CorruptIndex) as caught:

@@ -10,7 +10,7 @@ SECOND = AbortedTxn(8, 115, 130, 131)
 THIRD = AbortedTxn(7, 140, 150, 151)
 
 
-def filled() -> TxnIndex:
+def index_of_three() -> TxnIndex:
     return TxnIndex(100, [FIRST, SECOND, THIRD])
 
 
@@ -21,14 +21,14 @@ def test_an_entry_is_a_version_and_four_numbers() -> None:
 
 
 def test_entries_come_back() -> None:
-    index = filled()
+    index = index_of_three()
     again = TxnIndex.decode(bytes(index.encoded), 100)
     assert again.entries == [FIRST, SECOND, THIRD]
     assert index.size_bytes == len(index.encoded) == 102
 
 
 def test_markers_must_follow_each_other() -> None:
-    index = filled()
+    index = index_of_three()
     with pytest.raises(InvalidRequest):
         index.append(AbortedTxn(9, 145, 150, 151))
     assert index.entries == [FIRST, SECOND, THIRD]
@@ -52,18 +52,18 @@ def test_markers_must_follow_each_other() -> None:
 def test_collect_gives_what_overlaps_and_whether_that_is_all(
     start: int, end: int, expected: list[AbortedTxn], is_complete: bool
 ) -> None:
-    assert filled().collect(start, end) == (expected, is_complete)
+    assert index_of_three().collect(start, end) == (expected, is_complete)
 
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (120, 0), (121, 1), (150, 2), (151, 3)])
 def test_truncation_drops_markers_from_the_offset_on(offset: int, left: int) -> None:
-    index = filled()
+    index = index_of_three()
     assert index.truncate_to(offset) == left * 34
     assert index.entries == [FIRST, SECOND, THIRD][:left]
 
 
 def damaged() -> dict[str, bytes]:
-    data = bytes(filled().encoded)
+    data = bytes(index_of_three().encoded)
     return {
         "cut": data[:-1],
         "longer": data + b"\0",
@@ -84,8 +84,8 @@ def test_damage_is_an_error(damage: str) -> None:
 
 def test_a_transaction_that_ends_before_the_segment_is_an_error() -> None:
     with pytest.raises(CorruptIndex):
-        TxnIndex.decode(bytes(filled().encoded), 121)
+        TxnIndex.decode(bytes(index_of_three().encoded), 121)
 
 
 def test_a_transaction_that_began_before_the_segment_is_fine() -> None:
-    assert TxnIndex.decode(bytes(filled().encoded), 110).entries[0] == FIRST
+    assert TxnIndex.decode(bytes(index_of_three().encoded), 110).entries[0] == FIRST

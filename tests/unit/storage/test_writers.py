@@ -237,15 +237,15 @@ def make_two_topics(env: Env) -> None:
         log_dir.create_topic(OTHER, partitions=1)
 
 
-def rows_of(result: AttachResult) -> dict[str, int]:
+def rows_by_topic(result: AttachResult) -> dict[str, int]:
     return {n.topic: r.end_offset - r.first_offset for n, r in result.partitions.items()}
 
 
 def test_each_topic_counts_the_versions_of_an_application_by_itself() -> None:
     env = seeded_env(1)
     make_two_topics(env)
-    assert rows_of(commit_topics(env, "a", 3, TOPIC)) == {TOPIC: 9}
-    assert rows_of(commit_topics(env, "a", 3, OTHER)) == {OTHER: 9}
+    assert rows_by_topic(commit_topics(env, "a", 3, TOPIC)) == {TOPIC: 9}
+    assert rows_by_topic(commit_topics(env, "a", 3, OTHER)) == {OTHER: 9}
     again = commit_topics(env, "a", 3, TOPIC)
     assert (again.was_done, again.skipped, again.record_count) == (True, {TOPIC: 3}, 0)
 
@@ -255,9 +255,9 @@ def test_a_version_that_one_topic_has_goes_to_the_other_topics() -> None:
     make_two_topics(env)
     commit_topics(env, "a", 5, TOPIC)
     both = commit_topics(env, "b", 4, TOPIC, OTHER)
-    assert (both.was_done, both.skipped, rows_of(both)) == (False, {TOPIC: 5}, {OTHER: 9})
+    assert (both.was_done, both.skipped, rows_by_topic(both)) == (False, {TOPIC: 5}, {OTHER: 9})
     assert commit_topics(env, "c", 4, TOPIC, OTHER).skipped == {TOPIC: 5, OTHER: 4}
-    assert rows_of(commit_topics(env, "d", 6, TOPIC, OTHER)) == {TOPIC: 9, OTHER: 9}
+    assert rows_by_topic(commit_topics(env, "d", 6, TOPIC, OTHER)) == {TOPIC: 9, OTHER: 9}
 
 
 def test_marks_for_all_topics_together_still_count() -> None:
@@ -268,8 +268,10 @@ def test_marks_for_all_topics_together_still_count() -> None:
     writers.note(env.files, ROOT, {APP: writers.Mark(7, 5, "", ranges)})
     assert commit_topics(env, "a", 7, TOPIC).skipped == {TOPIC: 7}
     assert commit_topics(env, "a", 6, OTHER).skipped == {OTHER: 7}  # nobody knows
-    assert rows_of(commit_topics(env, "a", 7, OTHER)) == {OTHER: 9}  # it went to the other alone
-    assert rows_of(commit_topics(env, "b", 8, TOPIC)) == {TOPIC: 9}
+    assert rows_by_topic(commit_topics(env, "a", 7, OTHER)) == {
+        OTHER: 9
+    }  # it went to the other alone
+    assert rows_by_topic(commit_topics(env, "b", 8, TOPIC)) == {TOPIC: 9}
 
 
 def test_a_mark_without_ranges_counts_for_every_topic() -> None:

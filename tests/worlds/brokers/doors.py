@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
-from tests.server.test_bearer import BearerKey, claims, now_s
 from tests.worlds.brokers.certificates import Authority
 from tests.worlds.brokers.logins import MECHANISMS, PASSWORD, SASL, add_scram_users, key_of
 from tests.worlds.brokers.signing import RsaKey, key_set, token
 from tests.worlds.clients.secured import TIMEOUT_S, Key, create_topic
+from tests.worlds.clients.tokens import BearerKey, claims, now_s
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.home import QUICK_JVM, KafkaHome
 from tests.worlds.kafka.oracle import Oracle

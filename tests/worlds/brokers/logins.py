@@ -12,7 +12,6 @@ from confluent_kafka.admin._scram import (
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
-from tidelog.env import Clock, ManualClock, os_env
 from tidelog.protocol.messages import (
     METADATA,
     SASL_AUTHENTICATE,
@@ -28,31 +27,6 @@ from tidelog.protocol.messages.sasl import (
 from tidelog.server.in_process import Broker
 
 PASSWORD = "correct horse"
-
-
-class AheadClock:
-    """The machine's clock, moved ahead."""
-
-    def __init__(self) -> None:
-        self._clock: Clock = os_env().clock
-        self.ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return self._clock.now_ms() + self.ahead_ms
-
-    def monotonic_ms(self) -> int:
-        return self._clock.monotonic_ms() + self.ahead_ms
-
-    def monotonic_ns(self) -> int:
-        return self._clock.monotonic_ns() + self.ahead_ms * 1_000_000
-
-
-class StandingClock(AheadClock):
-    """A clock that stands where the machine's stood, and is moved ahead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._clock = ManualClock(self._clock.now_ms())
 
 
 SASL = "SASL_PLAINTEXT"

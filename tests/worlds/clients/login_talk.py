@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import pytest
-from tests.server.test_bearer import BearerKey
 from tests.worlds.brokers.doors import BEARER, Door, kafkas_sasl, our_sasl
 from tests.worlds.brokers.logins import MECHANISMS, PASSWORD, is_served, plain, say, shake
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.clients.tokens import BearerKey
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 

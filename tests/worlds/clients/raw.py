@@ -6,7 +6,8 @@ same thing.
 
 import select
 import socket
-from typing import TYPE_CHECKING, TypeVar, cast
+import struct
+from typing import TYPE_CHECKING, TypeVar, cast, overload
 
 from tests.worlds.waiting import PATIENCE_S
 
@@ -81,8 +82,16 @@ class RawClient(Closing):
         """Ask; `receive` brings answers in the same order."""
         self._sock.sendall(b"".join(self._connection.request(api, version, message)))
 
-    def receive(self) -> "DataclassInstance":
-        """The next answer.
+    @overload
+    def receive(self) -> "DataclassInstance": ...
+
+    @overload
+    def receive(self, api: "Api[Request, Response]") -> Response: ...
+
+    def receive(
+        self, api: "Api[Request, Response] | None" = None
+    ) -> "DataclassInstance | Response":
+        """The next answer; to a request of `api` where it is given.
 
         Raises:
             ConnectionError: The broker closed the connection.
@@ -90,9 +99,22 @@ class RawClient(Closing):
         while (found := self._connection.next_response()) is None:
             data = self._sock.recv(1 << 20)
             if not data:
-                raise ConnectionError("the broker closed the connection")
+                raise ConnectionResetError("the broker closed the connection")
             self._connection.feed(data)
         return found
+
+    def reset(self) -> None:
+        """Go without a word: what comes from now on is refused."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._sock.close()
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._sock.fileno()
+
+    def await_answer(self) -> None:
+        """Return when some bytes have come that nobody has received."""
+        assert select.select([self._sock], [], [], TIMEOUT_S)[0]
 
     def has_answer(self) -> bool:
         """Whether some bytes have come that nobody has received."""
@@ -101,7 +123,7 @@ class RawClient(Closing):
     def ask(self, api: Api[Request, Response], version: int, message: Request) -> Response:
         """The answer to one question."""
         self.send(api, version, message)
-        return cast("Response", self.receive())
+        return self.receive(api)
 
     def auto_create(self, topic: str) -> None:
         """Ask for a topic until it is there: the broker makes it with its own defaults."""

@@ -31,7 +31,7 @@ from kafka import (  # type: ignore[import-untyped]
 )
 from kafka import TopicPartition as PyPlace
 from kafka import errors as py_errors
-from tests.server.rights.table import OPEN, Step
+from tests.worlds.clients.rights_table import OPEN, Step
 from tests.worlds.clients.rights_talk import PASSWORD
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 from tests.worlds.waiting import Patience, until_so

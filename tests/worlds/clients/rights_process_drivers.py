@@ -1,16 +1,13 @@
 """kcat and Kafka's Java clients behind the face of `drivers.Driver`."""
 
-import os
-import shutil
 import subprocess
 from typing import Final, cast
 
-import pytest
-from tests.conftest import need
-from tests.server.rights.table import OPEN, Step
 from tests.worlds.clients.rights_drivers import TIMEOUT_MS, Asked, Told, key_of
+from tests.worlds.clients.rights_table import OPEN, Step
 from tests.worlds.clients.secured import TIMEOUT_S
 from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.needs import need_kcat
 
 TOPIC_DENIED: Final = "Topic authorization failed"
 GROUP_DENIED: Final = "Group authorization failed"
@@ -22,9 +19,7 @@ class Kcat:
     """kcat, a process for each name but where it lists them all."""
 
     def __init__(self) -> None:
-        if os.environ.get("TIDELOG_WITHOUT_KCAT"):
-            pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
-        need(shutil.which("kcat") is not None, "kcat (apt install kcat)")
+        need_kcat()
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
         """See Driver."""

@@ -294,7 +294,7 @@ def _give_rules(client: RawClient) -> None:
     rules += [creation("*", rule) for rule in FOR_ALL]
     said = client.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
     assert not any(codes_in(said)), said
-    _await(lambda: _count(client) == len(rules), "rules")
+    _await(lambda: count_rules(client) == len(rules), "rules")
 
 
 def give_rules_again(bootstrap: str) -> None:
@@ -332,7 +332,7 @@ def lend(client: RawClient) -> None:
     assert not any(codes_in(patiently(client, ALTER_SHARE_GROUP_OFFSETS, 0, asked)))
 
 
-def _count(client: RawClient) -> int:
+def count_rules(client: RawClient) -> int:
     found = client.ask(DESCRIBE_ACLS, 3, everything())
     return sum(len(resource.acls) for resource in found.resources)
 

@@ -72,6 +72,11 @@ def values(records: Iterable[Record]) -> list[bytes | None]:
     return [record.value for record in records]
 
 
+def bases(log: Log) -> list[int]:
+    """First offsets of the segments."""
+    return [segment.base_offset for segment in log.segments]
+
+
 def path_of(name: str) -> str:
     """Path of a file of the only partition."""
     return f"{PATH}/{TOPIC}-0/{name}"

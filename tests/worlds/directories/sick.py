@@ -71,6 +71,13 @@ def _transaction(log: Log, number: int) -> None:
         )
 
 
+def mended_log() -> SeededEnv:
+    """A sound directory of three segments with their zone maps."""
+    env = full_log()
+    mend(env)
+    return env
+
+
 def look(env: Env, selection: Selection | None = None) -> list[Finding]:
     """All findings of a directory."""
     check = DirectoryCheck(env.files, PATH, selection or Selection())

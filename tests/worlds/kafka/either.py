@@ -1,8 +1,8 @@
 """Kafka's broker and ours, for tests that hold at both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pytest
 from tests.worlds.brokers.victims import Nursery, Victim
@@ -51,6 +51,50 @@ class Ours:
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         return client_settings(self.bootstrap, **more)
+
+
+def kafka_fixture(
+    settings: Mapping[str, str] | None = None,
+    *,
+    is_started: bool = True,
+    scope: Literal["function", "module", "session"] = "module",
+) -> object:
+    """Return a fixture of a Kafka broker with a directory of its own, stopped at the end.
+
+    Args:
+        settings: The broker's, before those that all tests share.
+        is_started: Whether it runs when the first test gets it.
+        scope: Which tests share it; for one test alone its files lie in `quick_path`.
+    """
+
+    @pytest.fixture(scope=scope)
+    def kafka(
+        kafka_jars: KafkaHome, kafka_oracle: Oracle, request: pytest.FixtureRequest
+    ) -> Iterator[Broker]:
+        if scope == "function":
+            folder = request.getfixturevalue("quick_path") / "kafka"
+        else:
+            folder = request.getfixturevalue("tmp_path_factory").mktemp("kafka")
+        broker = Broker(kafka_jars, kafka_oracle, folder, settings=settings)
+        try:
+            if is_started:
+                broker.start()
+            yield broker
+        finally:
+            broker.stop()
+
+    return kafka
+
+
+# One per process for the tests below a conftest that imports it; each test makes topics and groups
+# of its own.
+kafka_broker = kafka_fixture(scope="session")
+
+
+@pytest.fixture
+def stopped_kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Broker:
+    """A broker of the test's own, which it starts and stops."""
+    return Broker(kafka_jars, kafka_oracle, tmp_path)
 
 
 @pytest.fixture(params=["kafka", "tidelog"])

@@ -1,8 +1,8 @@
 """Asks Apache Kafka's own classes what they make of records, logs and files.
 
 `Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that answers one JSON line per
-question, so hundreds of cases cost one start. Fixture: `kafka_oracle`, one per test session;
-`from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle` in a conftest brings it elsewhere.
+question, so hundreds of cases cost one start. Fixture: `kafka_oracle`, one per process, which
+tests/conftest.py brings to all tests.
 """
 
 import base64

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.server.groups.test_shards import NAMES, broker, commit, committed, on_a_loop
+from tests.unit.server.groups.test_shards import NAMES, commit, committed, running_node
+from tests.unit.server.loops import on_a_loop
 
 from tidelog.server.groups import internal_topic
 from tidelog.server.groups.by_partition import ByPartition
@@ -65,7 +66,7 @@ def test_names_are_found_where_they_were_read() -> None:
 
 @on_a_loop
 async def test_a_partition_goes_without_a_look_at_the_others_groups(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         for number, name in enumerate(NAMES):
             commit(node.groups, number, name)
@@ -90,7 +91,7 @@ async def test_a_partition_goes_without_a_look_at_the_others_groups(tmp_path: Pa
 
 @on_a_loop
 async def test_a_partition_goes_without_a_look_at_the_others_ids(tmp_path: Path) -> None:
-    async with broker(tmp_path, transaction_state_log_num_partitions="3") as node:
+    async with running_node(tmp_path, transaction_state_log_num_partitions="3") as node:
         transactions = node.transactions
         await transactions.log.ensure_topic()
         for name in NAMES[:30]:

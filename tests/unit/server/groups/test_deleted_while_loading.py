@@ -10,12 +10,13 @@ from tests.unit.server.groups.test_deleted_topics import (
     LAST,
     NAMES,
     TOPIC,
-    Ticking,
     World,
     left_after_restart,
     world,
 )
-from tests.unit.server.groups.test_shards import broker, on_a_loop, until_loaded
+from tests.unit.server.groups.test_shards import running_node, until_loaded
+from tests.unit.server.loops import on_a_loop
+from tests.worlds.clocks import BusyClock
 
 from tidelog.env import Env
 from tidelog.protocol.wire import NO_UUID
@@ -32,8 +33,8 @@ LATER_MS = 1_700_003_600_000
 @asynccontextmanager
 async def starting(path: Path) -> AsyncIterator[World]:
     """A broker that has begun to read its groups."""
-    clock = Ticking(LATER_MS)
-    async with broker(path, Env(clock=clock)) as node:
+    clock = BusyClock(LATER_MS)
+    async with running_node(path, Env(clock=clock)) as node:
         assert node.groups.shards.code_for(LAST) is Code.COORDINATOR_LOAD_IN_PROGRESS
         yield World(node, clock)
 

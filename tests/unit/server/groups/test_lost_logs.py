@@ -9,13 +9,13 @@ import pytest
 from tests.unit.server.groups.test_shards import (
     GROUP,
     FailingDisk,
-    broker,
     commit,
     committed,
-    on_a_loop,
+    running_node,
     until_loaded,
 )
 from tests.unit.server.held_syncs import hold_syncs
+from tests.unit.server.loops import on_a_loop
 from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env
@@ -57,7 +57,7 @@ def reopen(node: Node) -> None:
 @on_a_loop
 async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> None:
     disk = FailingDisk()
-    async with broker(tmp_path, Env(files=disk)) as node:
+    async with running_node(tmp_path, Env(files=disk)) as node:
         await node.groups.shards.ensure_topic()
         assert await arrival(commit(node.groups, 1)) == [Code.NONE]
         partition = partition_of(node)
@@ -80,11 +80,11 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
 
 @on_a_loop
 async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         assert await arrival(commit(node.groups, 1)) == [Code.NONE]
     disk = FailingDisk()
-    async with broker(tmp_path, Env(files=disk)) as node:
+    async with running_node(tmp_path, Env(files=disk)) as node:
         shards, topic = node.groups.shards, node.groups.shards._topic
         read, is_read, reading = topic.read, asyncio.Event(), asyncio.Event()
 
@@ -111,11 +111,11 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
 
 @on_a_loop
 async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         assert await arrival(commit(node.groups, 1)) == [Code.NONE]
     disk = FailingDisk()
-    async with broker(tmp_path, Env(files=disk)) as node:
+    async with running_node(tmp_path, Env(files=disk)) as node:
         groups = node.groups  # which begins to read, once others have had their turn
         fail(node.partitions.get(OFFSETS_TOPIC, groups.shards.number_of(GROUP)), disk)
         await until_loaded(node.groups)
@@ -128,7 +128,7 @@ async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) 
 @on_a_loop
 async def test_writes_that_were_on_their_way_are_told_of_no_success(tmp_path: Path) -> None:
     disk = FailingDisk()
-    async with broker(tmp_path, Env(files=disk), tidelog_durability="fsync") as node:
+    async with running_node(tmp_path, Env(files=disk), tidelog_durability="fsync") as node:
         await node.groups.shards.ensure_topic()
         first = commit(node.groups, 0)
         await turn_until(lambda: first.is_done)
@@ -145,7 +145,7 @@ async def test_writes_that_were_on_their_way_are_told_of_no_success(tmp_path: Pa
 
 @on_a_loop
 async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_path: Path) -> None:
-    async with broker(tmp_path, tidelog_durability="fsync") as node:
+    async with running_node(tmp_path, tidelog_durability="fsync") as node:
         await node.groups.shards.ensure_topic()
         may_sync = hold_syncs(node)
         written = commit(node.groups, 7)
@@ -165,7 +165,7 @@ async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_pat
 
 @on_a_loop
 async def test_deleted_topic_is_looked_after_no_more(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         commit(node.groups, 1)
         partition = partition_of(node)

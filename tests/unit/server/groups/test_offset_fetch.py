@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
-from tests.unit.server.groups.test_shards import GROUP, broker, on_a_loop
+from tests.unit.server.groups.test_shards import GROUP, running_node
+from tests.unit.server.loops import on_a_loop
 
 from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.groups import (
@@ -36,9 +37,9 @@ def id_of(node: Node, name: str = TOPIC) -> UUID:
 
 
 @asynccontextmanager
-async def committed(path: Path) -> AsyncIterator[Node]:
+async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
     """A broker with a topic, and one that was made anew while the broker was not there."""
-    async with broker(path) as node:
+    async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
         for name in (TOPIC, "ships"):
             node.topics.create(name, 4)
@@ -78,7 +79,7 @@ async def fetched(
 
 @on_a_loop
 async def test_a_new_topic_has_nothing_of_the_former_one(tmp_path: Path) -> None:
-    async with committed(tmp_path) as node:
+    async with broker_with_commits(tmp_path) as node:
         topic_id = id_of(node)
         asked = OffsetFetchGroupTopic(topic_id=topic_id, partition_indexes=[*range(4)])
         assert await fetched(node, 10, asked) == {
@@ -93,7 +94,7 @@ async def test_a_new_topic_has_nothing_of_the_former_one(tmp_path: Path) -> None
 async def test_all_that_a_group_has_is_told_of_topics_that_it_was_committed_for(
     tmp_path: Path,
 ) -> None:
-    async with committed(tmp_path) as node:
+    async with broker_with_commits(tmp_path) as node:
         topic_id = id_of(node)
         assert await fetched(node, 10, None) == {
             (topic_id, UNKNOWN): (8, -1, "", 0),
@@ -103,7 +104,7 @@ async def test_all_that_a_group_has_is_told_of_topics_that_it_was_committed_for(
 
 @on_a_loop
 async def test_who_asks_by_name_is_told_what_is_kept_under_it(tmp_path: Path) -> None:
-    async with committed(tmp_path) as node:
+    async with broker_with_commits(tmp_path) as node:
         asked = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=[FORMER, PRESENT])
         told = await fetched(node, 9, asked)
         assert [each[0] for each in told.values()] == [7, 9]

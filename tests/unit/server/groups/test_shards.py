@@ -3,12 +3,13 @@
 import asyncio
 import errno
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.unit.server.loops import on_a_loop
 from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
@@ -70,7 +71,7 @@ def config(**settings: str) -> BrokerConfig:
 
 
 @asynccontextmanager
-async def broker(path: Path, env: Env | None = None, **settings: str) -> AsyncIterator[Node]:
+async def running_node(path: Path, env: Env | None = None, **settings: str) -> AsyncIterator[Node]:
     node = open_node(str(path), config(**settings), env=env)
     try:
         yield node
@@ -93,21 +94,9 @@ async def until_loaded(groups: GroupCoordinator) -> None:
     await turn_until(lambda: not groups.shards.is_loading)
 
 
-def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """Run a test on an event loop of its own."""
-
-    def run(tmp_path: Path) -> None:
-        async def whole() -> None:
-            await test(tmp_path)
-
-        asyncio.run(whole())
-
-    return run
-
-
 @on_a_loop
 async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
         assert made == [Code.NONE] * 3
@@ -121,11 +110,11 @@ async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> No
 
 @on_a_loop
 async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         for number in range(300):
             assert await arrival(commit(node.groups, number, f"group {number}")) == [Code.NONE]
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         shards = node.groups.shards
         assert {shards.code_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
@@ -140,13 +129,13 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
 
 @on_a_loop
 async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
-    async with broker(tmp_path, offsets_topic_compression_codec="3") as node:
+    async with running_node(tmp_path, offsets_topic_compression_codec="3") as node:
         await node.groups.shards.ensure_topic()
         assert await arrival(commit(node.groups, 5)) == [Code.NONE]
         log = node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP)).log
         codecs = {batch.codec for part in log.slices() for _, batch in part.batches()}
         assert codecs == {Codec.LZ4}
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         node.groups.resume()
         await until_loaded(node.groups)
         assert committed(node.groups) == 5
@@ -154,12 +143,12 @@ async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_killed_process_leaves_what_it_acknowledged(tmp_path: Path) -> None:
-    async with broker(tmp_path / "one") as node:
+    async with running_node(tmp_path / "one") as node:
         await node.groups.shards.ensure_topic()
         for offset in range(10):
             assert await arrival(commit(node.groups, offset)) == [Code.NONE]
         shutil.copytree(tmp_path / "one", tmp_path / "two")
-    async with broker(tmp_path / "two") as node:
+    async with running_node(tmp_path / "two") as node:
         node.groups.resume()
         await until_loaded(node.groups)
         assert committed(node.groups) == 9
@@ -167,7 +156,7 @@ async def test_killed_process_leaves_what_it_acknowledged(tmp_path: Path) -> Non
 
 @on_a_loop
 async def test_commit_is_acknowledged_when_it_is_synced(tmp_path: Path) -> None:
-    async with broker(tmp_path, tidelog_durability="fsync") as node:
+    async with running_node(tmp_path, tidelog_durability="fsync") as node:
         await node.groups.shards.ensure_topic()
         replies = [commit(node.groups, offset) for offset in range(5)]
         settled = node.groups.shards.settled(GROUP)
@@ -181,7 +170,7 @@ async def test_commit_is_acknowledged_when_it_is_synced(tmp_path: Path) -> None:
 @on_a_loop
 async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: Path) -> None:
     disk = FailingDisk()
-    async with broker(tmp_path, Env(files=disk)) as node:
+    async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
         assert await arrival(commit(node.groups, 1)) == [Code.NONE]
@@ -201,7 +190,7 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
 @on_a_loop
 async def test_damaged_partition_is_refused_and_seldom_tried_again(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
-    async with broker(tmp_path, Env(clock=clock)) as node:
+    async with running_node(tmp_path, Env(clock=clock)) as node:
         await node.groups.shards.ensure_topic()
         commit(node.groups, 1)
         number = node.groups.shards.number_of(GROUP)
@@ -210,7 +199,7 @@ async def test_damaged_partition_is_refused_and_seldom_tried_again(tmp_path: Pat
     log = tmp_path / f"{OFFSETS_TOPIC}-{number}" / "00000000000000000000.log"
     sound = log.read_bytes()
     log.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    async with broker(tmp_path, Env(clock=clock)) as node:
+    async with running_node(tmp_path, Env(clock=clock)) as node:
         node.groups.resume()
         await until_loaded(node.groups)
         assert committed(node.groups, others) == 2
@@ -240,7 +229,7 @@ async def test_sync_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         node.topics.create("flights")
         commit(node.groups, 1)
@@ -258,7 +247,7 @@ async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> N
 async def test_expiry_runs_by_its_clock_over_many_groups(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
     settings = {"offsets_retention_minutes": "1", "offsets_retention_check_interval_ms": "70000"}
-    async with broker(tmp_path, Env(clock=clock), **settings) as node:
+    async with running_node(tmp_path, Env(clock=clock), **settings) as node:
         await node.groups.shards.ensure_topic()
         for number in range(500):
             commit(node.groups, number, f"group {number}")
@@ -272,7 +261,7 @@ async def test_expiry_runs_by_its_clock_over_many_groups(tmp_path: Path) -> None
 
 @on_a_loop
 async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         commit(node.groups, 8)
         facts = list(node.groups.facts())
@@ -283,7 +272,7 @@ async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
 @on_a_loop
 async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
     """Who writes goes by what was let go of."""
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
         assert await arrival(commit(node.groups, 1)) == [Code.NONE]
@@ -300,7 +289,7 @@ async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
 @on_a_loop
 async def test_what_failed_is_read_again_by_itself_unless_it_is_damaged(tmp_path: Path) -> None:
     clock = ManualClock(0)
-    async with broker(tmp_path, Env(clock=clock)) as node:
+    async with running_node(tmp_path, Env(clock=clock)) as node:
         topic = node.groups.shards._topic
         await node.groups.shards.ensure_topic()
         read, failures = topic.read, [StorageFailure("log", "read", "EIO"), CorruptData("torn")]

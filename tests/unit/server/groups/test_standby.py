@@ -5,13 +5,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.unit.server.groups.test_shards import (
-    GROUP,
-    broker,
-    committed,
-    on_a_loop,
-    until_loaded,
-)
+from tests.unit.server.groups.test_shards import GROUP, committed, running_node, until_loaded
+from tests.unit.server.loops import on_a_loop
 from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env, File, ManualClock, OsFileSystem, os_env
@@ -39,11 +34,11 @@ async def ask(node: Node) -> Code:
 @on_a_loop
 async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
-    async with broker(tmp_path, Env(clock=clock)) as node:
+    async with running_node(tmp_path, Env(clock=clock)) as node:
         node.topics.create("flights")
     file = tmp_path / GROUPS_FILE
     file.write_text("{")
-    async with broker(tmp_path, Env(clock=clock)) as node:
+    async with running_node(tmp_path, Env(clock=clock)) as node:
         for _ in range(3):
             assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE
             assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
@@ -62,7 +57,7 @@ async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path
 @on_a_loop
 async def test_without_the_file_groups_go_on(tmp_path: Path) -> None:
     (tmp_path / GROUPS_FILE).write_text("{")
-    async with broker(tmp_path) as node:
+    async with running_node(tmp_path) as node:
         assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE
         (tmp_path / GROUPS_FILE).unlink()
         assert await ask(node) is Code.NONE
@@ -78,7 +73,7 @@ async def test_the_log_names_the_file_and_what_to_do(tmp_path: Path) -> None:
             lambda text, *more: told.append(text % more),
         )
         (tmp_path / GROUPS_FILE).write_text('{"version": 7}')
-        async with broker(tmp_path) as node:
+        async with running_node(tmp_path) as node:
             await ask(node)
     (line,) = told
     assert line.startswith(f"{tmp_path / GROUPS_FILE} can't be read")
@@ -101,11 +96,11 @@ class ShutTopic(OsFileSystem):
 async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_path: Path) -> None:
     clock, disk = ManualClock(1_000_000), ShutTopic()
     disk.is_shut = False
-    async with broker(tmp_path, Env(clock=clock)) as node:
+    async with running_node(tmp_path, Env(clock=clock)) as node:
         node.topics.create("flights")
         node.partitions.get("flights", 0)
     write_group_offsets(os_env().files, str(tmp_path), KEPT)
-    async with broker(tmp_path, Env(clock=clock, files=disk)) as node:
+    async with running_node(tmp_path, Env(clock=clock, files=disk)) as node:
         disk.is_shut = True
         await ask(node)
         assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR

@@ -5,7 +5,13 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.unit.server.groups.test_shards import GROUP, broker, commit, committed, until_loaded
+from tests.unit.server.groups.test_shards import (
+    GROUP,
+    commit,
+    committed,
+    running_node,
+    until_loaded,
+)
 from tests.worlds.waiting import turn_until
 
 from tidelog.server.groups.codes import Code
@@ -16,14 +22,14 @@ from tidelog.storage.log import Log
 
 async def make(path: Path) -> None:
     """A topic of three partitions with one commit."""
-    async with broker(path) as node:
+    async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
         assert await arrival(commit(node.groups, 7)) == [Code.NONE]
 
 
 async def check(path: Path) -> None:
     """All is served at the next start."""
-    async with broker(path) as node:
+    async with running_node(path) as node:
         node.groups.resume()
         await until_loaded(node.groups)
         assert committed(node.groups) == 7
@@ -37,7 +43,7 @@ def test_a_pool_that_goes_while_partitions_load(
 
     async def story() -> None:
         await make(tmp_path)
-        async with broker(tmp_path) as node:
+        async with running_node(tmp_path) as node:
             topic = node.groups.shards._topic
             if is_read:
 
@@ -64,7 +70,7 @@ def test_groups_that_are_asked_for_behind_the_stop(
 
     async def story() -> None:
         await make(tmp_path)
-        async with broker(tmp_path) as node:
+        async with running_node(tmp_path) as node:
             node.work.close()
             assert not node.groups.shards.is_loading
 
@@ -78,7 +84,7 @@ def test_a_failure_of_the_running_broker_is_told_with_its_trace(
 ) -> None:
     async def story() -> None:
         await make(tmp_path)
-        async with broker(tmp_path) as node:
+        async with running_node(tmp_path) as node:
 
             async def read(_log: Log) -> LoadedShard:
                 raise RuntimeError("unforeseen")

@@ -1,13 +1,11 @@
 """Users and rules as a broker keeps them: how many rules there may be, what keys are like."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.running import opened_node
 
-from tidelog.config import BrokerConfig
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.acls import AclCreation, CreateAclsRequest, CreateAclsResponse
@@ -18,17 +16,10 @@ from tidelog.server.requests import RequestContext
 from tidelog.server.security import rules
 from tidelog.server.security.pretenders import Shape
 from tidelog.server.security.scram import ScramMechanism
-from tidelog.server.server import open_node
 from tidelog.storage.security_file import KeptCredential
 
+WITH_RULES = {"authorizer.class.name": STANDARD_AUTHORIZER}
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
-
-
-@contextmanager
-def broker(tmp_path: Path) -> Iterator[Node]:
-    config = BrokerConfig.parse({"authorizer.class.name": STANDARD_AUTHORIZER})[0]
-    with closing(open_node(str(tmp_path), config)) as node:
-        yield node
 
 
 async def create(node: Node, *names: str) -> list[int]:
@@ -60,7 +51,7 @@ def five(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("five")
 def test_there_are_never_more_rules_than_there_may_be(tmp_path: Path) -> None:
     async def check() -> None:
-        with broker(tmp_path) as node:
+        with opened_node(tmp_path, WITH_RULES) as node:
             said = await asyncio.gather(
                 create(node, "a", "b"), create(node, "c", "d", "a"), create(node, "e", "f")
             )
@@ -74,7 +65,7 @@ def test_there_are_never_more_rules_than_there_may_be(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("five")
 def test_what_is_there_already_needs_no_room(tmp_path: Path) -> None:
     async def check() -> None:
-        with broker(tmp_path) as node:
+        with opened_node(tmp_path, WITH_RULES) as node:
             assert await create(node, *"abcde") == [0] * 5
             assert await create(node, "f", "c", "c") == [POLICY_VIOLATION, 0, 0]
 
@@ -90,11 +81,11 @@ def test_shapes_follow_the_users_and_outlive_a_start(tmp_path: Path) -> None:
 
     async def check() -> None:
         found = {Shape(8192, 30): 1, Shape(8192, 0): 2}
-        with broker(tmp_path) as node:
+        with opened_node(tmp_path, WITH_RULES) as node:
             assert not node.rules.shapes(SHA_256)
             await node.rules.change_credentials(change)
             assert node.rules.shapes(SHA_256) == found
-        with broker(tmp_path) as node:
+        with opened_node(tmp_path, WITH_RULES) as node:
             assert node.rules.shapes(SHA_256) == found
             assert node.rules.shapes(SHA_512) == {Shape(5000, 0): 1}
             await node.rules.change_credentials(lambda kept: kept.clear())

@@ -1,12 +1,13 @@
 """A broker that is not listening, its share groups, and a clock that tests move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
+from tests.unit.server.loops import turns
 from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
@@ -192,12 +193,6 @@ class World:
         await turns()
 
 
-async def turns() -> None:
-    """Let tasks on the loop go on that wait for nothing else."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def begun(
     wanted: "Awaitable[ShareFetchResponse]", world: World
 ) -> "asyncio.Task[ShareFetchResponse]":
@@ -266,16 +261,3 @@ async def world(
         yield made
     finally:
         node.close()
-
-
-def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """Run a test on an event loop of its own."""
-
-    def run(tmp_path: Path) -> None:
-        async def whole() -> None:
-            await test(tmp_path)
-
-        asyncio.run(whole())
-
-    run.__name__ = getattr(test, "__name__", "run")
-    return run

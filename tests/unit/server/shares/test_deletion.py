@@ -6,15 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.server.shares.share_worlds import (
-    GROUP,
-    TOPIC,
-    World,
-    acquired,
-    on_a_loop,
-    said,
-    world,
-)
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, said, world
 
 from tidelog.protocol.messages import DELETE_GROUPS, DELETE_SHARE_GROUP_OFFSETS
 from tidelog.protocol.messages.described_groups import DeleteGroupsRequest

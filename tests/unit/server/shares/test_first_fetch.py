@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.unit.server.shares.share_worlds import LOCK_MS, acquired, on_a_loop, world
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import LOCK_MS, acquired, world
 
 
 @on_a_loop

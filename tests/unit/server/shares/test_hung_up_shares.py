@@ -3,16 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.server.shares.share_worlds import (
-    GROUP,
-    TOPIC,
-    World,
-    acquired,
-    on_a_loop,
-    said,
-    turns,
-    world,
-)
+from tests.unit.server.loops import on_a_loop, turns
+from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, said, world
 from tests.unit.server.test_hung_up import Encrypted
 from tests.worlds.brokers.socketless import FakeTransport
 from tests.worlds.waiting import turn_until

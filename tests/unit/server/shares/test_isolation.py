@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import (
     EARLIEST,
     TOPIC,
     World,
     acquired,
     begun,
-    on_a_loop,
     said,
     world,
 )

@@ -30,7 +30,7 @@ STATES = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[StateBatch]:
+def state_batches(draw: st.DrawFn) -> list[StateBatch]:
     found, at = [], draw(st.integers(0, 10))
     for _ in range(draw(st.integers(0, 6))):
         last = at + draw(st.integers(0, 8))
@@ -48,7 +48,7 @@ def by_offset(found: list[StateBatch]) -> dict[int, tuple[RecordState, int]]:
     }
 
 
-@given(before=batches(), later=batches(), start=st.integers(0, 40))
+@given(before=state_batches(), later=state_batches(), start=st.integers(0, 40))
 def test_what_is_said_later_holds(
     before: list[StateBatch], later: list[StateBatch], start: int
 ) -> None:
@@ -61,7 +61,7 @@ def test_what_is_said_later_holds(
         assert not is_one
 
 
-@given(kept=batches(), start=st.integers(-1, 40), epoch=st.integers(0, 9))
+@given(kept=state_batches(), start=st.integers(-1, 40), epoch=st.integers(0, 9))
 def test_a_snapshot_says_all(kept: list[StateBatch], start: int, epoch: int) -> None:
     state = KeptState(
         snapshot_epoch=epoch,
@@ -78,7 +78,7 @@ def test_a_snapshot_says_all(kept: list[StateBatch], start: int, epoch: int) -> 
     assert read_snapshot(value) == state
 
 
-@given(changed=batches())
+@given(changed=state_batches())
 def test_an_update_says_what_has_changed(changed: list[StateBatch]) -> None:
     update = Update(UNCHANGED, 3, changed, 4)
     key, value = update_record(KEY, 6, update)

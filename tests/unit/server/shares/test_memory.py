@@ -4,16 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.server.shares.share_worlds import (
-    GROUP,
-    TOPIC,
-    Member,
-    acquired,
-    of,
-    on_a_loop,
-    said,
-    world,
-)
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import GROUP, TOPIC, Member, acquired, of, said, world
 from tests.worlds.waiting import turn_until
 
 from tidelog.server.node import ConnectionFacts

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.unit.server.shares.share_worlds import acquired, on_a_loop, world
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import acquired, world
 
 from tidelog.storage.cluster_file import ClusterState, Quotas
 

@@ -12,13 +12,13 @@ from typing import Final
 
 import pytest
 from tests.faults import CrashState, DamageFileSystem, Keep, reopen
+from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import (
     GROUP,
     LOCK_MS,
     START_MS,
     World,
     acquired,
-    on_a_loop,
     said,
     world,
 )

@@ -2,16 +2,8 @@
 
 from pathlib import Path
 
-from tests.unit.server.shares.share_worlds import (
-    GROUP,
-    TOPIC,
-    World,
-    acquired,
-    of,
-    on_a_loop,
-    said,
-    world,
-)
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, of, said, world
 
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
 from tidelog.server.security.authorizer import (

@@ -5,13 +5,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.unit.server.shares.share_worlds import (
-    acquired,
-    of,
-    on_a_loop,
-    said,
-    world,
-)
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import acquired, of, said, world
 
 from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
 from tidelog.server.shares import sessions

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.unit.server.shares.share_worlds import TOPIC, acquired, on_a_loop, said, world
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import TOPIC, acquired, said, world
 
 from tidelog.server.shares.reading import Part, Read, read
 from tidelog.server.shares.share_partition import SharePartition

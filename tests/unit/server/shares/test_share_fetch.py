@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.shares.share_worlds import (
     GROUP,
     LOCK_MS,
@@ -10,9 +11,7 @@ from tests.unit.server.shares.share_worlds import (
     batches_of,
     begun,
     of,
-    on_a_loop,
     said,
-    turns,
     world,
 )
 

@@ -22,7 +22,7 @@ ALL = Wish(records_max=1000, batch_records=1000)
 NOW = 50_000
 
 
-def records(start: int = 0, *batches: StateBatch, limits: Limits = LIMITS) -> SharePartition:
+def partition_of(start: int = 0, *batches: StateBatch, limits: Limits = LIMITS) -> SharePartition:
     return SharePartition(start, batches, limits)
 
 
@@ -72,20 +72,20 @@ def refusal(known: SharePartition, *said: Acknowledgement, member: str = ANNA) -
 
 
 def test_what_was_never_delivered_is_given_in_one_piece() -> None:
-    known = records()
+    known = partition_of()
     assert give(known, 19) == [Acquired(0, 19, 1)]
     assert (known.start, known.end, known.fetch_offset) == (0, 20, 20)
 
 
 def test_nobody_else_gets_what_a_member_has() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     assert give(known, 19, member=BERT) == [Acquired(10, 19, 1)]
 
 
 def test_what_is_given_is_cut_at_batches_of_the_log() -> None:
     wish = Wish(records_max=1000, batch_records=15)
-    assert give(records(), 49, wish) == [
+    assert give(partition_of(), 49, wish) == [
         Acquired(0, 19, 1),
         Acquired(20, 39, 1),
         Acquired(40, 49, 1),
@@ -93,11 +93,11 @@ def test_what_is_given_is_cut_at_batches_of_the_log() -> None:
 
 
 def test_a_batch_of_the_log_goes_whole_beyond_what_was_wanted() -> None:
-    assert give(records(), 49, Wish(records_max=12)) == [Acquired(0, 19, 1)]
+    assert give(partition_of(), 49, Wish(records_max=12)) == [Acquired(0, 19, 1)]
 
 
 def test_a_strict_wish_gets_no_record_more() -> None:
-    known = records()
+    known = partition_of()
     assert give(known, 49, Wish(records_max=12, is_strict=True)) == [Acquired(0, 11, 1)]
     assert give(known, 49, Wish(records_max=3, is_strict=True), member=BERT) == [
         Acquired(12, 14, 1)
@@ -105,23 +105,23 @@ def test_a_strict_wish_gets_no_record_more() -> None:
 
 
 def test_who_wants_nothing_gets_nothing() -> None:
-    assert give(records(), 9, Wish(records_max=0)) == []
-    assert records().acquire(ANNA, Offered(fetch_offset=0, batches=()), ALL, NOW) == []
+    assert give(partition_of(), 9, Wish(records_max=0)) == []
+    assert partition_of().acquire(ANNA, Offered(fetch_offset=0, batches=()), ALL, NOW) == []
 
 
 def test_a_batch_that_begins_below_the_start_is_given_from_the_start() -> None:
-    assert give(records(13), 29) == [Acquired(13, 29, 1)]
+    assert give(partition_of(13), 29) == [Acquired(13, 29, 1)]
 
 
 def test_no_more_than_the_locks_allow_are_in_flight() -> None:
-    known = records(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
+    known = partition_of(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
     assert give(known, 49) == [Acquired(0, 19, 1)]
     assert not known.can_acquire
     assert give(known, 49, member=BERT) == []
 
 
 def test_full_it_still_gives_what_came_back_and_nothing_behind_it() -> None:
-    known = records(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
+    known = partition_of(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
     give(known, 49)
     say(known, 5, 6, AckType.RELEASE)
     assert known.can_acquire
@@ -130,7 +130,7 @@ def test_full_it_still_gives_what_came_back_and_nothing_behind_it() -> None:
 
 
 def test_accepted_records_move_the_start() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     change = say(known, 0, 9, AckType.ACCEPT)
     assert change.batches == (StateBatch(0, 9, RecordState.ACKNOWLEDGED, 1),)
@@ -138,7 +138,7 @@ def test_accepted_records_move_the_start() -> None:
 
 
 def test_the_start_waits_for_the_first_one_that_is_not_done_with() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     say(known, 5, 9, AckType.ACCEPT)
     assert known.start == 0
@@ -148,7 +148,7 @@ def test_the_start_waits_for_the_first_one_that_is_not_done_with() -> None:
 
 
 def test_a_type_for_each_record() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     accept, release, reject, gap = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.GAP
     change = say(known, 2, 7, accept, accept, release, reject, gap, accept)
@@ -163,21 +163,21 @@ def test_a_type_for_each_record() -> None:
 
 
 def test_released_records_are_given_again_with_a_higher_count() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     say(known, 3, 5, AckType.RELEASE)
     assert give(known, 19, member=BERT) == [Acquired(3, 5, 2)]
 
 
 def test_released_and_new_records_go_together() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     say(known, 0, 19, AckType.RELEASE)
     assert give(known, 39) == [Acquired(0, 19, 2), Acquired(20, 39, 1)]
 
 
 def test_what_is_being_written_is_neither_given_nor_said_again() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     released = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.RELEASE])], NOW)
     assert isinstance(released, Change)
@@ -188,7 +188,7 @@ def test_what_is_being_written_is_neither_given_nor_said_again() -> None:
 
 
 def test_what_can_not_be_written_is_the_members_again() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     accepted = known.acknowledge(ANNA, [Acknowledgement(0, 4, [AckType.ACCEPT])], NOW)
     assert isinstance(accepted, Change)
@@ -200,7 +200,7 @@ def test_what_can_not_be_written_is_the_members_again() -> None:
 
 
 def test_a_lock_that_runs_out_while_it_is_written_counts_when_that_fails() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     accepted = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.ACCEPT])], NOW)
     assert isinstance(accepted, Change)
@@ -212,7 +212,7 @@ def test_a_lock_that_runs_out_while_it_is_written_counts_when_that_fails() -> No
 
 
 def test_locks_run_out_each_at_its_time() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     give(known, 19, now_ms=NOW + 10)
     assert known.deadline_ms == NOW + LOCK_MS
@@ -222,7 +222,7 @@ def test_locks_run_out_each_at_its_time() -> None:
 
 
 def test_a_renewal_holds_at_once_and_writes_nothing() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     change = say(known, 2, 4, AckType.RENEW, now_ms=NOW + 500)
     assert change.batches == ()
@@ -234,7 +234,7 @@ def test_a_renewal_holds_at_once_and_writes_nothing() -> None:
 
 @pytest.mark.parametrize("how", ["time", "release"])
 def test_what_was_delivered_too_often_is_archived(how: str) -> None:
-    known = records(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
+    known = partition_of(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
     for _ in range(2):
         give(known, 9)
         if how == "time":
@@ -245,7 +245,7 @@ def test_what_was_delivered_too_often_is_archived(how: str) -> None:
 
 
 def test_a_member_that_goes_leaves_its_records_to_others() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     give(known, 19, member=BERT)
     change = known.release(ANNA)
@@ -255,7 +255,7 @@ def test_a_member_that_goes_leaves_its_records_to_others() -> None:
 
 
 def test_records_delivered_often_come_in_ever_smaller_parts_and_alone_in_the_end() -> None:
-    known = records(limits=Limits(deliveries_max=6, lock_ms=LOCK_MS))
+    known = partition_of(limits=Limits(deliveries_max=6, lock_ms=LOCK_MS))
     sizes = []
     for _ in range(6):
         acquired = give(known, 19)
@@ -265,14 +265,14 @@ def test_records_delivered_often_come_in_ever_smaller_parts_and_alone_in_the_end
 
 
 def test_with_two_deliveries_nothing_is_isolated() -> None:
-    known = records(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
+    known = partition_of(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
     give(known, 19)
     known.expire(NOW + LOCK_MS)
     assert give(known, 19) == [Acquired(0, 19, 2)]
 
 
 def test_offsets_that_the_log_does_not_have_hold_nothing_up() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     offered = Offered(fetch_offset=10, batches=[(30, 39)])
     assert known.acquire(ANNA, offered, ALL, NOW) == [Acquired(30, 39, 1)]
@@ -281,7 +281,7 @@ def test_offsets_that_the_log_does_not_have_hold_nothing_up() -> None:
 
 
 def test_what_compaction_took_before_it_was_given_again_is_done_with() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     say(known, 0, 9, AckType.RELEASE)
     offered = Offered(fetch_offset=0, batches=[(10, 19)])
@@ -290,20 +290,20 @@ def test_what_compaction_took_before_it_was_given_again_is_done_with() -> None:
 
 
 def test_aborted_batches_are_passed_over() -> None:
-    known = records()
+    known = partition_of()
     assert give(known, 39, aborted=[(10, 19)]) == [Acquired(0, 9, 1), Acquired(20, 39, 1)]
     say(known, 0, 9, AckType.ACCEPT)
     assert known.start == 20
 
 
 def test_where_all_is_aborted_the_start_moves() -> None:
-    known = records()
+    known = partition_of()
     assert give(known, 9, aborted=[(0, 9)]) == []
     assert known.start == known.fetch_offset == 10
 
 
 def test_the_logs_start_takes_the_start_offset_along() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     assert known.move_start(5)
     assert not known.move_start(5)
@@ -314,7 +314,7 @@ def test_the_logs_start_takes_the_start_offset_along() -> None:
 
 
 def test_a_log_that_begins_behind_the_end_leaves_nothing() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     assert known.move_start(50)
     assert (known.start, known.end, known.fetch_offset) == (50, 50, 50)
@@ -322,7 +322,7 @@ def test_a_log_that_begins_behind_the_end_leaves_nothing() -> None:
 
 
 def test_a_change_of_records_that_are_gone_meanwhile_changes_nothing() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     accepted = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.ACCEPT])], NOW)
     assert isinstance(accepted, Change)
@@ -343,7 +343,7 @@ def test_a_change_of_records_that_are_gone_meanwhile_changes_nothing() -> None:
     ],
 )
 def test_what_can_not_be_said(first: int, last: int, types: list[int], code: ShareCode) -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     give(known, 19, member=BERT)
     assert refusal(known, Acknowledgement(first, last, types)) == code
@@ -351,11 +351,11 @@ def test_what_can_not_be_said(first: int, last: int, types: list[int], code: Sha
 
 def test_nothing_can_be_said_where_nothing_was_given() -> None:
     said = Acknowledgement(0, 9, [AckType.ACCEPT])
-    assert refusal(records(), said) == ShareCode.INVALID_RECORD_STATE
+    assert refusal(partition_of(), said) == ShareCode.INVALID_RECORD_STATE
 
 
 def test_nothing_can_be_said_beyond_what_is_done_with() -> None:
-    known = records()
+    known = partition_of()
     give(known, 9)
     say(known, 0, 9, AckType.ACCEPT)
     said = Acknowledgement(0, 30, [AckType.ACCEPT])
@@ -363,7 +363,7 @@ def test_nothing_can_be_said_beyond_what_is_done_with() -> None:
 
 
 def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     good = Acknowledgement(0, 9, [AckType.ACCEPT])
     twice = Acknowledgement(9, 12, [AckType.ACCEPT])
@@ -373,14 +373,14 @@ def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
 
 
 def test_what_is_done_with_is_said_again_without_harm() -> None:
-    known = records()
+    known = partition_of()
     give(known, 19)
     say(known, 0, 9, AckType.ACCEPT)
     assert say(known, 0, 9, AckType.ACCEPT).batches == ()
 
 
 def test_neighbours_that_are_alike_are_kept_as_one() -> None:
-    known = records()
+    known = partition_of()
     give(known, 99)
     for offset in range(50, 100):
         say(known, offset, offset, AckType.ACCEPT)

@@ -5,9 +5,10 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import cast
 
-from tests.unit.server.shares.share_worlds import GROUP, START_MS, World, of, on_a_loop, world
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.shares.share_worlds import GROUP, START_MS, World, of, world
+from tests.worlds.clocks import BusyClock
 
-from tidelog.env import ManualClock
 from tidelog.protocol.messages import SHARE_FETCH
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
 from tidelog.server.handlers.share_fetch import LONG, share_fetch
@@ -17,17 +18,9 @@ from tidelog.server.shares.states import ShareCode
 MANY = 2000
 
 
-class Ticking(ManualClock):
-    """A clock that goes on with each look at it."""
-
-    def monotonic_ms(self) -> int:
-        self.advance(1)
-        return super().monotonic_ms()
-
-
 @on_a_loop
 async def test_many_partitions_leave_others_their_turn(path: Path) -> None:
-    async with world(path, clock=Ticking(START_MS)) as it:
+    async with world(path, clock=BusyClock(START_MS)) as it:
         one = it.member()
         fetch = asyncio.ensure_future(one.fetch(0, *range(10, 10 + MANY)))
         turn_count = 0

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.shares.share_worlds import (
     EARLIEST,
     LOCK_MS,
@@ -13,9 +14,7 @@ from tests.unit.server.shares.share_worlds import (
     acquired,
     begun,
     of,
-    on_a_loop,
     said,
-    turns,
     world,
 )
 from tests.unit.server.shares.test_isolation import end, write

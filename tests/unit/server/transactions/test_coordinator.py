@@ -6,16 +6,8 @@ from typing import Final
 
 import pytest
 from tests.unit.server.groups.test_shards import FailingDisk
-from tests.unit.server.transactions.worlds import (
-    ID,
-    ONE,
-    TIMEOUT_MS,
-    TWO,
-    NotedMarkers,
-    on_a_loop,
-    turns,
-    world,
-)
+from tests.unit.server.loops import on_a_loop, turns
+from tests.unit.server.transactions.worlds import ID, ONE, TIMEOUT_MS, TWO, NotedMarkers, world
 from tests.worlds.waiting import turn_until
 
 from tidelog.errors import StorageFailure

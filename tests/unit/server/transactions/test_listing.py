@@ -3,7 +3,8 @@
 import random
 from pathlib import Path
 
-from tests.unit.server.transactions.worlds import World, on_a_loop, world
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.transactions.worlds import World, world
 
 from tidelog.protocol.messages import LIST_TRANSACTIONS
 from tidelog.protocol.messages.transactions import (

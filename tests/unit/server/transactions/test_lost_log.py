@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.unit.server.groups.test_shards import FailingDisk
-from tests.unit.server.transactions.worlds import ID, ONE, TWO, on_a_loop, world
+from tests.unit.server.loops import on_a_loop
+from tests.unit.server.transactions.worlds import ID, ONE, TWO, world
 
 from tidelog.errors import StorageFailure
 from tidelog.server.topics import TRANSACTIONS_TOPIC

@@ -1,10 +1,11 @@
 """A coordinator on a log of its own, markers that are only noted, a clock that tests move."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tests.unit.server.loops import turns
 from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
@@ -17,6 +18,9 @@ from tidelog.server.transactions.metadata import Transaction, TransactionMetadat
 from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import AddAsked, EndAsked, InitAsked, ProducerRef
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    import asyncio
 
 ID = "payments"
 TIMEOUT_MS = 60_000
@@ -159,12 +163,6 @@ class World:
         await turns()
 
 
-async def turns() -> None:
-    """Let tasks on the loop go on that wait for nothing else."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 @asynccontextmanager
 async def world(
     path: Path | str,
@@ -187,15 +185,3 @@ async def world(
         yield made
     finally:
         node.close()
-
-
-def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """Run a test on an event loop of its own."""
-
-    def run(tmp_path: Path) -> None:
-        async def whole() -> None:
-            await test(tmp_path)
-
-        asyncio.run(whole())
-
-    return run

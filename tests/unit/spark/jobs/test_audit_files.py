@@ -51,7 +51,7 @@ def env() -> Env:
     return Env(files=disk)
 
 
-def rows_of(seed: int, count: int) -> Longs:
+def digest_rows(seed: int, count: int) -> Longs:
     draw = np.random.default_rng(seed)
     return by_hash(draw.integers(-(2**63), 2**63 - 1, (count, 9), np.int64))
 
@@ -62,8 +62,8 @@ def test_rows_come_back_by_chunks(seed: int, count: int, cut: int) -> None:
     disk = DamageFileSystem()
     disk.make_dirs("/state")
     env = Env(files=disk)
-    rows = rows_of(seed, count)
-    write_rows(env, PATH, rows_of(seed + 1, 60))
+    rows = digest_rows(seed, count)
+    write_rows(env, PATH, digest_rows(seed + 1, 60))
     write_rows(env, PATH, rows)
     parts = [read_rows(env, PATH, 0, cut), read_rows(env, PATH, cut)]
     assert np.concatenate(parts).tolist() == rows.tolist()
@@ -88,7 +88,7 @@ def put(env: Env, path: str, data: bytes) -> None:
 
 
 def test_any_flipped_bit_is_seen(env: Env) -> None:
-    write_rows(env, PATH, rows_of(1, 5))
+    write_rows(env, PATH, digest_rows(1, 5))
     whole = content(env, PATH)
     places = [*range(5 * 72), *range(5 * 72, len(whole), 97), *range(len(whole) - 24, len(whole))]
     for place in places:
@@ -101,7 +101,7 @@ def test_any_flipped_bit_is_seen(env: Env) -> None:
 
 @pytest.mark.parametrize("size", [0, 10, 72, 32_000])
 def test_a_cut_file_is_seen(env: Env, size: int) -> None:
-    write_rows(env, PATH, rows_of(1, 5))
+    write_rows(env, PATH, digest_rows(1, 5))
     put(env, PATH, content(env, PATH)[:size])
     with pytest.raises(CorruptFile):
         read_rows(env, PATH)

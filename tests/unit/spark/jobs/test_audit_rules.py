@@ -30,7 +30,7 @@ records = st.lists(
 )
 
 
-def rows_of(log: Sequence[Record], partition: int = 0) -> Longs:
+def plain_rows(log: Sequence[Record], partition: int = 0) -> Longs:
     plain = [PlainRecord(at, ms, key, value) for at, (key, ms, value) in enumerate(log)]
     rows = [
         [
@@ -45,8 +45,8 @@ def rows_of(log: Sequence[Record], partition: int = 0) -> Longs:
 
 def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> dict[bytes, Kind]:
     table = KeyTable()
-    table.add(rows_of(a))
-    compared = compare(table, rows_of(b), history=history)
+    table.add(plain_rows(a))
+    compared = compare(table, plain_rows(b), history=history)
     names = {plain_digests.hash_key(key, SEEDS): key for key, _, _ in [*a, *b]}
     found = {}
     for row in compared.found.tolist():
@@ -107,13 +107,13 @@ def test_one_change_is_found(log: list[Record], at: int, history: bool) -> None:
 
 def test_keys_deleted_and_unknown_are_counted() -> None:
     table = KeyTable()
-    table.add(rows_of([(b"a", 1, None), (b"b", 1, b"x")]))
-    compared = compare(table, rows_of([(b"b", 1, b"x"), (b"c", 2, None)]), history=False)
+    table.add(plain_rows([(b"a", 1, None), (b"b", 1, b"x")]))
+    compared = compare(table, plain_rows([(b"b", 1, b"x"), (b"c", 2, None)]), history=False)
     assert (len(compared.found), compared.deleted) == (0, 2)
 
 
 def test_keys_of_several_partitions_have_no_order() -> None:
-    a, b = rows_of([(b"a", 1, b"x")]), rows_of([(b"a", 1, b"x")])
+    a, b = plain_rows([(b"a", 1, b"x")]), plain_rows([(b"a", 1, b"x")])
     a[:, digests.PARTITION] = ~0
     a[:, digests.ORDER] += 1
     table = KeyTable()
@@ -124,7 +124,7 @@ def test_keys_of_several_partitions_have_no_order() -> None:
 
 def test_undelivered_keys() -> None:
     rows = np.concatenate(
-        [rows_of([(b"a", 1, b"x"), (b"b", 1, b"x")]), rows_of([(b"c", 1, b"")], 2)]
+        [plain_rows([(b"a", 1, b"x"), (b"b", 1, b"x")]), plain_rows([(b"c", 1, b"")], 2)]
     )
     rows[1, digests.PARTITION] = ~2
     found = undelivered(rows, [0, 2], [1, 1])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.worlds.spark.mirrors import T0, held, make
+from tests.worlds.directories.topics import T0, held, make
 
 import tidelog
 from tidelog.control.client import find_holder
@@ -51,7 +51,7 @@ SETTINGS = {
 }
 
 
-def fill(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
+def make_keyed(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
     """Updates and tombstones of forty keys in two partitions of many segments, with zone maps."""
     place, draw = make(str(path), TOPIC, 2, **SETTINGS, **more), random.Random(seed)
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
@@ -103,7 +103,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
 
 
 def test_what_stays_is_what_one_cleaner_keeps(tmp_path: Path, tasks: Tasks) -> None:
-    place, other = fill(tmp_path / "a"), str(tmp_path / "b")
+    place, other = make_keyed(tmp_path / "a"), str(tmp_path / "b")
     shutil.copytree(place, other)
     before = held(place, TOPIC)
     reports = job.run(NO_SPARK, place, part_bytes=6_000)
@@ -123,7 +123,7 @@ def test_what_stays_is_what_one_cleaner_keeps(tmp_path: Path, tasks: Tasks) -> N
 def fill_tier(path: Path, store: Path, **more: str) -> str:
     """As `fill`, but only the store has what is finished."""
     tier = {"remote_storage_enable": "true", "local_retention_bytes": "0", "retention_ms": "-1"}
-    place = fill(path, **{"tidelog_tier_url": store.as_uri(), **tier, **more})  # type: ignore[arg-type] # settings alone
+    place = make_keyed(path, **{"tidelog_tier_url": store.as_uri(), **tier, **more})  # type: ignore[arg-type] # settings alone
     move(place)
     return place
 
@@ -203,7 +203,7 @@ def test_a_task_that_fails_leaves_a_tier_as_it_was(
 
 def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tasks) -> None:
     """Where the highest time wins, records of the tail beat those that come after them."""
-    place = fill(tmp_path / "a", tidelog_compaction_strategy="timestamp")
+    place = make_keyed(tmp_path / "a", tidelog_compaction_strategy="timestamp")
     clean_here(place)
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
         for number in range(400):
@@ -222,7 +222,7 @@ def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tas
 
 
 def test_what_an_attempt_has_left_is_dropped(tmp_path: Path, tasks: Tasks) -> None:
-    place = fill(tmp_path / "a", count=100, seed=5)
+    place = make_keyed(tmp_path / "a", count=100, seed=5)
     left = Path(place, f"{TOPIC}-0", "00000000000000000000.log.0011.cleaned")
     left.write_bytes(b"half a segment")
     found = job.run(NO_SPARK, place, [TOPIC], part_bytes=2_000)
@@ -232,7 +232,7 @@ def test_what_an_attempt_has_left_is_dropped(tmp_path: Path, tasks: Tasks) -> No
 
 
 def test_without_zone_maps_a_partition_is_one_part(tmp_path: Path, tasks: Tasks) -> None:
-    place = fill(tmp_path / "a", count=100)
+    place = make_keyed(tmp_path / "a", count=100)
     for zones in Path(place).rglob("*.zones"):
         zones.unlink()
     (report,) = job.run(NO_SPARK, place, [TopicPartition(TOPIC, 1)], part_bytes=2_000)
@@ -240,7 +240,7 @@ def test_without_zone_maps_a_partition_is_one_part(tmp_path: Path, tasks: Tasks)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    place = fill(tmp_path / "a", count=10)
+    place = make_keyed(tmp_path / "a", count=10)
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         with pytest.raises(DirectoryLocked):
             job.run(NO_SPARK, place)
@@ -263,9 +263,9 @@ def test_names_of_attempts(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[tuple[str, Broker]]:
+def held_broker(tmp_path: Path) -> Iterator[tuple[str, Broker]]:
     """A broker that has the directory, and cleans nothing by itself."""
-    place = fill(tmp_path / "a")
+    place = make_keyed(tmp_path / "a")
     with tidelog.broker(place, settings={"log.cleaner.enable": "false"}) as running:
         yield place, running
 
@@ -287,9 +287,9 @@ def give(place: str, told: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def test_a_running_broker_lends_the_job_and_swaps_in(
-    broker: tuple[str, Broker], tmp_path: Path, tasks: Tasks
+    held_broker: tuple[str, Broker], tmp_path: Path, tasks: Tasks
 ) -> None:
-    place, running = broker
+    place, running = held_broker
     other = str(tmp_path / "b")
     ignored = (".lock", "*.sock*", "*control*", "tidelog-reserve*")  # a broker is at work here
     shutil.copytree(place, other, ignore=shutil.ignore_patterns(*ignored))
@@ -308,9 +308,9 @@ def test_a_running_broker_lends_the_job_and_swaps_in(
 
 
 def test_a_job_that_another_has_taken_over_is_not_taken_back(
-    broker: tuple[str, Broker], tasks: Tasks
+    held_broker: tuple[str, Broker], tasks: Tasks
 ) -> None:
-    place, _ = broker
+    place, _ = held_broker
     before = held(place, TOPIC)
     _, first = read_lent(lent(place, 0))
     assert first is not None
@@ -339,9 +339,9 @@ def elsewhere(made: Cleaned) -> Cleaned:
 
 @pytest.mark.parametrize("spoil", [no_groups, further, elsewhere])
 def test_what_the_job_can_not_have_made_is_refused(
-    broker: tuple[str, Broker], spoil: Callable[[Cleaned], Cleaned]
+    held_broker: tuple[str, Broker], spoil: Callable[[Cleaned], Cleaned]
 ) -> None:
-    place, _ = broker
+    place, _ = held_broker
     before = held(place, TOPIC)
     _, one = read_lent(lent(place, 0))
     assert one is not None
@@ -352,8 +352,8 @@ def test_what_the_job_can_not_have_made_is_refused(
     assert held(place, TOPIC) == before
 
 
-def test_files_of_another_size_are_not_swapped_in(broker: tuple[str, Broker]) -> None:
-    place, _ = broker
+def test_files_of_another_size_are_not_swapped_in(held_broker: tuple[str, Broker]) -> None:
+    place, _ = held_broker
     before = held(place, TOPIC)
     _, one = read_lent(lent(place, 0))
     assert one is not None

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from tests.worlds.spark.mirrors import T0, append, make
+from tests.worlds.directories.topics import T0, append, grow, make
 
 from tidelog.cluster.offset_map import Copied, OffsetMap, SourcePartition
 from tidelog.cluster.offset_map_file import decode_map, encode_map
@@ -66,11 +66,6 @@ def begun(plan: MirrorPlan, env: Env) -> tuple[MirrorPlan, OffsetMap]:
     sources = read_sources(plan, env)
     targets, _ = find_targets(plan, sources, env, create=True, force=False, is_new_from=0)
     return plan, first_map(plan, sources, targets, first_offsets(plan, sources))
-
-
-def grow(path: str, topic: str, partitions: int) -> None:
-    with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
-        log_dir.add_partitions(topic, partitions)
 
 
 def given(path: str, topic: str) -> dict[str, str]:

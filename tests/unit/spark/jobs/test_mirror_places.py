@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from tests.worlds.spark.mirrors import append, make
+from tests.worlds.directories.topics import append, make
 
 from tidelog.cluster.offset_map import OffsetMap, Partitioning
 from tidelog.config import TopicConfig

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.worlds.clusters.fakes import FakeCluster
+from tests.worlds.clusters.fake_cluster import FakeCluster
 
 from tidelog.cluster.view import Count
 from tidelog.directory import Directory

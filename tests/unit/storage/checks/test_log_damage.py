@@ -8,7 +8,6 @@ from tests.worlds.directories.sick import (
     PARTITION,
     BytesFileSystem,
     counting,
-    full_log,
     look,
     mend,
 )
@@ -21,15 +20,7 @@ from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severi
 FIRST = f"{0:020d}.log"
 
 
-@pytest.fixture
-def env() -> SeededEnv:
-    """A sound directory of three segments with their zone maps."""
-    made = full_log()
-    mend(made)
-    return made
-
-
-def batches(env: SeededEnv, name: str = FIRST) -> list[RecordBatch]:
+def batches_in(env: SeededEnv, name: str = FIRST) -> list[RecordBatch]:
     found = list(walk(read(env, name)))
     assert all(isinstance(batch, RecordBatch) for batch in found)
     return [batch for batch in found if isinstance(batch, RecordBatch)]
@@ -51,7 +42,7 @@ def last_log(env: SeededEnv) -> str:
 
 
 def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
-    third, fourth = batches(env)[2:4]
+    third, fourth = batches_in(env)[2:4]
     change(env, third.at + 8, (2**31 - 1).to_bytes(4, "big"))
     (finding,) = [each for each in of_log(look(env)) if "can't be read" in each.damage]
     assert (finding.position, finding.offset) == (third.at, third.base_offset)
@@ -60,7 +51,7 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
 
 
 def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
-    found = batches(env)
+    found = batches_in(env)
     start, end = found[1].at + 30, found[4].at + 10
     change(env, start, bytes(end - start))
     (finding,) = of_log(look(env))
@@ -71,7 +62,7 @@ def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
 
 def test_a_finished_log_that_was_cut_between_batches(env: SeededEnv) -> None:
     """Compaction leaves gaps, too: only the zone map tells."""
-    last = batches(env)[-1]
+    last = batches_in(env)[-1]
     size = len(read(env, FIRST))
     write(env, FIRST, read(env, FIRST)[: last.at])
     (finding,) = of_log(look(env))
@@ -92,7 +83,7 @@ def test_a_torn_end_of_the_last_log_is_a_warning_after_a_crash_alone(env: Seeded
 
 def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
     """Its checksum is right: the offset delta of its last record is not."""
-    batch = batches(env)[0]
+    batch = batches_in(env)[0]
     data = bytearray(read(env, FIRST)[: batch.size_bytes])
     data[61 + 2 + 2] ^= 6  # the first record's offset delta, behind a two-byte timestamp delta
     seal(data, 0)
@@ -102,7 +93,7 @@ def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
 
 
 def test_a_header_that_says_a_wrong_largest_time(env: SeededEnv) -> None:
-    data = bytearray(read(env, FIRST)[: batches(env)[0].size_bytes])
+    data = bytearray(read(env, FIRST)[: batches_in(env)[0].size_bytes])
     data[42] ^= 1
     seal(data, 0)
     change(env, 0, bytes(data))
@@ -156,7 +147,7 @@ def test_a_partition_that_cannot_be_read_is_not_called_sound(env: SeededEnv) -> 
 def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -> None:
     from tidelog.record.kernels.validate import check_body
 
-    batch = batches(env)[0]
+    batch = batches_in(env)[0]
     data = bytearray(read(env, FIRST)[: batch.size_bytes])
     data[61 + seed * 5 % (batch.size_bytes - 61)] ^= 1 << seed % 8
     seal(data, 0)

@@ -3,17 +3,10 @@
 import pytest
 from tests.faults import SeededEnv
 from tests.worlds.directories.logs import PATH, read, write
-from tests.worlds.directories.sick import PARTITION, counting, full_log, look, mend
+from tests.worlds.directories.sick import PARTITION, counting, look, mend
 
 from tidelog.storage import files
 from tidelog.storage.checks import Finding, Severity
-
-
-@pytest.fixture
-def env() -> SeededEnv:
-    made = full_log()
-    mend(made)
-    return made
 
 
 def put(env: SeededEnv, path: str, content: bytes) -> None:

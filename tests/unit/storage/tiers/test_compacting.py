@@ -37,7 +37,7 @@ def put(tiered: Tiered, key: int, value: str | None, codec: Codec = Codec.NONE) 
     tiered.log.append([NewRecord(key=b"k%d" % key, value=data)], codec=codec)
 
 
-def fill(tiered: Tiered, count: int, keys: int = 7) -> None:
+def put_with_transactions(tiered: Tiered, count: int, keys: int = 7) -> None:
     """Records of few keys, a tombstone now and then, an aborted transaction among them."""
     for number in range(count):
         codec = Codec.LZ4 if number % 4 == 0 else Codec.NONE
@@ -75,7 +75,7 @@ def tier_keys(tiered: Tiered) -> list[bytes | None]:
 
 def test_the_tier_keeps_the_last_record_of_each_key() -> None:
     tiered = start()
-    fill(tiered, 120)
+    put_with_transactions(tiered, 120)
     tiered.move(roll=True)
     before = {r.offset: r for r in tiered.log.records(isolation=COMMITTED)}
     expected, end = table(tiered.log), tiered.log.log_end_offset
@@ -98,7 +98,7 @@ def test_the_tier_keeps_the_last_record_of_each_key() -> None:
 
 def test_lookups_by_both_clocks_find_what_is_left() -> None:
     tiered = start()
-    fill(tiered, 100)
+    put_with_transactions(tiered, 100)
     tiered.move(roll=True)
     compact(tiered)
     log = tiered.reopen().log
@@ -116,7 +116,7 @@ def test_lookups_by_both_clocks_find_what_is_left() -> None:
 
 def test_what_lies_here_is_left_alone_until_it_is_in_the_tier_alone() -> None:
     tiered = start(local_retention_bytes="1500")
-    fill(tiered, 100)
+    put_with_transactions(tiered, 100)
     tiered.move(roll=True)
     local = tiered.log.local_start_offset
     here = [r for r in tiered.log.records() if r.offset >= local]
@@ -165,7 +165,7 @@ def test_a_segment_of_which_nothing_is_left_keeps_its_offsets() -> None:
 
 def test_several_passes_where_the_map_is_small() -> None:
     tiered = start()
-    fill(tiered, 150, keys=60)
+    put_with_transactions(tiered, 150, keys=60)
     tiered.move(roll=True)
     expected = table(tiered.log)
     options = CleanerOptions(is_asked=True, dedupe_buffer_bytes=1 << 20, load_factor=0.0005)
@@ -179,7 +179,7 @@ def test_several_passes_where_the_map_is_small() -> None:
 
 def test_tables_of_the_past_are_not_called_exact() -> None:
     tiered = start()
-    fill(tiered, 100)
+    put_with_transactions(tiered, 100)
     tiered.move(roll=True)
     compact(tiered)
     history = read_history(tiered.base.files, "/data/t-0")
@@ -205,7 +205,7 @@ def test_random_lives(seeds: range) -> None:
         tiered = start(seed, local_retention_bytes=("0", "1500")[seed % 2])
         dice = tiered.base.random
         for _ in range(6):
-            fill(tiered, dice.randrange(1, 40), keys=dice.choice((3, 11)))
+            put_with_transactions(tiered, dice.randrange(1, 40), keys=dice.choice((3, 11)))
             tiered.base.clock.advance(dice.choice((0, RETENTION_MS, 2 * RETENTION_MS)))
             tiered.move(roll=dice.random() < 0.7, grace_ms=dice.choice((0, 5000)))
             expected, before = table(tiered.log), set(tiered.log.records())
@@ -233,7 +233,7 @@ def test_a_store_that_fails_at_any_request_leaves_the_old_or_the_new(after: bool
     told = number = 0
     while told == number:
         tiered = start()
-        fill(tiered, 24)
+        put_with_transactions(tiered, 24)
         tiered.move(roll=True)
         expected, before = table(tiered.log), list(tiered.log.records())
         store = tiered.store
@@ -255,7 +255,7 @@ def test_a_store_that_fails_at_any_request_leaves_the_old_or_the_new(after: bool
 
 def test_a_power_loss_at_any_call_leaves_the_old_or_the_new() -> None:
     tiered = start()
-    fill(tiered, 24)
+    put_with_transactions(tiered, 24)
     tiered.move(roll=True)
     tiered.log.flush()
     expected = table(tiered.log)

@@ -82,7 +82,7 @@ class Workers:
         return found
 
 
-def fill(tiered: Tiered, count: int, keys: int = 7) -> None:
+def put_plain(tiered: Tiered, count: int, keys: int = 7) -> None:
     """As the other tests, without transactions: a log that has some is one part."""
     for number in range(count):
         put(tiered, number % keys, None if number % 5 == 4 else f"v{number}")
@@ -96,7 +96,7 @@ def share(tiered: Tiered, workers: Workers | None = None) -> CleaningReport:
 def test_what_stays_is_what_one_cleaner_keeps() -> None:
     alone, shared = start(), start()
     for tiered in (alone, shared):
-        fill(tiered, 120, keys=30)
+        put_plain(tiered, 120, keys=30)
         tiered.move(roll=True)
     expected, workers = table(alone.log), Workers(shared)
     reports = [compact(alone), share(shared, workers)]
@@ -116,7 +116,7 @@ def test_what_stays_is_what_one_cleaner_keeps() -> None:
 
 def test_a_reader_reads_on_while_parts_come_in() -> None:
     tiered = start()
-    fill(tiered, 120, keys=30)
+    put_plain(tiered, 120, keys=30)
     tiered.move(roll=True)
     expected, old, seen = table(tiered.log), tiered.reader(), list[int]()
     records = old.records(isolation=COMMITTED)
@@ -137,7 +137,7 @@ def test_a_reader_reads_on_while_parts_come_in() -> None:
 def test_a_run_that_was_stopped_goes_on_from_what_is_in_place() -> None:
     for stop_at in range(6):
         tiered = start()
-        fill(tiered, 120, keys=30)
+        put_plain(tiered, 120, keys=30)
         tiered.move(roll=True)
         expected, before = table(tiered.log), tiered.log.size_bytes()
         with pytest.raises(StorageFailure, match="plug"):
@@ -187,7 +187,7 @@ def test_random_lives(seeds: range) -> None:
         tiered = start(seed, local_retention_bytes=("0", "1500")[seed % 2])
         dice = tiered.base.random
         for _ in range(5):
-            fill(tiered, dice.randrange(1, 60), keys=dice.choice((3, 11, 40)))
+            put_plain(tiered, dice.randrange(1, 60), keys=dice.choice((3, 11, 40)))
             tiered.base.clock.advance(dice.choice((0, RETENTION_MS, 2 * RETENTION_MS)))
             tiered.move(roll=dice.random() < 0.7, grace_ms=dice.choice((0, 5000)))
             expected, before = table(tiered.log), set(tiered.log.records())
@@ -219,7 +219,7 @@ def test_a_store_that_fails_at_any_request_loses_nothing(after: bool) -> None:
     told = number = 0
     while told == number:
         tiered = start()
-        fill(tiered, 24)
+        put_plain(tiered, 24)
         tiered.move(roll=True)
         expected, before = table(tiered.log), list(tiered.log.records())
         store = tiered.store

@@ -15,7 +15,7 @@ from tidelog.types import Codec, NewRecord
 KEY = b"the one to be erased"
 
 
-def filled(count: int, **settings: str) -> Tiered:
+def tier_with_key(count: int, **settings: str) -> Tiered:
     """Segments in the tier alone, the last ones here, with the key in every third record."""
     tiered = Tiered(base=seeded_env(3)).start(**{**EAGER, **settings})
     for number in range(count):
@@ -43,7 +43,7 @@ def holders(tiered: Tiered) -> list[str]:
 
 @pytest.mark.parametrize("kept", ["0", "1500"])
 def test_no_object_holds_the_key_and_all_else_is_as_it_was(kept: str) -> None:
-    tiered = filled(60, local_retention_bytes=kept)
+    tiered = tier_with_key(60, local_retention_bytes=kept)
     assert holders(tiered)
     before = others(tiered)
     times = {record.offset: tiered.log.append_time_of(record.offset) for record in before}
@@ -63,7 +63,7 @@ def test_no_object_holds_the_key_and_all_else_is_as_it_was(kept: str) -> None:
 
 
 def test_garbage_and_orphans_go_too() -> None:
-    tiered = filled(30)
+    tiered = tier_with_key(30)
     run(tiered)  # the old objects are garbage, and removed at once
     tier = tiered.log.tier
     assert tier is not None
@@ -79,7 +79,7 @@ def test_garbage_and_orphans_go_too() -> None:
 def test_a_store_that_fails_at_any_request_is_gone_on_with() -> None:
     number, is_told = 1, True
     while is_told:
-        tiered = filled(16, local_retention_bytes="900")
+        tiered = tier_with_key(16, local_retention_bytes="900")
         before, is_told = others(tiered), False
         tiered.store.fail_at = tiered.store.calls + number
         try:
@@ -98,7 +98,7 @@ def test_a_store_that_fails_at_any_request_is_gone_on_with() -> None:
 
 
 def test_a_standby_is_refused() -> None:
-    tiered = filled(6)
+    tiered = tier_with_key(6)
     file = tiered.disk.open(f"{PATH}/{GROUPS_FILE}", create=True)
     file.close()
     before = list(tiered.log.records())

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from tests.faults import seeded_env
 from tests.unit.storage.tiers.fake_store import URL
-from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, values
+from tests.unit.storage.tiers.tiered import NAME, TIERED, Tiered, moved, values
 from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import (
@@ -43,13 +43,6 @@ from tidelog.storage.tiers.rows import TierSegment
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 EAGER = {"local.retention.bytes": "0"}
-
-
-def moved(count: int = 40, **config: str) -> Tiered:
-    tiered = Tiered().start(**(config or EAGER))
-    tiered.fill(count)
-    tiered.move()
-    return tiered
 
 
 def manifest_of(tiered: Tiered) -> Manifest:

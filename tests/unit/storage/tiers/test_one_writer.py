@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.faults import Keep, reopen, seeded_env
-from tests.unit.storage.tiers.tiered import NAME, Tiered, values
+from tests.unit.storage.tiers.tiered import NAME, Tiered, moved, values
 from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import StorageFailure, TierConflict
@@ -23,13 +23,6 @@ ALL_LOCAL = {"local.retention.bytes": "-1"}
 _seeds = iter(range(100, 10_000))
 
 
-def moved(count: int = 20, **config: str) -> Tiered:
-    tiered = Tiered().start(**(config or EAGER))
-    tiered.fill(count)
-    tiered.move()
-    return tiered
-
-
 def copy_of(tiered: Tiered) -> Tiered:
     """A second directory with the same bytes (`cp -r`) and the same store, not open."""
     tiered.log.flush()
@@ -40,7 +33,7 @@ def copy_of(tiered: Tiered) -> Tiered:
     return copied
 
 
-def opened(tiered: Tiered, prepare: Callable[[LogDir], None] | None = None) -> Tiered:
+def reopened(tiered: Tiered, prepare: Callable[[LogDir], None] | None = None) -> Tiered:
     options = WRITABLE
     if prepare is not None:
         options = LogDirOptions(writable=True, prepare=prepare)  # type: ignore[arg-type]
@@ -62,14 +55,14 @@ def restored(tiered: Tiered, *, takes_over: bool = False) -> Tiered:
     def prepare(state: LogDir) -> None:
         restore(state, NAME, takes_over=takes_over)
 
-    return opened(tiered, prepare)
+    return reopened(tiered, prepare)
 
 
 # -- a directory from a backup -----------------------------------------------------------------
 
 
 def test_a_directory_from_a_backup_changes_nothing_until_it_is_restored() -> None:
-    tiered = moved()
+    tiered = moved(20)
     backup = copy_of(tiered)
     tiered.fill(20)
     tiered.move()
@@ -77,7 +70,7 @@ def test_a_directory_from_a_backup_changes_nothing_until_it_is_restored() -> Non
     end = stored(tiered)[0].end_offset
     before = stored(tiered)
     tiered.directory.abandon()  # the disk is lost
-    opened(backup)
+    reopened(backup)
     with pytest.raises(TierConflict, match=r"put back from a backup.*--restore"):
         backup.move(grace_ms=0)
     with pytest.raises(TierConflict, match="put back from a backup"):
@@ -93,12 +86,12 @@ def test_a_directory_from_a_backup_changes_nothing_until_it_is_restored() -> Non
 
 
 def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store() -> None:
-    tiered = moved()
+    tiered = moved(20)
     backup = copy_of(tiered)
     tiered.fill(20)
     tiered.move()
     before = stored(tiered)
-    opened(backup)
+    reopened(backup)
     for _ in range(5):  # producers went on before anybody looked
         backup.log.append([NewRecord(value=b"other")])
     with pytest.raises(TierConflict):
@@ -107,7 +100,7 @@ def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store(
     backup.directory.close()
     with pytest.raises(TierConflict, match="other records than the store"):
         restored(backup)
-    opened(backup)
+    reopened(backup)
     assert [record.value for record in backup.log.records(20)] == [b"other"] * 5
     assert backup.log.log_end_offset == end
     with pytest.raises(TierConflict, match="--drop-theirs"):
@@ -123,8 +116,8 @@ def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store(
 
 
 def test_two_copies_that_tier_in_turns_are_one_writer_and_one_that_is_told() -> None:
-    first = moved()
-    second = opened(copy_of(first))
+    first = moved(20)
+    second = reopened(copy_of(first))
     first.fill(13)
     second.fill(17)
     first.move()
@@ -139,8 +132,8 @@ def test_two_copies_that_tier_in_turns_are_one_writer_and_one_that_is_told() -> 
 
 
 def test_a_copy_that_was_never_ahead_becomes_the_writer_by_its_first_change() -> None:
-    first = moved()
-    second = opened(copy_of(first))
+    first = moved(20)
+    second = reopened(copy_of(first))
     second.fill(13)
     second.move()
     first.fill(3)
@@ -151,7 +144,7 @@ def test_a_copy_that_was_never_ahead_becomes_the_writer_by_its_first_change() ->
 
 def test_a_copy_deletes_nothing_by_retention_erasure_or_as_a_topic() -> None:
     first = moved(20, **EAGER, **{"retention.ms": "60000"})
-    second = opened(copy_of(first))
+    second = reopened(copy_of(first))
     first.fill(10)
     first.move()
     before, end = stored(first), second.log.log_end_offset
@@ -170,8 +163,8 @@ def test_a_copy_deletes_nothing_by_retention_erasure_or_as_a_topic() -> None:
 
 
 def test_a_copy_that_is_taken_over_by_name_stops_the_other_one() -> None:
-    first = moved()
-    second = opened(copy_of(first))
+    first = moved(20)
+    second = reopened(copy_of(first))
     first.move(roll=True)
     first.fill(5)
     with pytest.raises(TierConflict):
@@ -188,7 +181,7 @@ def test_a_copy_that_is_taken_over_by_name_stops_the_other_one() -> None:
 
 
 def test_a_manifest_without_segments_that_the_record_knows_stops_everything() -> None:
-    tiered = moved()
+    tiered = moved(20)
     manifest, keys = stored(tiered)
     record = tiered.log.tier
     assert record is not None
@@ -210,7 +203,7 @@ def test_a_local_file_that_is_gone_takes_nothing_from_the_tier() -> None:
     victim = tiered.log.local_segments[1]
     tiered.directory.close()
     tiered.disk.remove(victim.log_path)
-    opened(tiered)
+    reopened(tiered)
     with pytest.raises(TierConflict, match="is gone, and the tier has it"):
         tiered.move(grace_ms=0)
     assert stored(tiered) == before
@@ -223,7 +216,7 @@ def test_a_local_file_that_is_gone_takes_nothing_from_the_tier() -> None:
 
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_a_change_of_which_only_the_answer_was_lost_is_known_again(is_answered: bool) -> None:
-    tiered = moved()
+    tiered = moved(20)
     tiered.fill(20)
     swap = tiered.store.put_if
 
@@ -247,7 +240,7 @@ def test_a_change_of_which_only_the_answer_was_lost_is_known_again(is_answered: 
 
 
 def test_a_directory_without_an_id_is_named_in_a_refusal() -> None:
-    tiered = moved()
+    tiered = moved(20)
     assert tiered.log.tier is not None
     mine = tiered.log.tier.record.manifest
     other = dataclasses.replace(mine, writer="")

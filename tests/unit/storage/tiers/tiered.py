@@ -90,3 +90,11 @@ def values(reader: LogReader) -> list[int]:
         assert record.value.startswith(b"%d." % record.offset)
         found.append(record.offset)
     return found
+
+
+def moved(count: int = 40, **config: str) -> Tiered:
+    """A partition of which all finished segments are in the tier."""
+    tiered = Tiered().start(**(config or EAGER))
+    tiered.fill(count)
+    tiered.move()
+    return tiered

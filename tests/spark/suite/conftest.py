@@ -1,0 +1,13 @@
+"""The topics of the suite at Kafka, sent once for all its modules."""
+
+import pytest
+from tests.spark.suite.cases import fill_broker
+from tests.worlds.kafka.broker import Broker
+from tests.worlds.kafka.oracle import Oracle
+
+
+@pytest.fixture(scope="session")
+def filled_broker(kafka_broker: Broker, kafka_oracle: Oracle) -> Broker:
+    """Kafka's broker with the suite's topics; tests here change nothing of them."""
+    fill_broker(kafka_oracle, kafka_broker)
+    return kafka_broker

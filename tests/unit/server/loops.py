@@ -1,0 +1,23 @@
+"""Tests on an event loop of their own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+
+async def turns(count: int = 10) -> None:
+    """Let the loop turn: tasks that wait for nothing else go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run a test, which gets `tmp_path`, on an event loop of its own."""
+
+    def run(tmp_path: Path) -> None:
+        async def whole() -> None:
+            await test(tmp_path)
+
+        asyncio.run(whole())
+
+    return run

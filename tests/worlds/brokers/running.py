@@ -1,0 +1,138 @@
+"""Brokers of ours in this process, as fixtures: nodes without a socket, and running brokers.
+
+A module of tests names its own: `node = node_fixture(topics={"t": 6})`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import pytest
+
+import tidelog
+from tidelog.config import BrokerConfig
+from tidelog.control.client import ControlClient, find_holder
+from tidelog.env import Clock, Env
+from tidelog.server.in_process import Broker
+from tidelog.server.node import Node
+from tidelog.server.server import open_node
+
+# Groups wait three seconds for more members by default; retention comes after half a minute, to
+# records of long ago, as many tests write them.
+SETTINGS: Final[dict[str, str]] = {
+    "log.initial.task.delay.ms": "3600000",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.topic.num.partitions": "3",
+}
+
+Scope: TypeAlias = Literal["function", "module", "session"]
+
+
+@contextmanager
+def opened_node(
+    folder: Path, settings: Mapping[str, str] | None = None, *, env: Env | None = None
+) -> Iterator[Node]:
+    """A node on a directory, closed when the block ends."""
+    node = open_node(str(folder), BrokerConfig.parse(settings or {})[0], env=env)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def node_fixture(
+    settings: Mapping[str, str] | None = None,
+    *,
+    clock: Callable[[], Clock] | None = None,
+    topics: Mapping[str, int] | None = None,
+    prepare: Callable[[Node], object] | None = None,
+    scope: Scope = "function",
+) -> object:
+    """Return a fixture that opens a node in `tmp_path`, for a larger scope in a folder of its own.
+
+    Args:
+        settings: The broker's, by Kafka's names.
+        clock: Makes the node's clock; the machine's clock where None.
+        topics: Topics to create, each with its number of partitions.
+        prepare: Called with the node before the first test gets it.
+        scope: Which tests share the node.
+    """
+
+    @pytest.fixture(scope=scope)
+    def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+        env = None if clock is None else Env(clock=clock())
+        with opened_node(_folder(request, scope), settings, env=env) as node:
+            for name, partitions in (topics or {}).items():
+                node.topics.create(name, partitions)
+            if prepare is not None:
+                prepare(node)
+            yield node
+
+    return node
+
+
+def broker_fixture(
+    settings: Mapping[str, str] | Callable[[Path], Mapping[str, str]] | None = None,
+    *,
+    topics: Mapping[str, int] | None = None,
+    fill: Callable[[Node], object] | None = None,
+    prepare: Callable[[Broker], object] | None = None,
+    is_temporary: bool = False,
+    scope: Scope = "function",
+) -> object:
+    """Return a fixture that runs a broker on `tmp_path / "data"`, or on a folder of its own.
+
+    Args:
+        settings: The broker's, by Kafka's names; a function gets the folder that holds `data`.
+        topics: Topics to create, each with its number of partitions.
+        fill: Called with the node in the broker's loop, before the first test gets the broker.
+        prepare: Called with the running broker, likewise.
+        is_temporary: The broker chooses its directory, and has few partitions of its own topics.
+        scope: Which tests share the broker.
+    """
+
+    @pytest.fixture(scope=scope)
+    def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+        folder = _folder(request, scope)
+        given = settings(folder) if callable(settings) else settings
+        data = None if is_temporary else str(folder / "data")
+        with tidelog.broker(data, settings=given) as running:
+            for name, partitions in (topics or {}).items():
+                running.call(partial(_create, name=name, partitions=partitions))
+            if fill is not None:
+                running.call(fill)
+            if prepare is not None:
+                prepare(running)
+            yield running
+
+    return broker
+
+
+def start_with(data: str, **more: str) -> Broker:
+    """Start a broker with `SETTINGS` and others, underscores for dots."""
+    given = {name.replace("_", "."): text for name, text in more.items()}
+    return tidelog.broker(data, settings=SETTINGS | given)
+
+
+def holder_of(broker: Broker) -> ControlClient:
+    """The control channel of a broker, which may have to compile kernels before it answers."""
+    found = find_holder(broker.data)
+    assert found is not None
+    return found
+
+
+def _create(node: Node, name: str, partitions: int) -> None:
+    node.topics.create(name, partitions)
+
+
+def _folder(request: pytest.FixtureRequest, scope: Scope) -> Path:
+    """The test's own folder, or a new one for several tests."""
+    if scope == "function":
+        path = request.getfixturevalue("tmp_path")
+    else:
+        path = request.getfixturevalue("tmp_path_factory").mktemp("broker")
+    assert isinstance(path, Path)
+    return path

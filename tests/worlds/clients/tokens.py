@@ -1,0 +1,70 @@
+"""Tokens of OAUTHBEARER as each client wants them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiokafka.abc import AbstractTokenProvider as AioProvider  # type: ignore[import-untyped]
+from kafka.net.sasl.oauth import AbstractTokenProvider  # type: ignore[import-untyped]
+from tests.worlds.clients.secured import Key
+
+from tidelog.env import os_env
+
+LIFE_S: Final = 3600
+
+
+def now_s() -> float:
+    """Wall time."""
+    return os_env().clock.now_ms() / 1000
+
+
+def claims(**more: object) -> Mapping[str, object]:
+    """Claims that hold for an hour."""
+    begin = now_s()
+    return {"sub": "alice", "aud": "kafka", "iat": begin, "exp": begin + LIFE_S, **more}
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # untyped
+    """kafka-python's way to a token."""
+
+    def __init__(self, made: str) -> None:
+        self._made = made
+
+    def token(self) -> str:
+        return self._made
+
+
+class _AioProvider(AioProvider):  # type: ignore[misc]  # untyped
+    """aiokafka's."""
+
+    def __init__(self, made: str) -> None:
+        self._made = made
+
+    async def token(self) -> str:
+        return self._made
+
+
+@dataclass(frozen=True, kw_only=True)
+class BearerKey(Key):
+    """A token, as each client wants it."""
+
+    made: str
+
+    def librdkafka(self, bootstrap: str) -> dict[str, str | int | float | bool]:
+        given: dict[str, object] = {
+            **super().librdkafka(bootstrap),
+            "oauth_cb": lambda _: (self.made, now_s() + LIFE_S),
+        }
+        return given  # type: ignore[return-value]  # one of them is a function
+
+    def kafka_python(self, bootstrap: str) -> dict[str, object]:
+        return super().kafka_python(bootstrap) | {"sasl_oauth_token_provider": _Provider(self.made)}
+
+    def aiokafka(self, bootstrap: str) -> dict[str, object]:
+        provider = _AioProvider(self.made)
+        return super().aiokafka(bootstrap) | {"sasl_oauth_token_provider": provider}
+
+
+def bearer(made: str) -> bytes:
+    """A client's first message."""
+    return f"n,,\x01auth=Bearer {made}\x01\x01".encode()

@@ -1,0 +1,51 @@
+"""Clocks that a test moves, beside `ManualClock`: ahead of the machine's, or with every look."""
+
+from tidelog.env import Clock, ManualClock, SystemClock, os_env
+
+
+class BusyClock(ManualClock):
+    """Some ms go by with each look at it."""
+
+    def __init__(self, now_ms: int, step_ms: int = 1) -> None:
+        super().__init__(now_ms)
+        self.step_ms = step_ms
+
+    def monotonic_ms(self) -> int:
+        self.advance(self.step_ms)
+        return super().monotonic_ms()
+
+
+class AheadClock:
+    """The machine's clock, moved ahead."""
+
+    def __init__(self) -> None:
+        self._clock: Clock = os_env().clock
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self.ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms() + self.ahead_ms
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns() + self.ahead_ms * 1_000_000
+
+
+class StandingClock(AheadClock):
+    """A clock that stands where the machine's stood, and is moved ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock = ManualClock(self._clock.now_ms())
+
+
+class WallAheadClock(SystemClock):
+    """The machine's clock, whose wall time alone is some time ahead."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self.ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        """Wall time in ms, moved."""
+        return super().now_ms() + self.ahead_ms

@@ -1,0 +1,55 @@
+"""Directories on disk by the public `Directory`: make one, append, read what it holds."""
+
+from collections.abc import Sequence
+
+from tidelog.directory import Directory
+from tidelog.env import Env, ManualClock
+from tidelog.record.record import Record
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.types import NewRecord
+
+T0 = 1_700_000_000_000
+KEEP_ALL = {"retention.ms": "-1"}
+
+
+def make(path: str, topic: str, partitions: int = 1, **config: str) -> str:
+    """A directory with an empty topic."""
+    given = {name.replace("_", "."): text for name, text in config.items()}
+    with Directory.open(path, writable=True, env=Env(clock=ManualClock(T0))) as directory:
+        directory.create_topic(topic, partitions=partitions, config=KEEP_ALL | given)
+    return path
+
+
+def append(
+    path: str, topic: str, partition: int, records: Sequence[NewRecord], now_ms: int = T0
+) -> None:
+    """One append, at a time of the log's clock."""
+    with Directory.open(path, writable=True, env=Env(clock=ManualClock(now_ms))) as directory:
+        directory.append(topic, records, partition=partition)
+
+
+def held(path: str, topic: str) -> list[list[Record]]:
+    """The records of each partition, in order."""
+    with Directory.open(path) as directory:
+        count = directory.topic(topic).partitions
+        return [list(directory.partition(topic, number).records()) for number in range(count)]
+
+
+def plain(records: Sequence[Record]) -> list[tuple[object, ...]]:
+    """What a mirror keeps of records: all but their offsets."""
+    return [(r.key, r.value, r.timestamp, r.headers) for r in records]
+
+
+def append_times(path: str, topic: str, partition: int = 0) -> list[int]:
+    """When the log took each record, by its own clock."""
+    with Directory.open(path) as directory:
+        read = directory.read(topic, columns=["partition", "offset", "appendTimestamp"])
+        rows = sorted(read.read_all().to_pylist(), key=lambda row: int(row["offset"]))
+    times = [row["appendTimestamp"] for row in rows if row["partition"] == partition]
+    return [round(time.timestamp() * 1000) for time in times]
+
+
+def grow(path: str, topic: str, count: int) -> None:
+    """Give a topic so many partitions."""
+    with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
+        log_dir.add_partitions(topic, count)

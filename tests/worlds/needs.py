@@ -1,0 +1,22 @@
+"""What a machine may lack."""
+
+import os
+import shutil
+
+import pytest
+
+
+def need(found: bool, what: str) -> None:
+    """Skip the test with a reason; a failure where TIDELOG_REQUIRE_KAFKA forbids to skip."""
+    if found:
+        return
+    if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
+        pytest.fail(f"needs {what}, and TIDELOG_REQUIRE_KAFKA forbids to skip")
+    pytest.skip(f"needs {what}")
+
+
+def need_kcat() -> None:
+    """Skip the test where there is no kcat, or where it is said that there is none."""
+    if os.environ.get("TIDELOG_WITHOUT_KCAT"):
+        pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
+    need(shutil.which("kcat") is not None, "kcat (apt install kcat)")

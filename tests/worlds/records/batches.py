@@ -1,0 +1,27 @@
+"""Batches as clients send them."""
+
+from typing import TypedDict, Unpack
+
+from tidelog.record.builder import build_batch
+from tidelog.types import Codec, NewRecord
+
+
+class BatchFields(TypedDict, total=False):
+    """What `build_batch` takes of a client."""
+
+    codec: Codec
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+
+
+def batch(
+    *values: bytes,
+    key: bytes | None = None,
+    timestamp: int | None = None,
+    **fields: Unpack[BatchFields],
+) -> bytes:
+    """A record for each value, or one with the value `v`; without a time where that is None."""
+    records = [NewRecord(key=key, value=value, timestamp=timestamp) for value in values or (b"v",)]
+    return bytes(build_batch(records, **fields))
