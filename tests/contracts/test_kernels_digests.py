@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import plain_digests
 from tests.contracts.kernel_runs import Guarded, run_guarded
-from tests.plain_digests import KeySummary, PlainRecord
+from tests.worlds.records import plain_digests
+from tests.worlds.records.plain_digests import KeySummary, PlainRecord
 
 from tidelog.errors import CorruptData
 from tidelog.record import columns

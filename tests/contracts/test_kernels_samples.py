@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.constants import interpret, set_constant
+from tests.worlds.constants import interpret, set_constant
 from tests.worlds.records.kernel_logs import damaged_logs, logs
 
 from tidelog.errors import CorruptData, UnsupportedCompression

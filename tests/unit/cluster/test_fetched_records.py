@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.repetition import rarely
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, leader_of_twelve
+from tests.worlds.repetition import rarely
 
 from tidelog.cluster.fetched_records import fetched_records
 from tidelog.cluster.fetched_rows import fetched

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from tests.constants import set_constant
+from tests.worlds.constants import set_constant
 
 from tidelog.errors import (
     CorruptBatch,

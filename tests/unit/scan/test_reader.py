@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.constants import set_constant
+from tests.worlds.constants import set_constant
 from tests.worlds.directories.random_logs import (
     SPAN_MS,
     T0,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.constants import interpret, set_constant
+from tests.worlds.constants import interpret, set_constant
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS

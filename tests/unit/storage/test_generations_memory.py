@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 from tests.faults.damage import DamageFileSystem
-from tests.repetition import rarely
 from tests.worlds.directories.logs import watched
+from tests.worlds.repetition import rarely
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, UnsupportedVersion

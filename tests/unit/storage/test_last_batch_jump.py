@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pytest
 from tests.faults import Keep, SeededEnv, seeded_env
 from tests.faults import reopen as disk_of
-from tests.repetition import rarely
 from tests.unit.storage.test_log_end import LOG, drain, scan
 from tests.worlds.directories.logs import new_log, offsets, put, read, reader_of, reopen, write
+from tests.worlds.repetition import rarely
 
 from tidelog.errors import CorruptBatch, DamagedLog
 

@@ -4,7 +4,6 @@ import zlib
 from collections.abc import Sequence
 
 import pytest
-from tests.constants import set_constant
 from tests.unit.storage.appending import (
     HOUR,
     NOW,
@@ -14,6 +13,7 @@ from tests.unit.storage.appending import (
     read,
     validate,
 )
+from tests.worlds.constants import set_constant
 
 from tidelog.config import TopicConfig
 from tidelog.errors import (

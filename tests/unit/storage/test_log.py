@@ -1,8 +1,8 @@
 """One partition open for writing: offsets, rolls, indexes, times, rules, failures."""
 
 import pytest
-from tests.constants import set_constant
 from tests.faults import START_MS, Fault, FaultKind
+from tests.worlds.constants import set_constant
 from tests.worlds.directories.logs import (
     DAY_MS,
     HOUR_MS,

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tests.faults import Keep, SeededEnv, seeded_env
 from tests.faults import reopen as reopen_disk
-from tests.repetition import rarely
 from tests.worlds.directories.logs import (
     PATH,
     SMALL,
@@ -26,6 +25,7 @@ from tests.worlds.directories.logs import (
     reopen,
     write,
 )
+from tests.worlds.repetition import rarely
 
 from tidelog.errors import (
     CorruptBatch,

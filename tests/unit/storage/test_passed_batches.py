@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 from tests.faults import SeededEnv
-from tests.repetition import rarely
 from tests.worlds.directories.logs import new_log, put, read, reader_of, reopen, write
+from tests.worlds.repetition import rarely
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.header import MAGIC_AT, MAX_TIMESTAMP_AT

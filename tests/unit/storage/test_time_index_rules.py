@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
-from tests.repetition import rarely
 from tests.worlds.directories.logs import (
     PATH,
     SMALL,
@@ -22,6 +21,7 @@ from tests.worlds.directories.logs import (
     reader_of,
     reopen,
 )
+from tests.worlds.repetition import rarely
 
 from tidelog.config import RetentionClock, TopicConfig
 from tidelog.record.legacy_builder import build_legacy_set

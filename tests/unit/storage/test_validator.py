@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.constants import set_constant
 from tests.unit.storage.appending import (
     HOUR,
     NOW,
@@ -17,6 +16,7 @@ from tests.unit.storage.appending import (
     resealed,
     validate,
 )
+from tests.worlds.constants import set_constant
 
 from tidelog.config import TopicConfig
 from tidelog.errors import (

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.constants import set_constant
+from tests.worlds.constants import set_constant
 
 from tidelog.env import Env
 from tidelog.storage import files

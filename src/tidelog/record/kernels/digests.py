@@ -6,7 +6,7 @@ value; a row's `SET` is the sum of its records' digests, so it knows no order, i
 polynomial in them, so it does. Rows of the same key add up: `merge` takes those of splits and of
 partitions alike; those of records are made by `fold`.
 
-The plain reference is `tests/plain_digests.py`.
+The plain reference is `tests/worlds/records/plain_digests.py`.
 """
 
 from typing import Final

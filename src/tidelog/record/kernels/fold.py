@@ -5,7 +5,7 @@ the table has of these keys was sent for, since a table is larger than caches. N
 and no columns are made on the way. What brokers send comes in columns, for `fold_columns`.
 
 Rows are those of `digests` without the partition, which they share: 64 bytes, a line of the cache.
-The plain reference is `tests/plain_digests.py`.
+The plain reference is `tests/worlds/records/plain_digests.py`.
 """
 
 from typing import Final, NamedTuple

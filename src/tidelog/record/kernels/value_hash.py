@@ -6,7 +6,7 @@ values of a size have the same sums by a chance of at most one in 2^64, whatever
 as the secret is one; and different sums the same hash likewise. The machine does a product in one
 step, and the steps don't wait for each other; SipHash alone takes a round for every eight bytes.
 
-`tests/plain_digests.py` is the plain reference.
+`tests/worlds/records/plain_digests.py` is the plain reference.
 
 Source: J. Black, S. Halevi, H. Krawczyk, T. Krovetz, P. Rogaway, "UMAC: fast and secure message
 authentication" (1999) for the sums, which are called NH there; SipHash as in `key_hash`.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests import plain_digests
-from tests.plain_digests import PlainRecord
+from tests.worlds.records import plain_digests
+from tests.worlds.records.plain_digests import PlainRecord
 
 from tidelog.record.kernels import digests
 from tidelog.record.kernels.memory import Longs

@@ -2,7 +2,6 @@
 
 import pytest
 from tests.faults import SeededEnv
-from tests.repetition import rarely
 from tests.worlds.directories.logs import PATH, read, snapshot_of, write
 from tests.worlds.directories.sick import (
     PARTITION,
@@ -11,6 +10,7 @@ from tests.worlds.directories.sick import (
     look,
     mend,
 )
+from tests.worlds.repetition import rarely
 
 from tidelog.record.batch import RecordBatch, seal
 from tidelog.record.views import walk

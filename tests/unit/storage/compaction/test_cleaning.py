@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from tests.constants import set_constant
 from tests.faults.seeded import SeededEnv
 from tests.unit.storage.compaction.segments import (
     NOW_MS,
@@ -23,6 +22,7 @@ from tests.unit.storage.compaction.segments import (
     views,
     write_log,
 )
+from tests.worlds.constants import set_constant
 
 from tidelog.config import TopicConfig
 from tidelog.errors import CleaningFailed, StorageFailure
