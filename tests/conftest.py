@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import core
+from tests.worlds import class_archives
 from tests.worlds.kafka.home import Unavailable, kafka_home
 from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 from tests.worlds.memory_folder import quick_path
@@ -91,11 +92,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Fetch Apache Kafka's jars where they are demanded, before any test's time limit runs.
 
-    What can't be had the tests tell.
+    What can't be had the tests tell. Before runs in several processes archives of Java's classes
+    are made, once per checkout.
     """
-    if os.environ.get("TIDELOG_REQUIRE_KAFKA") and not hasattr(session.config, "workerinput"):
+    if hasattr(session.config, "workerinput"):
+        return
+    if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
         with suppress(Unavailable):
             kafka_home()
+    if session.config.getoption("numprocesses", None):
+        class_archives.main()
 
 
 @pytest.hookimpl(trylast=True)  # when the fixtures have let go

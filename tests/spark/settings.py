@@ -1,8 +1,11 @@
 """Settings of the sessions of tests, also in programs that tests start."""
 
+from tests.worlds.class_archives import SPARK, archived
+
 # Sessions here live for some small queries: what the JVM's second compiler makes of them would be
 # done when they are through. A quarter of the CPU time of a stream of twelve batches.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+PLAIN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JVM = " ".join((PLAIN_JVM, *archived(SPARK)))
 SETTINGS = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.ui.enabled": "false",

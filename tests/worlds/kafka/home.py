@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from tests.worlds.class_archives import KAFKA, archived
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / "tools" / "kafka"
@@ -33,7 +34,10 @@ FETCH_TIMEOUT_S = 540
 # the failure for a day.
 FETCHES: tuple[tuple[str, ...], ...] = ((), ("-U",), ("-U",))
 # For tests: soon there, content with little memory.
-QUICK_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+PLAIN_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+QUICK_JVM = (*PLAIN_JVM, *archived(KAFKA))
+# Our classes. Java makes archives of jars alone.
+TOOLS_JAR = "tidelog-tools.jar"
 
 
 class Unavailable(Exception):
@@ -61,7 +65,7 @@ class KafkaHome:
             f"-Dtidelog.log.level={log_level}",
             f"-Dlog4j2.configurationFile={TOOLS / 'log4j2.xml'}",
             "-cp",
-            f"{self.classes}{os.pathsep}{self.jars}/*",
+            f"{self.classes / TOOLS_JAR}{os.pathsep}{self.jars}/*",
             main_class,
             *arguments,
         ]
@@ -130,6 +134,9 @@ def _compile(jars: Path, sources: Sequence[Path], target: Path) -> None:
     command = [_tool("javac"), "--release", "17", "-Xlint:all,-processing,-classfile", "-Werror"]
     names = [str(source) for source in sources]
     _run([*command, "-d", str(target), "-cp", f"{jars}/*", *names])
+    _run(
+        [_tool("jar"), "--create", "--file", str(target / TOOLS_JAR), "-C", str(target), "tidelog"]
+    )
 
 
 @functools.cache
@@ -140,7 +147,7 @@ def _home_or_reason() -> KafkaHome | str:
         with _locked():
             jars = _made_from("jars", [POM], _fetch_jars)
             classes = _made_from(
-                "classes", [POM, *sources], functools.partial(_compile, jars, sources)
+                "tools", [POM, *sources], functools.partial(_compile, jars, sources)
             )
     except Unavailable as missing:
         return str(missing)
