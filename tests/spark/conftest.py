@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.cluster import Processes
-from tests.spark.settings import SETTINGS
 from tests.worlds.kafka.either import either_broker, kafka_broker, mortal_broker
+from tests.worlds.spark.settings import SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.settings import SETTINGS
+from tests.worlds.spark.settings import SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.spark.cluster import SMALL, WORKERS, Processes
 from tests.spark.drivers import command_of, descendants
-from tests.spark.settings import QUICK_JVM
+from tests.worlds.spark.settings import QUICK_JVM
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 LOCAL = "local"

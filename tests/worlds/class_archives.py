@@ -29,7 +29,7 @@ _SESSION: Final = """
 import sys, tempfile
 import tidelog
 from pyspark.sql import SparkSession
-from tests.spark.settings import SETTINGS
+from tests.worlds.spark.settings import SETTINGS
 from tidelog.types import NewRecord
 
 builder = SparkSession.builder.master("local[2,2]")
@@ -115,7 +115,7 @@ def _run_kafka(option: str, folder: Path) -> None:
 
 
 def _run_spark(option: str, folder: Path) -> None:
-    from tests.spark.settings import PLAIN_JVM
+    from tests.worlds.spark.settings import PLAIN_JVM
 
     options = f"{PLAIN_JVM} {option} {_QUIET}"
     with (folder / "log").open("w") as log:

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tests.spark.settings import QUICK_JVM
+from tests.worlds.spark.settings import QUICK_JVM
 
 from tidelog.directory import Directory
 from tidelog.storage import writers
