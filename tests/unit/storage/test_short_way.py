@@ -1,20 +1,18 @@
 """A batch alone, in a buffer of its own or with those of other logs: the same files and answers."""
 
-import gc
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.faults import START_MS, Fault, FaultKind, seeded_env
-from tests.worlds.directories.logs import HOUR_MS, new_dir, new_log, path_of, put, read, reopen
+from tests.faults import START_MS
+from tests.worlds.directories.logs import HOUR_MS, new_log, path_of, put, read, reopen
 
-from tidelog.errors import OutOfOrderSequence, StorageFailure, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.record.batch import (
     BASE_SEQUENCE_AT,
+    CRC_AT,
     HEADER_SIZE,
     LAST_OFFSET_DELTA_AT,
     MAX_TIMESTAMP_AT,
@@ -24,7 +22,6 @@ from tidelog.record.batch import (
     build_end_marker,
     seal,
 )
-from tidelog.record.scratch import is_free
 from tidelog.storage.appends import AppendOrigin, AppendResult
 from tidelog.storage.log import Log
 from tidelog.storage.stepping import append_together
@@ -196,7 +193,7 @@ def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
     stamped=st.booleans(),
     changes=st.lists(st.tuples(PLACES, st.integers(0, 255)), max_size=2),
     is_sealed=st.booleans(),
-    cut=st.integers(-3, 3),
+    cut=st.sampled_from([0, 0, 0, 0, -3, -1, 1, 3]),
     transactional=st.booleans(),
 )
 @settings(max_examples=300)
@@ -247,6 +244,15 @@ def test_one_wrong_field_is_judged_alike(at: int, new: bytes, is_taken: bool) ->
     assert isinstance(assert_alike({}, bytes(data)), AppendResult) is is_taken
 
 
+@pytest.mark.parametrize("at", [CRC_AT, -2])
+def test_a_wrong_checksum_is_refused_alike(at: int) -> None:
+    data = build_batch([NewRecord(value=b"value", timestamp=START_MS)])
+    data[at] ^= 1
+    said = assert_alike({}, bytes(data))
+    assert isinstance(said, str)
+    assert "CRC" in said
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize(("producer_id", "transactional"), [(-1, False), (9, False), (9, True)])
 def test_what_clients_send_is_taken_alike(
@@ -264,28 +270,46 @@ def test_what_clients_send_is_taken_alike(
     assert isinstance(assert_alike({}, bytes(data)), AppendResult)
 
 
+@pytest.mark.parametrize(
+    ("rule", "record"),
+    [
+        ({"message.timestamp.before.max.ms": "1000"}, NewRecord(timestamp=START_MS - 1001)),
+        ({"message.timestamp.after.max.ms": "1000"}, NewRecord(timestamp=START_MS + 1001)),
+        ({"cleanup.policy": "compact"}, NewRecord(value=b"v", timestamp=START_MS)),
+        ({"max.message.bytes": "120"}, NewRecord(value=bytes(100), timestamp=START_MS)),
+    ],
+)
+def test_what_a_rule_of_the_topic_forbids_is_refused_alike(
+    rule: dict[str, str], record: NewRecord
+) -> None:
+    assert isinstance(assert_alike(rule, bytes(build_batch([record]))), str)
+
+
 @pytest.mark.parametrize("topic", [*STRICT, *CONFIGS[1:]])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_records_and_markers_are_appended_as_the_batches_that_are_made_of_them(
+def test_what_was_just_built_is_appended_as_what_is_looked_at(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """Also what is refused for its size, or written anew with another codec."""
-    records = [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2
-    made, sent = Side(topic, Way.LONG), Side(topic, Way.LONG)
-    sent.give(bytes(build_batch(records, codec=codec)))
-    try:
-        made.said.append(made.log.append(records, codec=codec))
-    except TidelogError as error:
-        made.said.append(f"{type(error).__name__}: {error}")
+    """Also what is refused for its size, or written anew with another codec or stamp."""
+    data = build_batch(
+        [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
+    )
     marker = build_end_marker(
         commit=True, producer_id=9, producer_epoch=1, coordinator_epoch=3, timestamp=START_MS
     )
-    sent.said.append(sent.log.append_batches(marker, origin=AppendOrigin.COORDINATOR, trusted=True))
-    made.said.append(
-        made.log.end_transaction(producer_id=9, producer_epoch=1, coordinator_epoch=3, commit=True)
-    )
-    assert made.said == sent.said
-    assert made.files() == sent.files()
+    built, looked_at = Side(topic, Way.LONG), Side(topic, Way.LONG)
+    for batch in (data, marker):
+        for side, is_built in ((looked_at, False), (built, True)):
+            mine = bytearray(batch) if is_built else bytes(batch)
+            try:
+                said: AppendResult | str = side.log.append_batches(
+                    mine, origin=AppendOrigin.COORDINATOR, owned=is_built, trusted=is_built
+                )
+            except TidelogError as error:
+                said = f"{type(error).__name__}: {error}"
+            side.said.append(said)
+    assert built.said == looked_at.said
+    assert built.files() == looked_at.files()
 
 
 @pytest.mark.parametrize("way", [Way.SHORT, Way.BY_STEPS])
@@ -296,96 +320,6 @@ def test_a_segment_whose_time_is_over_is_rolled_on_the_short_ways(way: Way) -> N
         data = build_batch([NewRecord(value=b"", timestamp=env.clock.now_ms())])
         append(log, bytes(data), way)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
-
-
-# -- many logs together ----------------------------------------------------------------------
-
-
-def plain(sequence: int | None = None) -> memoryview:
-    """A batch, of a producer where it has a sequence number."""
-    if sequence is None:
-        return memoryview(build_batch([NewRecord(value=b"v", timestamp=1)]))
-    records = [NewRecord(value=b"v", timestamp=1)]
-    return memoryview(build_batch(records, producer_id=5, producer_epoch=0, base_sequence=sequence))
-
-
-def told(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
-    """Of each log what was said to its batch: an offset, a class of error, or nothing."""
-    found = []
-    for made in append_together(zip(logs, batches, strict=True)):
-        said = None if made is None else made.said
-        found.append(
-            str(said.base_offset) if isinstance(said, AppendResult) else type(said).__name__
-        )
-    return found
-
-
-def test_what_is_said_of_one_log_is_nothing_to_the_others() -> None:
-    directory = new_dir(seeded_env(1), partitions=4)
-    logs = [directory.log("t", number) for number in range(4)]
-    append(logs[2], bytes(plain(0)), Way.LONG)
-    assert told(logs, [plain(), plain()[:-1], plain(7), plain()]) == [
-        "0",
-        "NoneType",
-        OutOfOrderSequence.__name__,
-        "0",
-    ]
-    assert [log.log_end_offset for log in logs] == [1, 0, 1, 1]
-    directory.close()
-
-
-@pytest.mark.parametrize("call", range(6))
-def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
-    """First the rows of all, then the bytes of their logs."""
-    env = seeded_env(1)
-    directory = new_dir(env, partitions=3)
-    logs = [directory.log("t", number) for number in range(3)]
-    for log in logs:
-        append(log, bytes(plain()), Way.LONG)
-    env.clock.advance(1)
-    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
-    failed = call % 3
-    expected = [StorageFailure.__name__ if n == failed else "1" for n in range(3)]
-    assert told(logs, [plain() for _ in logs]) == expected
-    assert [log.failure is not None for log in logs] == [n == failed for n in range(3)]
-    assert [log.log_end_offset for log in logs] == [1 if n == failed else 2 for n in range(3)]
-    env.clock.advance(1)
-    assert told(logs, [plain() for _ in logs]) == [
-        "NoneType" if n == failed else "2" for n in range(3)
-    ]
-
-
-def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
-    """Not when somebody looks for cycles: until then a request's buffer would not serve again."""
-    _, _, log = new_log()
-    append(log, bytes(plain(0)), Way.SHORT)
-    buffer = bytearray(plain(7))
-    gc.collect()
-    gc.disable()
-    try:
-        assert told([log], [memoryview(buffer)]) == [OutOfOrderSequence.__name__]
-        assert is_free(buffer)
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("call", [0, 1])
-def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
-    """At the row or at the bytes: the log keeps why it is offline, and nothing of the request."""
-    env, _, log = new_log()
-    append(log, bytes(plain()), Way.SHORT)
-    env.clock.advance(1)
-    buffer = bytearray(plain())
-    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
-    gc.collect()
-    gc.disable()
-    try:
-        with suppress(StorageFailure):
-            log.append_plain(memoryview(buffer))
-        assert log.failure is not None
-        assert is_free(buffer)
-    finally:
-        gc.enable()
 
 
 def test_a_log_goes_on_behind_a_large_first_batch() -> None:

@@ -1,0 +1,105 @@
+"""Batches for many logs at once: what befalls one log is nothing to the others."""
+
+import gc
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from tests.faults import Fault, FaultKind, seeded_env
+from tests.unit.storage.test_short_way import Way, append
+from tests.worlds.directories.logs import new_dir, new_log
+
+from tidelog.errors import OutOfOrderSequence, StorageFailure
+from tidelog.record.batch import build_batch
+from tidelog.record.scratch import is_free
+from tidelog.storage.appends import AppendResult
+from tidelog.storage.log import Log
+from tidelog.storage.stepping import append_together
+from tidelog.types import NewRecord
+
+
+def plain(sequence: int | None = None) -> memoryview:
+    """A batch, of a producer where it has a sequence number."""
+    if sequence is None:
+        return memoryview(build_batch([NewRecord(value=b"v", timestamp=1)]))
+    records = [NewRecord(value=b"v", timestamp=1)]
+    return memoryview(build_batch(records, producer_id=5, producer_epoch=0, base_sequence=sequence))
+
+
+def told(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
+    """Of each log what was said to its batch: an offset, a class of error, or nothing."""
+    found = []
+    for made in append_together(zip(logs, batches, strict=True)):
+        said = None if made is None else made.said
+        found.append(
+            str(said.base_offset) if isinstance(said, AppendResult) else type(said).__name__
+        )
+    return found
+
+
+def test_what_is_said_of_one_log_is_nothing_to_the_others() -> None:
+    directory = new_dir(seeded_env(1), partitions=4)
+    logs = [directory.log("t", number) for number in range(4)]
+    append(logs[2], bytes(plain(0)), Way.LONG)
+    assert told(logs, [plain(), plain()[:-1], plain(7), plain()]) == [
+        "0",
+        "NoneType",
+        OutOfOrderSequence.__name__,
+        "0",
+    ]
+    assert [log.log_end_offset for log in logs] == [1, 0, 1, 1]
+    directory.close()
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
+    """First the rows of all, then the bytes of their logs."""
+    env = seeded_env(1)
+    directory = new_dir(env, partitions=3)
+    logs = [directory.log("t", number) for number in range(3)]
+    for log in logs:
+        append(log, bytes(plain()), Way.LONG)
+    env.clock.advance(1)
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    failed = call % 3
+    expected = [StorageFailure.__name__ if n == failed else "1" for n in range(3)]
+    assert told(logs, [plain() for _ in logs]) == expected
+    assert [log.failure is not None for log in logs] == [n == failed for n in range(3)]
+    assert [log.log_end_offset for log in logs] == [1 if n == failed else 2 for n in range(3)]
+    env.clock.advance(1)
+    assert told(logs, [plain() for _ in logs]) == [
+        "NoneType" if n == failed else "2" for n in range(3)
+    ]
+
+
+def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
+    """Not when somebody looks for cycles: until then a request's buffer would not serve again."""
+    _, _, log = new_log()
+    append(log, bytes(plain(0)), Way.SHORT)
+    buffer = bytearray(plain(7))
+    gc.collect()
+    gc.disable()
+    try:
+        assert told([log], [memoryview(buffer)]) == [OutOfOrderSequence.__name__]
+        assert is_free(buffer)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
+    """At the row or at the bytes: the log keeps why it is offline, and nothing of the request."""
+    env, _, log = new_log()
+    append(log, bytes(plain()), Way.SHORT)
+    env.clock.advance(1)
+    buffer = bytearray(plain())
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(StorageFailure):
+            log.append_plain(memoryview(buffer))
+        assert log.failure is not None
+        assert is_free(buffer)
+    finally:
+        gc.enable()
