@@ -135,8 +135,8 @@ def test_a_replaced_or_missing_object_is_planned_anew(copied: Path, store: Count
 def long(tmp_path: Path, store: CountingStore) -> Path:
     """A directory with a log of some thirty megabytes."""
     directory = tmp_path / "long"
-    make_log_dir(str(directory), 1, partitions=1, config={"internal.segment.bytes": "100000000"})
-    with LogDir.open(str(directory), options=LogDirOptions(writable=True)) as log_dir:
+    with LogDir.open(str(directory), options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(TOPIC)
         log = log_dir.log(TOPIC, 0)
         for number in range(30):
             log.append([NewRecord(value=bytes((number,)) * 1_000_000)])
