@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.group import GroupState
+from tidelog.server.groups.group import ClassicGroup, GroupState
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Joined, MemberRef, SyncAsked, Synced
 
@@ -56,6 +56,12 @@ class GroupMachine(RuleBasedStateMachine):
         self.offsets = 0
         self.instances = 0
 
+    @property
+    def group(self) -> ClassicGroup | None:
+        found = self.world.found
+        assert found is None or isinstance(found, ClassicGroup)
+        return found
+
     # -- members -----------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.clients) < MEMBERS_MAX)
@@ -91,7 +97,7 @@ class GroupMachine(RuleBasedStateMachine):
         joined = client.joined
         if joined is None or client.sync is not None or client.join is not None:
             return
-        token = f"{joined.generation} {len(self.world.journal.data)}".encode()
+        token = f"{joined.generation} {self.world.written}".encode()
         leads = joined.leader == joined.member_id and not joined.skip_assignment
         members = [one.member_id for one in joined.members] if leads else []
         client.sync = self.world.members.sync(
@@ -175,7 +181,7 @@ class GroupMachine(RuleBasedStateMachine):
     def commit_as(self, member: Joined) -> None:
         self.offsets += 1
         code = self.world.commit(self.offsets, member)
-        group = self.world.table.classic(GROUP)
+        group = self.group
         generation = -1 if group is None else group.generation
         if code is Code.NONE:
             assert member.generation == generation, "a commit of another generation was taken"
@@ -186,7 +192,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def commit_without_membership(self) -> None:
         self.offsets += 1
-        group = self.world.table.classic(GROUP)
+        group = self.group
         is_free = group is None or group.is_empty
         code = self.world.commit(self.offsets)
         assert is_free or code is Code.UNKNOWN_MEMBER_ID
@@ -203,7 +209,11 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.world.restart()
-        group = self.world.table.classic(GROUP)
+        for client in self.clients:
+            if client.join is not None or client.sync is not None:  # its connection is no more
+                client.join = client.sync = None
+                client.forget(whole=False)
+        group = self.group
         known = 0 if group is None else group.generation
         # What was not written down comes to nothing, and its number is used again.
         self.tokens = {at: token for at, token in self.tokens.items() if at <= known}
@@ -211,7 +221,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(is_broken=st.booleans())
     def disk(self, is_broken: bool) -> None:
-        self.world.journal.failure = Code.UNKNOWN_SERVER_ERROR if is_broken else Code.NONE
+        self.world.refuse_records(refuse=is_broken)
 
     # -- what clients hear -------------------------------------------------------------------
 
@@ -255,7 +265,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_are_straight(self) -> None:
-        group = self.world.table.classic(GROUP)
+        group = self.group
         if group is None:
             return
         members = group.members.values()

@@ -1,162 +1,162 @@
-"""Groups without a broker: a clock that stands still, a journal in memory, members that we play."""
+"""Groups of a broker without sockets, on a disk in memory: a clock moved by hand, members we play.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from random import Random
+Between calls no loop runs: what a group writes is written at once, and time passes by `wait` alone.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
-from tidelog.config import BrokerConfig, TopicConfig
-from tidelog.env import ManualClock
-from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
+from tests.faults import Fault, FaultKind, seeded_env
+from tests.faults.later import Later
+from tests.worlds.waiting import turn_until
+
+from tidelog.config import BrokerConfig
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.commits import Commits
 from tidelog.server.groups.consumer.group import ConsumerGroup
-from tidelog.server.groups.consumer_classic import ClassicMembers
-from tidelog.server.groups.consumer_fencing import Fencing
-from tidelog.server.groups.consumer_heartbeats import Heartbeats
-from tidelog.server.groups.consumer_parts import Parts
-from tidelog.server.groups.consumer_regexes import Meanings, Regexes, find_meanings
-from tidelog.server.groups.consumer_steps import Steps
-from tidelog.server.groups.conversion import Conversion
 from tidelog.server.groups.group import ClassicGroup
-from tidelog.server.groups.group_settings import GroupSettings
-from tidelog.server.groups.membership import Membership
-from tidelog.server.groups.rebalance import Rebalances
-from tidelog.server.groups.records import GroupRecord
-from tidelog.server.groups.replay import Replay, revive
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
 from tidelog.server.groups.share.group import ShareGroup
-from tidelog.server.groups.share_heartbeats import ShareHeartbeats
-from tidelog.server.groups.share_topics import ShareTopics
-from tidelog.server.groups.table import GroupTable
-from tidelog.server.timers import Timers
-from tidelog.storage.topic_info import TopicInfo
-from tidelog.types import NewRecord
+from tidelog.server.groups.table import AnyGroup
+from tidelog.server.node import Node
+from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.storage.deferral import Done, Work
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 
 GROUP = "readers"
-SETTINGS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
+ROOT = "/data"
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.topic.num.partitions": "1",
+}
 SESSION_MS = 1000
 REBALANCE_MS = 5000
 
+T = TypeVar("T")
 
-class MemoryJournal:
-    """Records in memory.
+
+class Syncs(Later):
+    """What logs leave for later: done at once, unless a test holds it.
 
     Attributes:
-        data: Batches as a log would have them.
-        failure: What appends are answered with instead of being written.
-        is_slow: Whether records become safe only when `settle` says so.
+        is_held: Whether jobs wait for `settle`.
     """
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.failure = Code.NONE
-        self.is_slow = False
-        self._count = 0
-        self._waiting: list[Reply[Code]] = []
+    is_held = False
 
-    def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[Code]:
-        assert group_id
-        if self.failure is not Code.NONE:
-            return Reply.of(self.failure)
-        made = [NewRecord(key=each.key, value=each.value, timestamp=0) for each in records]
-        self.data += build_batch(made, base_offset=self._count)
-        self._count += len(made)
-        if not self.is_slow:
-            return Reply.of(Code.NONE)
-        self._waiting.append(Reply())
-        return self._waiting[-1]
-
-    def settled(self, group_id: str) -> Reply[Code]:
-        assert group_id
-        if not self._waiting:
-            return Reply.of(Code.NONE)
-        self._waiting.append(Reply())
-        return self._waiting[-1]
-
-    def settle(self, code: Code = Code.NONE) -> None:
-        """What was written is safe, or is not."""
-        waiting, self._waiting = self._waiting, []
-        for reply in waiting:
-            reply.complete(code)
+    def defer(self, work: Work, done: Done) -> None:
+        super().defer(work, done)
+        if not self.is_held:
+            self.settle()
 
 
-class TopicsMade:
-    """The topics that a test says that there are."""
-
-    def __init__(self) -> None:
-        self.made: dict[str, TopicInfo] = {}
-
-    def all(self) -> Mapping[str, TopicInfo]:
-        return self.made
+def _defer(made: list[Syncs]) -> Syncs:
+    made.append(Syncs())
+    return made[-1]
 
 
 def topic_id(name: str) -> UUID:
-    """An id that a name always has."""
+    """The id that a topic of this name gets."""
     return uuid5(NAMESPACE_DNS, name)
 
 
 class World:
-    """Groups and all that they need."""
+    """The groups of one broker, which has one partition of the offsets topic where not said else.
+
+    Attributes:
+        node: The broker.
+    """
 
     def __init__(self, seed: int = 1, **settings: str) -> None:
-        named = {name.replace("_", "."): text for name, text in settings.items()}
-        self.config = BrokerConfig.parse(SETTINGS | named)[0]
-        self.clock = ManualClock()
-        self.timers = Timers(self.clock)
-        self.random = Random(seed)
-        self.journal = MemoryJournal()
-        self.topics = TopicsMade()
-        self.looked_up: list[Callable[[], None]] = []
-        self.group_texts: dict[str, dict[str, str]] = {}
-        self._start()
+        self.env = seeded_env(seed)
+        self.clock = self.env.clock
+        self._settings = SETTINGS
+        self._open(settings)
 
-    def _start(self) -> None:
-        self.table = GroupTable(self.clock)
-        parts = self.table, self.journal, self.timers, self.clock, self.config
-        self.rebalances = Rebalances(*parts)
-        self.commits = Commits(self.table, self.rebalances, self.journal, self.clock, self.config)
-        settings = GroupSettings(self.config, lambda group_id: self.group_texts.get(group_id, {}))
-        steps = Steps(self.table, self.journal, self.timers, self.clock, settings, self.topics)
-        conversion = Conversion(steps, self.rebalances)
-        self.fencing = Fencing(steps, conversion)
-        regexes = Regexes(steps, self.look_up)
-        consumers = Parts(steps, self.fencing, conversion, regexes, self.random)
-        self.heartbeats = Heartbeats(consumers)
-        self.shares = ShareHeartbeats(steps)
-        self.share_topics = ShareTopics(steps)
-        self.members = Membership(
-            self.table,
-            self.rebalances,
-            self.journal,
-            self.random,
-            self.config,
-            ClassicMembers(consumers),
-        )
+    def _open(self, changed: Mapping[str, str]) -> None:
+        named = {name.replace("_", "."): text for name, text in changed.items()}
+        self._settings = self._settings | named
+        config = BrokerConfig.parse(self._settings)[0]
+        self._syncs: list[Syncs] = []
+        options = LogDirOptions(create=True, deferrals=partial(_defer, self._syncs))
+        log_dir = LogDir.open(ROOT, env=self.env, options=options)
+        if OFFSETS_TOPIC not in log_dir.topics():
+            count = config.offsets_topic_num_partitions
+            settings = {"cleanup.policy": "compact"}
+            log_dir.create_topic(OFFSETS_TOPIC, partitions=count, config=settings)
+        self.node = Node(log_dir, config)
+        weakref.finalize(self, self.node.work.close)  # its threads end with the world
+        asyncio.run(self._load())
+        groups = self.node.groups
+        self.timers = self.node.timers
+        self.members, self.commits = groups.members, groups.commits
+        self.heartbeats, self.shares = groups.heartbeats, groups.shares
+        self.share_topics = groups.share_topics
 
-    def restart(self) -> None:
-        """A new process reads what the last one wrote."""
-        for group in self.table.groups.values():
-            if isinstance(group, ConsumerGroup | ShareGroup):
-                group.unload()
-            else:
-                self.rebalances.unload(group, Code.NOT_COORDINATOR)
-        self._start()
-        replay = Replay()
-        for batch in walk(bytes(self.journal.data)):
-            replay.add(batch)
-        assert not replay.skipped
-        for group_id, loaded in replay.groups().items():
-            group = revive(group_id, loaded, self.clock.now_ms())
-            self.table.put(group)
-            if isinstance(group, ConsumerGroup):
-                self.fencing.resume(group)
-            elif isinstance(group, ShareGroup):
-                self.shares.resume(group)
-            else:
-                self.rebalances.resume(group)
+    async def _load(self) -> None:
+        shards = self.node.groups.shards
+        await turn_until(lambda: not shards.is_loading)
+        assert shards.code_for(GROUP) is Code.NONE
+
+    def restart(self, **settings: str) -> None:
+        """A new process reads what the last one wrote; these settings are others."""
+        self.node.close()
+        self._open(settings)
+
+    def on_a_loop(self, action: Callable[[], T]) -> T:
+        """Do something on a loop, and return when all that it has begun there is done."""
+
+        async def run() -> T:
+            found = action()
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+            return found
+
+        return asyncio.run(run())
+
+    # -- the disk ----------------------------------------------------------------------------
+
+    @property
+    def written(self) -> int:
+        """How many records the groups have written."""
+        return self.node.partitions.get(OFFSETS_TOPIC, 0).log.log_end_offset
+
+    def hold_syncs(self) -> None:
+        """From now on what is written is safe when `sync` says so, with durability `fsync`."""
+        for each in self._syncs:
+            each.is_held = True
+
+    def sync(self) -> None:
+        """What was written is safe."""
+        for each in self._syncs:
+            each.settle()
+
+    def refuse_records(self, *, refuse: bool = True) -> None:
+        """Let the topic take no record, as one whose `max.message.bytes` was made too small."""
+        log_dir = self.node.log_dir
+        log_dir.save_config(OFFSETS_TOPIC, {"max.message.bytes": "1" if refuse else None})
+        log_dir.follow_config(OFFSETS_TOPIC)
+
+    def break_disk(self) -> None:
+        """The disk takes nothing more: the next write takes the partition offline."""
+        self.env.files.writes.fault = Fault(self.env.files.calls, FaultKind.EIO, sticky=True)
+
+    def mend_disk(self) -> None:
+        """The disk works again, the partition is opened anew and its groups are loaded."""
+        self.env.files.writes.fault = None
+
+        async def run() -> None:
+            log = self.node.log_dir.reopen(OFFSETS_TOPIC, 0)
+            self.node.partitions.get(OFFSETS_TOPIC, 0).use(log)
+            await self._load()
+
+        asyncio.run(run())
 
     def wait(self, ms: int) -> None:
         """Let time pass; what is due in between is done at its time."""
@@ -168,57 +168,50 @@ class World:
             self.timers.run_due()
         self.clock.advance(end - self.clock.monotonic_ms())
 
+    # -- groups and topics -------------------------------------------------------------------
+
+    @property
+    def found(self) -> AnyGroup | None:
+        """The group, None where it is not there."""
+        return self.node.groups.find(GROUP)
+
     @property
     def group(self) -> ClassicGroup:
-        """The group."""
-        found = self.table.classic(GROUP)
-        assert found is not None
+        """The group, as one of the classic protocol."""
+        found = self.found
+        assert isinstance(found, ClassicGroup)
         return found
 
     @property
     def consumers(self) -> ConsumerGroup:
         """The group, as one whose coordinator assigns."""
-        found = self.table.consumer(GROUP)
-        assert found is not None
+        found = self.found
+        assert isinstance(found, ConsumerGroup)
         return found
 
     @property
     def sharers(self) -> ShareGroup:
         """The group, as a share group."""
-        found = self.table.share(GROUP)
-        assert found is not None
+        found = self.found
+        assert isinstance(found, ShareGroup)
         return found
 
-    # -- topics ------------------------------------------------------------------------------
+    def set_group(self, texts: Mapping[str, str]) -> None:
+        """Give the group settings of its own, within the bounds of the broker or not."""
+        change = self.node.cluster.change
+        asyncio.run(change(lambda state: replace(state, groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
-        """These topics are there, and no others; each has an id by its name."""
-        self.topics.made = {
-            name: TopicInfo(
-                name=name,
-                topic_id=topic_id(name),
-                partitions=count,
-                present=tuple(range(count)),
-                config=TopicConfig(),
-            )
-            for name, count in partitions.items()
-        }
-
-    def look_up(
-        self,
-        regexes: Iterable[str],
-        names: Iterable[str],
-        told: Callable[[Meanings], None],
-    ) -> None:
-        """Expressions are looked up when a test says so."""
-        meanings = find_meanings(regexes, names)
-        self.looked_up.append(lambda: told(meanings))
-
-    def tell_meanings(self) -> None:
-        """What was being looked up is known."""
-        waiting, self.looked_up = self.looked_up, []
-        for tell in waiting:
-            tell()
+        """Create, grow and delete topics until there are these; each has an id by its name."""
+        log_dir, known = self.node.log_dir, self.node.topics
+        for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
+            known.delete(name)
+        for name, count in partitions.items():
+            info = known.find(name)
+            if info is None:
+                log_dir.create_topic(name, partitions=count, topic_id=topic_id(name))
+            elif info.partitions < count:
+                log_dir.add_partitions(name, count)
 
     # -- members -----------------------------------------------------------------------------
 
@@ -303,6 +296,6 @@ class World:
     @property
     def committed(self) -> int | None:
         """What was committed for partition 0, None where nothing is kept."""
-        group = self.table.get(GROUP)
+        group = self.found
         found = None if group is None else group.offsets.get("flights", 0)
         return None if found is None else found.offset

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.server.groups.test_shards import NAMES, commit, committed, running_node
+from tests.faults.hooked import FailingDisk
+from tests.unit.server.groups.test_shards import NAMES, commit, committed, fail, running_node
 from tests.unit.server.loops import on_a_loop
 
-from tidelog.server.groups import internal_topic
+from tidelog.env import Env
 from tidelog.server.groups.by_partition import ByPartition
 from tidelog.server.groups.partitioning import partition_for
-from tidelog.server.transactions.log import TransactionLog
+from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.server.transactions.steps import InitAsked
 
 COUNT = 4
@@ -65,21 +65,13 @@ def test_names_are_found_where_they_were_read() -> None:
 
 
 @on_a_loop
-async def test_a_partition_goes_without_a_look_at_the_others_groups(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
+async def test_a_partition_goes_with_its_groups_and_the_others_stay(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with running_node(tmp_path, Env(files=disk)) as node:
         await node.groups.shards.ensure_topic()
         for number, name in enumerate(NAMES):
             commit(node.groups, number, name)
-        looked_at: list[str] = []
-
-        def noted(name: str, count: int) -> int:
-            looked_at.append(name)
-            return partition_for(name, count)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(internal_topic, "partition_for", noted)
-            node.groups.shards._topic.lose(1)
-        assert not looked_at
+        fail(node.partitions.get(OFFSETS_TOPIC, 1), disk)
         of_one = [name for name in NAMES if node.groups.shards.number_of(name) == 1]
         assert {name for name in NAMES if node.groups.find(name) is None} == set(of_one)
         assert all(
@@ -87,25 +79,22 @@ async def test_a_partition_goes_without_a_look_at_the_others_groups(tmp_path: Pa
             for number, name in enumerate(NAMES)
             if name not in of_one
         )
+        node.partitions.get(OFFSETS_TOPIC, 1).use(node.log_dir.reopen(OFFSETS_TOPIC, 1))
 
 
 @on_a_loop
-async def test_a_partition_goes_without_a_look_at_the_others_ids(tmp_path: Path) -> None:
-    async with running_node(tmp_path, transaction_state_log_num_partitions="3") as node:
+async def test_a_partition_goes_with_its_transactional_ids_and_the_others_stay(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    settings = {"transaction_state_log_num_partitions": "3"}
+    async with running_node(tmp_path, Env(files=disk), **settings) as node:
         transactions = node.transactions
         await transactions.log.ensure_topic()
         for name in NAMES[:30]:
             await transactions.init_producer_id(InitAsked(transactional_id=name, timeout_ms=1000))
-        looked_at: list[str] = []
-
-        def noted(_log: TransactionLog, name: str) -> int:
-            looked_at.append(name)
-            return 1
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(TransactionLog, "number_of", noted)
-            transactions.log._topic.lose(1)
-        assert not looked_at
+        fail(node.partitions.get(TRANSACTIONS_TOPIC, 1), disk)
         left = {each.metadata.transactional_id for each in transactions.table.all()}
         assert left == {name for name in NAMES[:30] if transactions.log.number_of(name) != 1}
         assert 0 < len(left) < 30
+        node.partitions.get(TRANSACTIONS_TOPIC, 1).use(node.log_dir.reopen(TRANSACTIONS_TOPIC, 1))

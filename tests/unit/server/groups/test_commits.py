@@ -75,18 +75,19 @@ class TestKeeping:
     def test_what_can_t_be_written_is_not_kept(self) -> None:
         world = World()
         world.commit(1)
-        world.journal.failure = Code.NOT_COORDINATOR
+        world.break_disk()
         assert world.commit(2) is Code.NOT_COORDINATOR
+        world.mend_disk()
         assert world.committed == 1
 
     def test_answer_waits_until_it_is_safe(self) -> None:
-        world = World()
-        world.journal.is_slow = True
+        world = World(tidelog_durability="fsync")
+        world.hold_syncs()
         reply: Reply[list[Code]] = world.commits.commit(
             CommitAsked(group_id=GROUP), [Commit("flights", 0, 1)]
         )
         assert not reply.is_done
-        world.journal.settle()
+        world.sync()
         assert reply.value == [Code.NONE]
 
     def test_restart_keeps_all_of_it(self) -> None:
@@ -104,7 +105,7 @@ class TestKeeping:
 
 class TestForgetting:
     def expire(self, world: World) -> None:
-        for group in tuple(world.table.groups.values()):
+        for group in tuple(world.node.groups.groups()):
             world.commits.expire(group)
 
     def test_simple_consumer_s_commit_counts_from_its_time(self) -> None:
@@ -115,7 +116,7 @@ class TestForgetting:
         assert world.committed == 1
         world.wait(1)
         self.expire(world)
-        assert world.table.get(GROUP) is None
+        assert world.found is None
 
     def test_group_with_members_once_counts_from_when_it_became_empty(self) -> None:
         world = World()
@@ -132,9 +133,9 @@ class TestForgetting:
         assert world.committed == 1
         world.wait(1)
         self.expire(world)
-        assert world.table.get(GROUP) is None
+        assert world.found is None
         world.restart()
-        assert world.table.get(GROUP) is None
+        assert world.found is None
 
     def test_own_expiry_of_an_old_commit_counts(self) -> None:
         world = World()
@@ -168,9 +169,10 @@ class TestForgetting:
 
     def test_topic_that_was_deleted(self) -> None:
         world = World()
+        world.make_topics(flights=1, ships=1)
         asked = CommitAsked(group_id=GROUP)
         world.commits.commit(asked, [Commit("flights", 0, 1), Commit("ships", 0, 2)])
-        assert world.commits.forget_topic(world.group, "flights", lambda _: True)
+        world.make_topics(ships=1)
         world.restart()
         assert [(topic, found.offset) for topic, _, found in world.group.offsets] == [("ships", 2)]
 
@@ -213,9 +215,9 @@ class TestDeleting:
         world.commit(1, member)
         world.wait(SESSION_MS + REBALANCE_MS)
         assert world.commits.delete_group(GROUP).value is Code.NONE
-        assert world.table.get(GROUP) is None
+        assert world.found is None
         world.restart()
-        assert world.table.get(GROUP) is None
+        assert world.found is None
 
 
 def _ref(world: World) -> MemberRef:

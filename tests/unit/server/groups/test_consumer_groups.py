@@ -101,10 +101,8 @@ def test_who_is_silent_is_fenced_and_its_partitions_go_on(world: World) -> None:
 def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
     """From the next heartbeat on, and not beyond what the broker allows now."""
     first = Member(world, "A")
-    world.group_texts[world.consumers.group_id] = {
-        "consumer.session.timeout.ms": "50000",
-        "consumer.heartbeat.interval.ms": "99000",
-    }
+    texts = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "99000"}
+    world.set_group(texts)
     assert first.beat().interval_ms == 15_000
     world.wait(49_999)
     assert list(world.consumers.members) == ["A"]
@@ -166,9 +164,8 @@ def test_a_restart_goes_on_where_it_was(world: World, *, is_settled: bool) -> No
     members = [
         Member(world, "A"),
         Member(world, "B", instance_id="seat", rack_id="r1", assignor="range"),
-        Member(world, "C", topics=frozenset(), regex="st.*"),
+        world.on_a_loop(lambda: Member(world, "C", topics=frozenset(), regex="st.*")),
     ]
-    world.tell_meanings()
     members[0].beat()
     if is_settled:
         settle(*members)
@@ -192,15 +189,19 @@ def test_a_restart_goes_on_where_it_was(world: World, *, is_settled: bool) -> No
 def test_a_write_that_fails_changes_nothing(world: World) -> None:
     member = Member(world, "A")
     before = world.consumers.members, world.consumers.epoch
-    world.journal.failure = Code.NOT_COORDINATOR
-    assert Member(world, "B").epoch == 0
-    assert member.leave().code is Code.NOT_COORDINATOR
-    assert (world.consumers.members, world.consumers.epoch) == before
-    assert world.consumers.regexes == {}
+    for is_new in (True, False):
+        world.break_disk()
+        beat = Member(world, "B").join() if is_new else member.leave()
+        assert beat.code is Code.NOT_COORDINATOR
+        world.mend_disk()
+        assert (world.consumers.members, world.consumers.epoch) == before
+        assert world.consumers.regexes == {}
 
 
-def test_an_answer_waits_until_what_it_tells_is_safe(world: World) -> None:
-    world.journal.is_slow = True
+def test_an_answer_waits_until_what_it_tells_is_safe() -> None:
+    world = World(group_consumer_assignment_interval_ms="0", tidelog_durability="fsync")
+    world.make_topics(routes=5)
+    world.hold_syncs()
     asked = BeatAsked(
         group_id=GROUP,
         member_id="A",
@@ -212,22 +213,21 @@ def test_an_answer_waits_until_what_it_tells_is_safe(world: World) -> None:
     later = world.heartbeats.beat(BeatAsked(group_id=GROUP, member_id="A", epoch=2))
     assert not reply.is_done
     assert not later.is_done
-    world.journal.settle()
+    world.sync()
     assert (reply.value.epoch, later.value.epoch) == (2, 2)
 
 
 def test_expressions_are_looked_up_again_for_new_topics_but_seldom(world: World) -> None:
-    member = Member(world, "A", topics=frozenset(), regex="r.*")
+    member = world.on_a_loop(lambda: Member(world, "A", topics=frozenset(), regex="r.*"))
     assert not member.owned
-    world.tell_meanings()
     member.beat()
     assert set(member.owned) == {ROUTES}
-    world.make_topics(routes=5, rails=1)
+    world.make_topics(routes=5, stops=2, rails=1)
+    world.on_a_loop(member.beat)
     member.beat()
-    assert not world.looked_up
+    assert set(member.owned) == {ROUTES}
     world.wait(10_001)
-    member.beat()
-    world.tell_meanings()
+    world.on_a_loop(member.beat)
     member.beat()
     assert set(member.owned) == {ROUTES, topic_id("rails")}
     member.beat(topics=frozenset({"rails"}), regex="")
@@ -309,7 +309,7 @@ def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
         settle(new)
         new.leave()
         numbers = new.numbers()
-    group = world.table.get(GROUP)
+    group = world.found
     assert group is not None
     assert group.is_empty
     assert numbers == set(range(5))
@@ -352,7 +352,7 @@ def test_removing_members_by_instance(world: World) -> None:
     assert member.beat().code is Code.UNKNOWN_MEMBER_ID
     assert world.commits.delete_group(GROUP).value is Code.NONE
     world.restart()
-    assert world.table.get(GROUP) is None
+    assert world.found is None
 
 
 def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: World) -> None:

@@ -9,9 +9,8 @@ from uuid import UUID
 import pytest
 from tests.unit.server.groups.test_shards import committed, running_node, until_loaded
 from tests.unit.server.loops import on_a_loop
-from tests.worlds.clocks import BusyClock
 
-from tidelog.env import Env
+from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
 from tidelog.protocol.messages import TXN_OFFSET_COMMIT
 from tidelog.protocol.messages.txn_offsets import (
     TxnOffsetCommitRequest,
@@ -39,12 +38,20 @@ FIRST, LAST = NAMES[0], NAMES[-1]
 OLD_ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
+class Ticking(ManualClock):
+    """A clock that goes on with each look at it: a few groups are a slice."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
 @dataclass
 class World:
     """A broker that has one topic, and a clock that tests move."""
 
     node: Node
-    clock: BusyClock
+    clock: Ticking
 
     @property
     def topic_id(self) -> UUID:
@@ -94,10 +101,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(path: Path) -> AsyncIterator[World]:
+async def world(path: Path, files: FileSystem | None = None) -> AsyncIterator[World]:
     """A broker; where there was one before, with what that has written."""
-    clock = BusyClock(1_700_000_000_000)
-    async with running_node(path, Env(clock=clock)) as node:
+    clock = Ticking(1_700_000_000_000)
+    async with running_node(path, Env(clock=clock, files=files or OsFileSystem())) as node:
         await node.groups.shards.ensure_topic()
         await until_loaded(node.groups)
         if node.topics.find(TOPIC) is None:

@@ -5,18 +5,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.faults.hooked import FailingDisk
 from tests.unit.server.groups.test_deleted_topics import (
     FIRST,
     LAST,
     NAMES,
     TOPIC,
+    Ticking,
     World,
     left_after_restart,
     world,
 )
-from tests.unit.server.groups.test_shards import running_node, until_loaded
+from tests.unit.server.groups.test_shards import fail, running_node, until_loaded
 from tests.unit.server.loops import on_a_loop
-from tests.worlds.clocks import BusyClock
 
 from tidelog.env import Env
 from tidelog.protocol.wire import NO_UUID
@@ -26,6 +27,7 @@ from tidelog.server.groups.offsets import DeletedTopic
 from tidelog.server.groups.results import ShareBeatAsked
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.handlers.waiting import arrival
+from tidelog.server.topics import OFFSETS_TOPIC
 
 LATER_MS = 1_700_003_600_000
 
@@ -33,7 +35,7 @@ LATER_MS = 1_700_003_600_000
 @asynccontextmanager
 async def starting(path: Path) -> AsyncIterator[World]:
     """A broker that has begun to read its groups."""
-    clock = BusyClock(LATER_MS)
+    clock = Ticking(LATER_MS)
     async with running_node(path, Env(clock=clock)) as node:
         assert node.groups.shards.code_for(LAST) is Code.COORDINATOR_LOAD_IN_PROGRESS
         yield World(node, clock)
@@ -102,14 +104,17 @@ def test_what_was_pending_before_a_load_brings_nothing_back(tmp_path: Path, comm
 async def test_groups_that_are_lost_before_they_are_swept_are_swept_behind_the_next_load(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as it:
+    disk = FailingDisk()
+    async with world(tmp_path, disk) as it:
         it.commit(5, *NAMES)
         it.make_anew()
         assert LAST in it.left()
         shards = it.node.groups.shards
         number = shards.number_of(LAST)
-        shards._topic.lose(number)
+        partition = it.node.partitions.get(OFFSETS_TOPIC, number)
+        fail(partition, disk)
         it.finish()
+        partition.use(it.node.log_dir.reopen(OFFSETS_TOPIC, number))
         assert shards.code_for(LAST) is Code.COORDINATOR_LOAD_IN_PROGRESS
         await loaded(it)
         assert it.left() == {}

@@ -1,162 +1,163 @@
 """What groups write in one turn of the loop: the first at once, the rest in one batch behind it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+
+from tests.worlds.brokers.groups import World
 
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.gathering import GATHERED_BYTES_MAX, GATHERED_REPLIES_MAX, Gathering
+from tidelog.server.groups.gathering import GATHERED_BYTES_MAX, GATHERED_REPLIES_MAX
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
 from tidelog.server.handlers.waiting import arrival
+from tidelog.server.topics import OFFSETS_TOPIC
+
+PRODUCER = (7, 0)
 
 
-class FakeTopic:
-    """A topic in memory.
+class Log:
+    """The offsets topic with two partitions, as groups write to it."""
 
-    Attributes:
-        batches: Partition and keys of each batch.
-        code: What writes are answered with; None for "not yet".
-        is_taken: Whether anything may be written.
-        lost: Partitions that were given up.
-    """
+    def __init__(self, **settings: str) -> None:
+        self.world = World(1, offsets_topic_num_partitions="2", **settings)
+        self.shards = self.world.node.groups.shards
+        named = {self.shards.number_of(name): name for name in map(str, range(20))}
+        self.groups = [named[0], named[1]]
 
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, list[bytes]]] = []
-        self.code: Code | None = Code.NONE
-        self.is_taken = True
-        self.lost: list[int] = []
-        self.waiting: list[Reply[Code]] = []
+    def append(self, number: int, key: str, size: int = 0) -> Reply[Code]:
+        """One record for a group of that partition."""
+        return self.shards.append(self.groups[number], [GroupRecord(key.encode(), bytes(size))])
 
-    def takes(self, number: int) -> bool:
-        return self.is_taken and number not in self.lost
-
-    def lose(self, number: int) -> None:
-        self.lost.append(number)
-
-    def write(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
-        self.batches.append((number, [each.key for each in records]))
-        if self.code is not None:
-            return Reply.of(self.code)
-        self.waiting.append(Reply())
-        return self.waiting[-1]
+    def batches(self, number: int) -> list[list[bytes | None]]:
+        """Keys of each batch."""
+        log = self.world.node.partitions.get(OFFSETS_TOPIC, number).log
+        found = [batch for part in log.slices() for _, batch in part.batches()]
+        return [[record.key for record in batch.records()] for batch in found]
 
 
-def record(key: str, size: int = 0) -> list[GroupRecord]:
-    return [GroupRecord(key.encode(), bytes(size))]
-
-
-def on_a_loop(test: Callable[[FakeTopic, Gathering], Awaitable[None]]) -> Callable[[], None]:
+def on_a_loop(test: Callable[[Log], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
+        log = Log()
+
         async def whole() -> None:
-            topic = FakeTopic()
-            await test(topic, Gathering(topic, topic.write))
+            await test(log)
 
         asyncio.run(whole())
 
     return run
 
 
-@on_a_loop
-async def test_who_is_alone_in_a_turn_is_written_at_once(topic: FakeTopic, log: Gathering) -> None:
-    assert log.append(0, record("a")).value is Code.NONE
-    assert log.append(1, record("b")).value is Code.NONE
-    await asyncio.sleep(0)
-    assert log.append(0, record("c")).value is Code.NONE
-    assert topic.batches == [(0, [b"a"]), (1, [b"b"]), (0, [b"c"])]
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 @on_a_loop
-async def test_who_comes_behind_is_written_with_the_turns_end(
-    topic: FakeTopic, log: Gathering
-) -> None:
-    log.append(0, record("a"))
-    replies = [log.append(0, record(key)) for key in "bcd"]
-    settled = log.pending(0)
-    assert settled is not None
-    assert log.pending(1) is None
-    assert topic.batches == [(0, [b"a"])]
+async def test_who_is_alone_in_a_turn_is_written_at_once(log: Log) -> None:
+    assert log.append(0, "a").value is Code.NONE
+    assert log.append(1, "b").value is Code.NONE
+    await turn()
+    assert log.append(0, "c").value is Code.NONE
+    assert (log.batches(0), log.batches(1)) == ([[b"a"], [b"c"]], [[b"b"]])
+
+
+@on_a_loop
+async def test_who_comes_behind_is_written_with_the_turns_end(log: Log) -> None:
+    log.append(0, "a")
+    replies = [log.append(0, key) for key in "bcd"]
+    settled = log.shards.settled(log.groups[0])
+    assert log.shards.settled(log.groups[1]).value is Code.NONE
+    assert log.batches(0) == [[b"a"]]
     assert not any(each.is_done for each in (*replies, settled))
     assert [await arrival(each) for each in (*replies, settled)] == [Code.NONE] * 4
-    assert topic.batches == [(0, [b"a"]), (0, [b"b", b"c", b"d"])]
-    assert log.pending(0) is None
+    assert log.batches(0) == [[b"a"], [b"b", b"c", b"d"]]
+    assert log.shards.settled(log.groups[0]).value is Code.NONE
 
 
 @on_a_loop
-async def test_what_is_not_gathered_comes_behind_what_is(topic: FakeTopic, log: Gathering) -> None:
-    log.append(0, record("a"))
-    reply = log.append(0, record("b"))
-    log.flush(0)
-    assert reply.value is Code.NONE
-    assert topic.batches == [(0, [b"a"]), (0, [b"b"])]
+async def test_what_is_not_gathered_comes_behind_what_is(log: Log) -> None:
+    log.append(0, "a")
+    reply = log.append(0, "b")
+    group = log.groups[0]
+    guard = log.shards.guard(group, PRODUCER, raises_epochs=False).guard
+    record = GroupRecord(b"of a transaction", b"")
+    pending = log.shards.append_pending(group, [record], PRODUCER, guard)
+    assert (reply.value, pending.value) == (Code.NONE, Code.NONE)
+    assert log.batches(0) == [[b"a"], [b"b"], [b"of a transaction"]]
 
 
 @on_a_loop
-async def test_a_batch_has_a_bound(topic: FakeTopic, log: Gathering) -> None:
+async def test_a_batch_has_a_bound(log: Log) -> None:
     size = GATHERED_BYTES_MAX // 2
-    replies = [log.append(0, record(key, size)) for key in "abc"]
-    large = log.append(0, record("d", GATHERED_BYTES_MAX))
+    replies = [log.append(0, key, size) for key in "abc"]
+    large = log.append(0, "d", GATHERED_BYTES_MAX)
     assert [each.value for each in (*replies, large)] == [Code.NONE] * 4
-    assert topic.batches == [(0, [key]) for key in (b"a", b"b", b"c", b"d")]
+    assert log.batches(0) == [[b"a"], [b"b"], [b"c"], [b"d"]]
 
 
 @on_a_loop
-async def test_so_many_are_answered_before_the_turn_is_over(
-    topic: FakeTopic, log: Gathering
-) -> None:
+async def test_so_many_are_answered_before_the_turn_is_over(log: Log) -> None:
     keys = [f"{number}" for number in range(GATHERED_REPLIES_MAX + 2)]
-    replies = [log.append(0, record(key)) for key in keys]
+    replies = [log.append(0, key) for key in keys]
     assert [each.is_done for each in replies] == [True] * (len(keys) - 1) + [False]
     first, *gathered = (key.encode() for key in keys[:-1])
-    assert topic.batches == [(0, [first]), (0, gathered)]
+    assert log.batches(0) == [[first], gathered]
     assert await arrival(replies[-1]) is Code.NONE
 
 
-@on_a_loop
-async def test_answers_wait_until_their_batch_is_safe(topic: FakeTopic, log: Gathering) -> None:
-    topic.code = None
-    replies = [log.append(0, record(key)) for key in "abc"]
-    log.flush_all()
-    topic.waiting[1].complete(Code.NOT_COORDINATOR)
-    assert [each.is_done for each in replies] == [False, True, True]
-    assert replies[2].value is Code.NOT_COORDINATOR
-    assert not topic.lost  # who writes knows that himself
+def test_answers_wait_until_their_batch_is_safe() -> None:
+    log = Log(tidelog_durability="fsync")
+    log.world.hold_syncs()
+
+    async def story() -> None:
+        replies = [log.append(0, key) for key in "abc"]
+        await turn()
+        assert log.batches(0) == [[b"a"], [b"b", b"c"]]
+        assert not any(each.is_done for each in replies)
+        log.world.sync()
+        assert [each.value for each in replies] == [Code.NONE] * 3
+        replies = [log.append(0, key) for key in "abc"]
+        await turn()
+        log.world.break_disk()
+        log.world.sync()
+        assert [each.value for each in replies] == [Code.NOT_COORDINATOR] * 3
+        assert log.shards.code_for(log.groups[0]) is Code.NOT_COORDINATOR
+
+    asyncio.run(story())
 
 
 @on_a_loop
-async def test_a_partition_is_lost_whose_gathered_records_are_refused(
-    topic: FakeTopic, log: Gathering
-) -> None:
-    log.append(0, record("a"))
-    reply = log.append(0, record("b"))
-    topic.code = Code.UNKNOWN_SERVER_ERROR
+async def test_a_partition_is_read_again_whose_gathered_records_are_refused(log: Log) -> None:
+    log.append(0, "a")
+    reply = log.append(0, "b")
+    log.world.refuse_records()
     assert await arrival(reply) is Code.NOT_COORDINATOR
-    assert topic.lost == [0]
+    assert log.shards.code_for(log.groups[0]) is Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert log.shards.code_for(log.groups[1]) is Code.NONE
 
 
 @on_a_loop
-async def test_what_takes_nothing_is_answered_at_once(topic: FakeTopic, log: Gathering) -> None:
-    log.append(0, record("a"))
-    topic.is_taken = False
-    assert log.append(0, record("b")).value is Code.NOT_COORDINATOR
-    assert len(topic.batches) == 1
+async def test_what_takes_nothing_is_answered_at_once(log: Log) -> None:
+    log.append(0, "a")
+    log.world.break_disk()
+    assert log.append(0, "large", GATHERED_BYTES_MAX).value is Code.NOT_COORDINATOR
+    assert log.append(0, "b").value is Code.NOT_COORDINATOR
+    assert log.batches(0) == [[b"a"]]
 
 
 def test_without_a_loop_everything_is_written_at_once() -> None:
-    topic = FakeTopic()
-    log = Gathering(topic, topic.write)
-    assert [log.append(0, record(key)).value for key in "ab"] == [Code.NONE] * 2
-    assert topic.batches == [(0, [b"a"]), (0, [b"b"])]
+    log = Log()
+    assert [log.append(0, key).value for key in "ab"] == [Code.NONE] * 2
+    assert log.batches(0) == [[b"a"], [b"b"]]
 
 
 @on_a_loop
-async def test_who_is_told_of_a_full_batch_and_writes_at_once_is_not_forgotten(
-    topic: FakeTopic, log: Gathering
-) -> None:
+async def test_who_is_told_of_a_full_batch_and_writes_at_once_is_not_forgotten(log: Log) -> None:
     again: list[Reply[Code]] = []
-    log.append(0, record("first"))
-    told = log.append(0, record("told"))
-    told.then(lambda _: again.append(log.append(0, record("again"))))
-    others = [log.append(0, record("other")) for _ in range(GATHERED_REPLIES_MAX)]
+    log.append(0, "first")
+    told = log.append(0, "told")
+    told.then(lambda _: again.append(log.append(0, "again")))
+    others = [log.append(0, "other") for _ in range(GATHERED_REPLIES_MAX)]
     assert await arrival(others[-1]) is Code.NONE
     assert [each.is_done for each in again] == [True]
-    assert topic.batches[-1] == (0, [b"again", b"other"])
+    assert log.batches(0)[-1] == [b"again", b"other"]

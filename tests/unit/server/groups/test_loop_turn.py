@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.unit.server.groups.test_consumer_groups import Member, settle
-from tests.worlds.brokers.groups import World
+from tests.worlds.brokers.groups import GROUP, World
 
 from tidelog.server.groups.loop_turn import LoopTurn
+from tidelog.server.groups.results import BeatAsked
+from tidelog.server.handlers.waiting import arrival
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -50,29 +52,42 @@ def _world() -> World:
     return world
 
 
-@on_a_loop
-async def test_of_many_that_join_in_a_turn_the_first_is_assigned_to() -> None:
+def _joining(name: str, group: str = GROUP) -> BeatAsked:
+    return BeatAsked(
+        group_id=group,
+        member_id=name,
+        rebalance_timeout_ms=1000,
+        topics=frozenset({"routes"}),
+        owned={},
+    )
+
+
+def _together(world: World, *asked: BeatAsked) -> list[int]:
+    """How many partitions those are assigned who ask in one turn."""
+
+    async def run() -> list[int]:
+        replies = [world.heartbeats.beat(each) for each in asked]
+        beats = [await arrival(reply) for reply in replies]
+        return [sum(map(len, (beat.assignment or {}).values())) for beat in beats]
+
+    return asyncio.run(run())
+
+
+def test_of_many_that_join_in_a_turn_the_first_is_assigned_to() -> None:
     world = _world()
-    members = [Member(world, name) for name in "ABC"]
-    assert [len(each.numbers()) for each in members] == [6, 0, 0]
+    assert _together(world, *map(_joining, "ABC")) == [6, 0, 0]
     assert (world.consumers.epoch, world.consumers.target_epoch) == (4, 2)
-    assert not any(each.beat().epoch > world.consumers.target_epoch for each in members)
-    assert world.consumers.target_epoch == 2
 
 
-@on_a_loop
-async def test_whoever_asks_in_the_next_turn_is_assigned_for_all() -> None:
+def test_whoever_asks_in_the_next_turn_is_assigned_for_all() -> None:
     world = _world()
-    members = [Member(world, name) for name in "ABC"]
-    await asyncio.sleep(0)
-    members[1].beat()
+    _together(world, *map(_joining, "ABC"))
+    Member(world, "B")
     assert world.consumers.target_epoch == world.consumers.epoch
+    members = [Member(world, name) for name in "ABC"]
     settle(*members)
     assert [len(each.numbers()) for each in members] == [2, 2, 2]
 
 
-@on_a_loop
-async def test_another_group_is_assigned_to_in_the_same_turn() -> None:
-    world = _world()
-    first, other = Member(world, "A"), Member(world, "B", group_id="another")
-    assert len(first.numbers()) == len(other.numbers()) == 6
+def test_another_group_is_assigned_to_in_the_same_turn() -> None:
+    assert _together(_world(), _joining("A"), _joining("B", "another")) == [6, 6]

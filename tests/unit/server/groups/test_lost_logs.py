@@ -2,24 +2,24 @@
 
 import asyncio
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
+from tests.faults.hooked import FailingDisk
 from tests.unit.server.groups.test_shards import (
     GROUP,
-    FailingDisk,
     commit,
     committed,
+    fail,
     running_node,
     until_loaded,
 )
-from tests.unit.server.held_syncs import hold_syncs
 from tests.unit.server.loops import on_a_loop
-from tests.worlds.waiting import turn_until
+from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.env import Env
-from tidelog.errors import Closed, StorageFailure
+from tidelog.errors import Closed
 from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
@@ -27,26 +27,16 @@ from tidelog.protocol.messages.groups import (
     OffsetFetchResponse,
 )
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.replay import LoadedShard
 from tidelog.server.handlers.offset_fetch import offset_fetch
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.storage.log import Log
 
 
 def partition_of(node: Node) -> Partition:
     return node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP))
-
-
-def fail(partition: Partition, disk: FailingDisk) -> None:
-    """Let a sync fail that nobody waits for, as the broker's own rounds have them."""
-    disk.is_failing = True
-    with pytest.raises(StorageFailure):
-        partition.log.flush()
-    disk.is_failing = False
 
 
 def reopen(node: Node) -> None:
@@ -85,25 +75,26 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
         assert await arrival(commit(node.groups, 1)) == [Code.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        shards, topic = node.groups.shards, node.groups.shards._topic
-        read, is_read, reading = topic.read, asyncio.Event(), asyncio.Event()
+        shards = node.groups.shards
+        partition = partition_of(node)  # open before it is read
+        reading, may_read, fail_writes = threading.Event(), threading.Event(), disk.hook
 
-        async def read_slowly(log: Log) -> LoadedShard:
-            found = await read(log)
-            if log is partition_of(node).log:
+        def read_slowly(call: str, path: str) -> None:
+            if call in {"pread", "map"} and path == partition.log.active.log_path:
                 reading.set()
-                await is_read.wait()
-            return found
+                assert may_read.wait(PATIENCE_S)
+            fail_writes(call, path)
 
-        topic.read = read_slowly
+        disk.hook = read_slowly
         node.groups.resume()
-        await reading.wait()
-        fail(partition_of(node), disk)
+        await turn_until(reading.is_set)
+        fail(partition, disk)
+        disk.hook = fail_writes
         assert shards.code_for(GROUP) is Code.NOT_COORDINATOR
         reopen(node)
         assert shards.code_for(GROUP) is Code.COORDINATOR_LOAD_IN_PROGRESS
         assert node.groups.find(GROUP) is None
-        is_read.set()
+        may_read.set()
         await until_loaded(node.groups)
         assert shards.code_for(GROUP) is Code.NONE
         assert committed(node.groups) == 1
@@ -145,9 +136,17 @@ async def test_writes_that_were_on_their_way_are_told_of_no_success(tmp_path: Pa
 
 @on_a_loop
 async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_path: Path) -> None:
-    async with running_node(tmp_path, tidelog_durability="fsync") as node:
+    disk, may_sync = FailingDisk(), threading.Event()
+    async with running_node(tmp_path, Env(files=disk), tidelog_durability="fsync") as node:
         await node.groups.shards.ensure_topic()
-        may_sync = hold_syncs(node)
+        partition, fail_writes = partition_of(node), disk.hook
+
+        def sync_slowly(call: str, path: str) -> None:
+            if call == "sync" and path == partition.log.active.log_path:
+                assert may_sync.wait(PATIENCE_S)
+            fail_writes(call, path)
+
+        disk.hook = sync_slowly
         written = commit(node.groups, 7)
         asked = OffsetFetchRequest(groups=[OffsetFetchGroup(group_id=GROUP)])
         context = RequestContext(node, OFFSET_FETCH, 9, "test", ConnectionFacts(1, "here"))
@@ -155,12 +154,18 @@ async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_pat
         await asyncio.sleep(0)
         assert not written.is_done
         # The commit is safe, and before the client's turn comes the partition is lost.
-        topic, number = node.groups.shards._topic, node.groups.shards.number_of(GROUP)
-        written.then(lambda _codes: topic.lose(number))
+        loop = asyncio.get_running_loop()
+
+        def lose(_codes: list[Code]) -> None:
+            loop.call_soon(fail, partition, disk)
+
+        written.then(lose)
         may_sync.set()
         said = await telling
         assert isinstance(said, OffsetFetchResponse)
-        assert said.groups[0].error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert written.value == [Code.NONE]
+        assert said.groups[0].error_code == Code.NOT_COORDINATOR
+        reopen(node)
 
 
 @on_a_loop

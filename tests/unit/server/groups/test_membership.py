@@ -3,10 +3,11 @@
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.membership import MEMBER_METADATA_BYTES, PENDING_MAX
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
-from tidelog.server.groups.results import MemberRef
+from tidelog.server.groups.results import CommitAsked, MemberRef
 
 
 class TestFirstRebalance:
@@ -200,25 +201,25 @@ class TestFailures:
     def test_record_that_can_t_be_written_begins_a_rebalance(self) -> None:
         world = World()
         (member,) = world.join_all([world.ask_join()])
-        world.journal.failure = Code.UNKNOWN_SERVER_ERROR
+        world.refuse_records()
         answer = world.ask_sync(member, {member.member_id: b"x"})
         assert answer.value == (Code.UNKNOWN_SERVER_ERROR, b"")
         assert world.group.state is GroupState.PREPARING_REBALANCE
 
     def test_group_that_can_t_be_written_is_not_made(self) -> None:
         world = World()
-        world.journal.failure = Code.NOT_COORDINATOR
+        world.break_disk()
         assert world.ask_join().value.code is Code.NOT_COORDINATOR
-        assert world.table.get(GROUP) is None
+        assert world.found is None
 
     def test_assignment_is_told_when_it_is_safe(self) -> None:
-        world = World()
+        world = World(tidelog_durability="fsync")
         (member,) = world.join_all([world.ask_join()])
-        world.journal.is_slow = True
+        world.hold_syncs()
         answer = world.ask_sync(member, {member.member_id: b"x"})
         assert not answer.is_done
         assert world.group.state is GroupState.COMPLETING_REBALANCE
-        world.journal.settle()
+        world.sync()
         assert answer.value == (Code.NONE, b"x")
 
 
@@ -249,8 +250,7 @@ class TestRestart:
     def test_group_above_a_lowered_limit_rebalances(self) -> None:
         world = World()
         members = world.form(3)
-        world.config = World(group_max_size="2").config
-        world.restart()
+        world.restart(group_max_size="2")
         assert world.heartbeat(members[0]) is Code.REBALANCE_IN_PROGRESS
         replies = [world.ask_join(member.member_id) for member in members]
         assert [reply.is_done for reply in replies].count(True) >= 1
@@ -262,7 +262,10 @@ class TestRestart:
         waiting = world.ask_join(members[0].member_id)
         if waiting.is_done:
             waiting = world.ask_join(members[1].member_id)
-        world.rebalances.unload(world.group, Code.NOT_COORDINATOR)
+        world.break_disk()
+        other = CommitAsked(group_id="of the same partition")
+        failed = world.commits.commit(other, [Commit("flights", 0, 1)])
+        assert failed.value == [Code.NOT_COORDINATOR]
         assert waiting.value.code is Code.NOT_COORDINATOR
 
 
@@ -303,14 +306,14 @@ class TestOddMembers:
         assert world.ask_join(needs_member_id=True).value.code is Code.MEMBER_ID_REQUIRED
 
     def test_static_member_given_up_while_its_new_id_is_written_is_told(self) -> None:
-        world = World()
+        world = World(tidelog_durability="fsync")
         joined = world.join_all([world.ask_join(instance_id=name) for name in ("a", "b")])
         leader = next(each for each in joined if each.leader == each.member_id)
         world.ask_sync(leader)
-        world.journal.is_slow = True
+        world.hold_syncs()
         other = "b" if leader is joined[0] else "a"
         back = world.ask_join(instance_id=other)
         world.wait(REBALANCE_MS)
         assert back.is_done
-        world.journal.settle()
+        world.sync()
         assert world.group.awaiting_join >= 0

@@ -1,68 +1,37 @@
 """Partitions of the offsets topic behind groups: made, loaded, synced, lost and found again."""
 
 import asyncio
-import errno
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 import pytest
+from tests.faults.hooked import FailingDisk
 from tests.unit.server.loops import on_a_loop
 from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Env, File, ManualClock, OsFileSystem
-from tidelog.errors import CorruptData, StorageFailure
+from tidelog.env import Env, ManualClock
+from tidelog.errors import StorageFailure
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.coordinator import GroupCoordinator
-from tidelog.server.groups.internal_topic import RETRY_MS, PartitionState
+from tidelog.server.groups.internal_topic import RETRY_MS
 from tidelog.server.groups.records import GroupRecord
-from tidelog.server.groups.replay import LoadedShard
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
+from tidelog.server.partitions import Partition
 from tidelog.server.server import open_node
 from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.storage.log import Log
 from tidelog.types import Codec
 
 SETTINGS = {"offsets.topic.num.partitions": "3"}
 GROUP = "readers"
 NAMES = [f"group {number}" for number in range(300)]
 LOADING = Code.COORDINATOR_LOAD_IN_PROGRESS
-
-
-class FailingFile:
-    """A file whose disk may be full."""
-
-    def __init__(self, inner: File, disk: "FailingDisk") -> None:
-        self._inner = inner
-        self._disk = disk
-
-    def __getattr__(self, name: str) -> object:
-        if self._disk.is_failing and name in self._disk.failing:
-            raise OSError(errno.ENOSPC, "the disk is full")
-        return cast("object", getattr(self._inner, name))
-
-
-class FailingDisk(OsFileSystem):
-    """The machine's files, until it fails.
-
-    Attributes:
-        failing: What does then.
-        is_failing: Whether it does.
-    """
-
-    failing = frozenset({"pwrite", "pwritev", "sync"})
-    is_failing = False
-
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        found = super().open(path, write=write, create=create)
-        return cast("File", FailingFile(found, self)) if write or create else found
 
 
 def config(**settings: str) -> BrokerConfig:
@@ -88,6 +57,14 @@ def committed(groups: GroupCoordinator, group: str = GROUP) -> int | None:
     found = groups.find(group)
     offset = None if found is None else found.offsets.get("flights", 0)
     return None if offset is None else offset.offset
+
+
+def fail(partition: Partition, disk: FailingDisk) -> None:
+    """Let a sync fail that nobody waits for, as the broker's own rounds have them."""
+    disk.is_failing = True
+    with pytest.raises(StorageFailure):
+        partition.log.flush()
+    disk.is_failing = False
 
 
 async def until_loaded(groups: GroupCoordinator) -> None:
@@ -272,40 +249,15 @@ async def test_metrics_are_told_of_groups(tmp_path: Path) -> None:
 @on_a_loop
 async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
     """Who writes goes by what was let go of."""
-    async with running_node(tmp_path) as node:
+    disk = FailingDisk()
+    async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
         assert await arrival(commit(node.groups, 1)) == [Code.NONE]
-        number = shards.number_of(GROUP)
-        log = node.partitions.get(OFFSETS_TOPIC, number).log
-        end = log.log_end_offset
-        shards._topic.lose(number)
-        assert shards._log.append(number, [GroupRecord(b"key", b"value")]).value is (
-            Code.NOT_COORDINATOR
-        )
-        assert log.log_end_offset == end
-
-
-@on_a_loop
-async def test_what_failed_is_read_again_by_itself_unless_it_is_damaged(tmp_path: Path) -> None:
-    clock = ManualClock(0)
-    async with running_node(tmp_path, Env(clock=clock)) as node:
-        topic = node.groups.shards._topic
-        await node.groups.shards.ensure_topic()
-        read, failures = topic.read, [StorageFailure("log", "read", "EIO"), CorruptData("torn")]
-
-        async def fail(log: Log) -> LoadedShard:
-            raise failures[topic._states.index(PartitionState.LOADING)]
-
-        topic.read = fail
-        for number in (0, 1):
-            topic.lose(number)
-            topic.code_of(number)
-        await until_loaded(node.groups)
-        topic.read = read
-        topic.try_again()
-        assert topic._states[:2] == [PartitionState.FAILED] * 2  # not at once
-        clock.advance(RETRY_MS)
-        topic.try_again()
-        await until_loaded(node.groups)
-        assert topic._states[:2] == [PartitionState.ACTIVE, PartitionState.FAILED]
+        partition = node.partitions.get(OFFSETS_TOPIC, shards.number_of(GROUP))
+        fail(partition, disk)
+        end = partition.log.log_end_offset
+        written = shards.append(GROUP, [GroupRecord(b"key", b"value")])
+        assert written.value is Code.NOT_COORDINATOR
+        assert partition.log.log_end_offset == end
+        partition.use(node.log_dir.reopen(OFFSETS_TOPIC, partition.name.partition))

@@ -120,7 +120,7 @@ def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
 )
 def test_what_makes_no_sense_is_refused(world: World, asked: ShareBeatAsked) -> None:
     assert world.shares.beat(asked).value.code is Code.INVALID_REQUEST
-    assert not world.journal.data
+    assert not world.written
 
 
 def test_only_who_joins_founds_a_group(world: World) -> None:
@@ -162,10 +162,8 @@ def test_who_is_silent_is_given_up(world: World) -> None:
 
 
 def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
-    world.group_texts[GROUP] = {
-        "share.session.timeout.ms": "50000",
-        "share.heartbeat.interval.ms": "99000",
-    }
+    texts = {"share.session.timeout.ms": "50000", "share.heartbeat.interval.ms": "99000"}
+    world.set_group(texts)
     first = Member(world, "A")
     assert first.beat().interval_ms == 15_000
     world.wait(49_999)
@@ -240,13 +238,13 @@ def test_topics_that_come_and_grow_are_read(world: World) -> None:
 def test_a_deleted_topic_is_forgotten(world: World) -> None:
     first = Member(world, "A", "routes", "stops")
     world.make_topics(routes=4)
-    world.share_topics.forget_topic(world.sharers, STOPS)
     assert set(world.sharers.shared) == {ROUTES}
     first.beat()
     assert first.assigned == {ROUTES: frozenset(range(4))}
-    written = len(world.journal.data)
-    world.share_topics.forget_topic(world.sharers, STOPS)
-    assert len(world.journal.data) == written
+    world.make_topics(routes=4, stops=2)  # which the group has forgotten
+    written = world.written
+    world.make_topics(routes=4)
+    assert world.written == written
 
 
 def test_tools_change_what_a_group_has_begun_while_it_has_no_members(world: World) -> None:
@@ -260,7 +258,7 @@ def test_tools_change_what_a_group_has_begun_while_it_has_no_members(world: Worl
     assert topics.share(group, {ROUTES: SharedTopic("routes", frozenset({3}))}).value is Code.NONE
     world.restart()
     assert world.sharers.shared == {ROUTES: SharedTopic("routes", frozenset({0, 3}))}
-    assert topics.unshare(world.sharers, [ROUTES, STOPS]).value is Code.NONE
+    assert world.share_topics.unshare(world.sharers, [ROUTES, STOPS]).value is Code.NONE
     assert world.sharers.shared == {}
     Member(world, "A")
     with pytest.raises(Refusal) as busy:
@@ -276,16 +274,18 @@ def test_members_that_read_different_topics_share_each_by_itself(world: World) -
     assert not both.assigned[STOPS] & one.assigned[STOPS]
 
 
-def test_nothing_happens_before_it_is_written(world: World) -> None:
+def test_nothing_happens_before_it_is_written() -> None:
+    world = World(group_share_assignment_interval_ms="0", tidelog_durability="fsync")
+    world.make_topics(routes=4, stops=2)
     first = Member(world, "A")
-    world.journal.failure = Code.NOT_COORDINATOR
+    world.break_disk()
     assert Member(world, "B").join().code is Code.NOT_COORDINATOR
+    world.mend_disk()
     assert list(world.sharers.members) == ["A"]
-    world.journal.failure = Code.NONE
-    world.journal.is_slow = True
+    world.hold_syncs()
     reply = world.shares.beat(replace(first.asked, member_id="B"))
     assert not reply.is_done
-    world.journal.settle()
+    world.sync()
     assert reply.value.code is Code.NONE
 
 
@@ -319,9 +319,9 @@ def test_a_group_that_was_deleted_is_gone_after_a_restart(world: World) -> None:
     first.leave()
     world.commits.expire(world.sharers)
     assert world.commits.delete_group(GROUP).value is Code.NONE
-    assert world.table.get(GROUP) is None
+    assert world.found is None
     world.restart()
-    assert world.table.get(GROUP) is None
+    assert world.found is None
 
 
 def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:

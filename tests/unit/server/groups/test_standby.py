@@ -1,6 +1,7 @@
 """What a standby kept of its leader's groups, where it can't be read or be taken in at once."""
 
 import errno
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -64,18 +65,18 @@ async def test_without_the_file_groups_go_on(tmp_path: Path) -> None:
         assert node.groups.shards.code_for(GROUP) is Code.NONE
 
 
-@on_a_loop
-async def test_the_log_names_the_file_and_what_to_do(tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        told: list[str] = []
-        patch.setattr(
-            "tidelog.server.groups.standby.LOGGER.error",
-            lambda text, *more: told.append(text % more),
-        )
-        (tmp_path / GROUPS_FILE).write_text('{"version": 7}')
-        async with running_node(tmp_path) as node:
+def test_the_log_names_the_file_and_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @on_a_loop
+    async def story(path: Path) -> None:
+        async with running_node(path) as node:
             await ask(node)
-    (line,) = told
+
+    (tmp_path / GROUPS_FILE).write_text('{"version": 7}')
+    with caplog.at_level(logging.ERROR):
+        story(tmp_path)
+    (line,) = caplog.messages
     assert line.startswith(f"{tmp_path / GROUPS_FILE} can't be read")
     assert "version 7" in line
     assert "tidelog follow" in line

@@ -47,9 +47,9 @@ class TestStaticMembers:
     def test_id_that_can_t_be_written_is_taken_back(self) -> None:
         world = World()
         (first,) = world.form(1, ["seat"])
-        world.journal.failure = Code.UNKNOWN_SERVER_ERROR
+        world.refuse_records()
         assert self.come_back(world).code is Code.UNKNOWN_SERVER_ERROR
-        world.journal.failure = Code.NONE
+        world.refuse_records(refuse=False)
         assert world.heartbeat(first, "seat") is Code.NONE
         assert not world.group.awaiting_join
 

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from tests.faults.hooked import HookedDisk
 from tests.unit.server.groups.test_shards import (
     GROUP,
     commit,
@@ -14,10 +15,10 @@ from tests.unit.server.groups.test_shards import (
 )
 from tests.worlds.waiting import turn_until
 
+from tidelog.env import Env
 from tidelog.server.groups.codes import Code
-from tidelog.server.groups.replay import LoadedShard
 from tidelog.server.handlers.waiting import arrival
-from tidelog.storage.log import Log
+from tidelog.server.topics import OFFSETS_TOPIC
 
 
 async def make(path: Path) -> None:
@@ -35,27 +36,49 @@ async def check(path: Path) -> None:
         assert committed(node.groups) == 7
 
 
-@pytest.mark.parametrize("is_read", [False, True])
-def test_a_pool_that_goes_while_partitions_load(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_read: bool
+def test_a_pool_that_goes_before_partitions_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before the first partition is opened, and between its opening and its end."""
-
     async def story() -> None:
         await make(tmp_path)
         async with running_node(tmp_path) as node:
-            topic = node.groups.shards._topic
-            if is_read:
+            shards = node.groups.shards
+            node.work.close()
+            await until_loaded(node.groups)
+            assert shards.code_for(GROUP) is not Code.NONE
+        await check(tmp_path)
 
-                async def read(_log: Log) -> LoadedShard:
-                    node.work.close()
-                    raise RuntimeError("cannot schedule new futures after shutdown")
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    assert caplog.messages == []
 
-                topic.read = read
-            else:
+
+def test_a_pool_that_goes_while_a_partition_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = HookedDisk()
+
+    async def story() -> None:
+        await make(tmp_path)
+        loop = asyncio.get_running_loop()
+        async with running_node(tmp_path, Env(files=disk)) as node:
+            shards = node.groups.shards
+            for number in range(3):
+                node.partitions.get(OFFSETS_TOPIC, number)
+            closed = asyncio.Event()
+
+            def close() -> None:
                 node.work.close()
-            await turn_until(lambda: not topic.is_loading)
-            assert node.groups.shards.code_for(GROUP) is not Code.NONE
+                closed.set()
+
+            def stop(_call: str, _path: str) -> None:
+                loop.call_soon_threadsafe(close)
+
+            disk.hook = stop
+            await until_loaded(node.groups)
+            assert closed.is_set()
+            assert shards.code_for(GROUP) is not Code.NONE
+            disk.hook = lambda _call, _path: None
         await check(tmp_path)
 
     with caplog.at_level(logging.WARNING):
@@ -82,15 +105,17 @@ def test_groups_that_are_asked_for_behind_the_stop(
 def test_a_failure_of_the_running_broker_is_told_with_its_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def fail(call: str, path: str) -> None:
+        if call == "open" and OFFSETS_TOPIC in path:
+            raise RuntimeError("unforeseen")
+
     async def story() -> None:
         await make(tmp_path)
-        async with running_node(tmp_path) as node:
-
-            async def read(_log: Log) -> LoadedShard:
-                raise RuntimeError("unforeseen")
-
-            node.groups.shards._topic.read = read
-            await until_loaded(node.groups)
+        disk = HookedDisk()
+        async with running_node(tmp_path, Env(files=disk)) as node:
+            shards = node.groups.shards
+            disk.hook = fail
+            await turn_until(lambda: not shards.is_loading)
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(story())

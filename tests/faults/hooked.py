@@ -1,0 +1,120 @@
+"""The machine's files, where a test does something before each call, or lets calls fail."""
+
+import errno
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias, cast
+
+from tidelog.env import DirEntry, File, LocalFile, OsFileSystem
+from tidelog.types import Buffer
+
+# Of an open file.
+FILE_CALLS: Final = frozenset({"pread", "pwrite", "pwritev", "truncate", "sync"})
+WRITES: Final = frozenset({"pwrite", "pwritev", "sync"})
+
+Hook: TypeAlias = Callable[[str, str], None]
+
+
+class HookedFile:
+    """A file whose calls a hook is told of beforehand."""
+
+    def __init__(self, inner: File, path: str, disk: "HookedDisk") -> None:
+        self._inner = inner
+        self._path = path
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._inner, name)
+        if name not in FILE_CALLS:
+            return cast("object", found)
+
+        def call(*arguments: object) -> object:
+            self._disk.hook(name, self._path)
+            return found(*arguments)
+
+        return call
+
+
+class HookedDisk(OsFileSystem):
+    """Of files, those that are opened to be written.
+
+    Attributes:
+        hook: Called with the name of each call and its path before the call, in the same thread.
+            What it raises the call raises, without having done anything.
+    """
+
+    def __init__(self, hook: Hook = lambda _call, _path: None) -> None:
+        self.hook = hook
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        self.hook("open", path)
+        found = super().open(path, write=write, create=create)
+        return cast("File", HookedFile(found, path, self)) if write or create else found
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        self.hook("map", path)
+        return super().map(path, size)
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        self.hook("list_dir", path)
+        return super().list_dir(path)
+
+    def remove(self, path: str) -> None:
+        self.hook("remove", path)
+        super().remove(path)
+
+    def remove_dir(self, path: str) -> None:
+        self.hook("remove_dir", path)
+        super().remove_dir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.hook("rename", source)
+        self.hook("rename to", target)
+        super().rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        self.hook("sync_dir", path)
+        super().sync_dir(path)
+
+
+class FailingDisk(HookedDisk):
+    """A disk that is full for a while.
+
+    Attributes:
+        failing: Calls that fail then.
+        is_failing: Whether they do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._fail)
+        self.failing = WRITES
+        self.is_failing = False
+
+    def _fail(self, call: str, _path: str) -> None:
+        if self.is_failing and call in self.failing:
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+
+class _WarmFile:
+    """A file of the machine whose bytes are all in memory, as far as it says."""
+
+    def __init__(self, inner: File) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return cast("object", getattr(self._inner, name))
+
+    def is_cached(self, _positions: Iterable[int]) -> bool:
+        return True
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        return self._inner.pread(size, position)
+
+    def send(self, socket: int, size: int, position: int) -> int:
+        return cast("LocalFile", self._inner).send(socket, size, position)
+
+
+class WarmDisk(FailingDisk):
+    """A disk from which reads never wait: the machine's may say so of one of two reads."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        return cast("File", _WarmFile(super().open(path, write=write, create=create)))
