@@ -1,41 +1,43 @@
 """Caches by names from clients: long names leave nothing behind."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
-from tidelog.server.groups.consumer import changes
+from tidelog.env import ManualClock
+from tidelog.server.groups.consumer.changes import EpochChange, TargetChange
+from tidelog.server.groups.offsets import CommittedOffset
 from tidelog.server.groups.partitioning import java_hash, partition_for
-from tidelog.server.groups.records import _offset_key
-from tidelog.server.quotas.limits import Limit
-from tidelog.server.quotas.throttles import _who
+from tidelog.server.groups.records import offset_record
+from tidelog.server.quotas.throttles import PRODUCED, Throttles
 from tidelog.server.short_names import NAME_CHARACTERS, is_short, short_key
 from tidelog.server.transactions.records import encode_key
 
-LONG = ["n" * 20_000, "\U0001f600", "n" * NAME_CHARACTERS + "n"]
-CACHES: list[tuple[str, Callable[[str], object], Callable[..., object]]] = [
-    ("java_hash", java_hash, java_hash),
-    ("partition_for", lambda name: partition_for(name, 50), partition_for),
-    ("offset of a group", lambda name: _offset_key(name, "t", 0), _offset_key),
-    ("offset of a topic", lambda name: _offset_key("g", name, 0), _offset_key),
-    ("transaction", encode_key, encode_key),
-    ("group", lambda name: changes._group_key(3, name), changes._group_key),
-    ("member", lambda name: changes._member_key(5, "g", name), changes._member_key),
-]
+USES: dict[str, Callable[[str], object]] = {
+    "java_hash": java_hash,
+    "partition_for": lambda name: partition_for(name, 50),
+    "offset of a group": lambda name: offset_record(name, "t", 0, CommittedOffset(1)),
+    "offset of a topic": lambda name: offset_record("g", name, 0, CommittedOffset(1)),
+    "transaction": encode_key,
+    "group": lambda name: EpochChange(1, 0).record(name),
+    "member": lambda name: TargetChange(name, {}).record("g"),
+}
+COUNT, SIZE = 60, 20_000
 
 
-@pytest.mark.parametrize(
-    ("use", "cache"), [each[1:] for each in CACHES], ids=[each[0] for each in CACHES]
-)
-def test_long_names_are_not_remembered(
-    use: Callable[[str], object], cache: Callable[..., object]
-) -> None:
-    size = cache.cache_info().currsize  # type: ignore[attr-defined]
-    for name in LONG:
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_long_names_are_not_remembered(use: Callable[[str], object]) -> None:
+    use("n" * (SIZE + 2))  # what one of its length needs
+    tracemalloc.start()
+    try:
+        for number in range(COUNT):
+            use(f"{number}" + "n" * SIZE)
+        assert tracemalloc.get_traced_memory()[0] < COUNT * SIZE / 3
+    finally:
+        tracemalloc.stop()
+    for name in ("\U0001f600", "n" * NAME_CHARACTERS + "n"):
         assert use(name) == use(name)
-    assert cache.cache_info().currsize == size  # type: ignore[attr-defined]
-    assert use("short enough") == use("short enough")
-    assert cache.cache_info().currsize == size + 1  # type: ignore[attr-defined]
 
 
 def test_names_are_short_together() -> None:
@@ -55,8 +57,16 @@ def test_the_hash_of_a_long_name_is_java_s(length: int) -> None:
 
 
 def test_the_use_of_long_client_ids_is_counted_by_digests() -> None:
-    names = ["c" * 30_000 + end for end in "ab"]
-    keys = {_who(Limit(None, name, 1.0))[1] for name in names}
-    assert len(keys) == 2
-    assert all(len(key or "") < NAME_CHARACTERS for key in keys)
+    throttles = Throttles(ManualClock(0))
+    throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
+    tracemalloc.start()
+    try:
+        for number in range(COUNT):
+            limit = throttles.find(PRODUCED, "User:u", "c" * SIZE + f"{number}")
+            assert limit is not None
+            throttles.charge(PRODUCED, limit, 1)
+        assert tracemalloc.get_traced_memory()[0] < COUNT * SIZE / 10
+    finally:
+        tracemalloc.stop()
+    assert throttles.remembered(PRODUCED) == COUNT
     assert short_key("app") == "app"

@@ -18,7 +18,6 @@ from tidelog.server.transactions.metadata import (
     NO_PRODUCER_ID,
     Transaction,
     TransactionMetadata,
-    TransactionState,
 )
 from tidelog.server.transactions.seam import ErrorCode, Markers
 from tidelog.server.transactions.steps import (
@@ -31,7 +30,6 @@ from tidelog.server.transactions.steps import (
     plan_end,
     plan_fencing,
     plan_init,
-    refusal_of,
     verify,
 )
 from tidelog.server.transactions.table import TransactionTable
@@ -214,22 +212,6 @@ class TransactionCoordinator:
             return verify(found.metadata, producer, partitions)
         code = ErrorCode.INVALID_PRODUCER_ID_MAPPING if found is None else found
         return dict.fromkeys(partitions, code)
-
-    def is_in_transaction(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partition: TopicPartition,
-    ) -> bool:
-        """As `seam.Coordinator`."""
-        found = self.table.find(transactional_id)
-        return (
-            isinstance(found, Transaction)
-            and found.metadata.state is TransactionState.ONGOING
-            and partition in found.metadata.partitions
-            and not refusal_of(found.metadata, ProducerRef(producer_id, producer_epoch))
-        )
 
     async def verify_or_add(
         self,

@@ -81,16 +81,6 @@ class Markers(Protocol):
 class Coordinator(Protocol):
     """Knows which partitions are in a transaction."""
 
-    def is_in_transaction(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partition: TopicPartition,
-    ) -> bool:
-        """Whether `verify_or_add` would say NONE for this partition at once; waits for nothing."""
-        ...
-
     def verify_or_add(
         self,
         transactional_id: str,

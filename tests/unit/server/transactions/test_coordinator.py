@@ -1,24 +1,27 @@
 """The coordinator on its log: answers, epochs, time-outs, what is waited for, what fails."""
 
 import asyncio
+import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.unit.server.groups.test_shards import FailingDisk
+from tests.faults.hooked import FailingDisk, HookedDisk
 from tests.unit.server.loops import on_a_loop, turns
-from tests.unit.server.transactions.worlds import ID, ONE, TIMEOUT_MS, TWO, NotedMarkers, world
-from tests.worlds.waiting import turn_until
+from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TIMEOUT_MS, TWO, world
+from tests.worlds.waiting import Patience, turn_until
 
-from tidelog.errors import StorageFailure
-from tidelog.server.topics import TRANSACTIONS_TOPIC
+from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, TransactionState
 from tidelog.server.transactions.records import encode_key, encode_value
 from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import ProducerRef
+from tidelog.types import TopicPartition
 
 CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
+ELSEWHERE: Final = TopicPartition("ships", 0)
 
 
 @on_a_loop
@@ -38,8 +41,7 @@ async def test_a_transaction_from_its_beginning_to_its_end(tmp_path: Path) -> No
         assert it.known().state is TransactionState.COMPLETE_COMMIT
         assert it.known().partitions == frozenset()
         numbers = producer.producer_id, 0, True
-        assert it.markers.written == [(ONE, *numbers), (TWO, *numbers)]
-        assert it.markers.versions == [0]
+        assert it.markers() == [(ONE, *numbers), (TWO, *numbers)]
         assert (await it.end(producer, commit=True)).code is ErrorCode.NONE
         assert (await it.end(producer, commit=False)).code is ErrorCode.INVALID_TXN_STATE
 
@@ -52,31 +54,30 @@ async def test_version_2_ends_each_transaction_with_an_epoch_of_its_own(tmp_path
         later = await it.end(producer, commit=False, version=2)
         assert later == (ErrorCode.NONE, producer.producer_id, 1)
         await it.ended()
-        assert it.markers.written == [(ONE, producer.producer_id, 1, False)]
-        assert it.markers.versions == [2]
+        assert it.markers() == [(ONE, producer.producer_id, 1, False)]
         assert await it.end(producer, commit=False, version=2) == later  # it comes again
         assert (await it.end(producer, commit=True, version=2)).code is ErrorCode.INVALID_TXN_STATE
         assert await it.add(producer, ONE, version=2) is ErrorCode.PRODUCER_FENCED
         nothing = await it.end(later, commit=False, version=2)  # there is nothing to abort
         assert nothing == (ErrorCode.NONE, producer.producer_id, 2)
         await it.ended()
-        assert len(it.markers.written) == 1
+        assert len(it.markers()) == 1
 
 
 @on_a_loop
 async def test_used_up_epochs_begin_again_with_another_id(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         producer = await it.init()
-        found = it.coordinator.table.find(ID)
-        assert not isinstance(found, ErrorCode)
-        assert found is not None
-        found.metadata = found.metadata.renewed(
+        used_up = it.known().renewed(
             producer_id=producer.producer_id,
             epoch=LAST_PRODUCER_EPOCH,
             last_epoch=-1,
             timeout_ms=TIMEOUT_MS,
             now_ms=0,
         )
+        record = encode_key(ID), encode_value(used_up)
+        assert it.coordinator.log.append(0, [record]).value is ErrorCode.NONE
+    async with world(tmp_path) as it:
         last = ProducerAnswer(ErrorCode.NONE, producer.producer_id, LAST_PRODUCER_EPOCH)
         assert await it.add(last, ONE, version=2) is ErrorCode.NONE
         later = await it.end(last, commit=True, version=2)
@@ -84,7 +85,7 @@ async def test_used_up_epochs_begin_again_with_another_id(tmp_path: Path) -> Non
         assert later.producer_epoch == 0
         assert later.producer_id != producer.producer_id
         await it.ended()
-        assert it.markers.written == [(ONE, producer.producer_id, LAST_PRODUCER_EPOCH + 1, True)]
+        assert it.markers() == [(ONE, producer.producer_id, LAST_PRODUCER_EPOCH + 1, True)]
         assert (it.known().producer_id, it.known().producer_epoch) == later[1:]
         assert await it.end(last, commit=True, version=2) == later  # it comes again
         assert await it.add(later, ONE, version=2) is ErrorCode.NONE
@@ -100,7 +101,7 @@ async def test_another_instance_aborts_what_is_open_and_fences_its_producer(tmp_
         assert it.known().state is TransactionState.COMPLETE_ABORT
         new = await it.init()
         assert new == (ErrorCode.NONE, old.producer_id, 2)
-        assert it.markers.written == [(ONE, old.producer_id, 1, False)]
+        assert it.markers() == [(ONE, old.producer_id, 1, False)]
         assert await it.add(old, ONE) is ErrorCode.PRODUCER_FENCED
         assert (await it.end(old, commit=True)).code is ErrorCode.PRODUCER_FENCED
         assert (await it.init(expected=old)).code is ErrorCode.PRODUCER_FENCED
@@ -118,7 +119,7 @@ async def test_a_transaction_is_aborted_when_its_time_is_over(tmp_path: Path) ->
         assert it.known().state is TransactionState.ONGOING
         await it.pass_time(20_000)
         assert it.known().state is TransactionState.COMPLETE_ABORT
-        assert it.markers.written == [(ONE, producer.producer_id, 1, False)]
+        assert it.markers() == [(ONE, producer.producer_id, 1, False)]
         assert (await it.end(producer, commit=True)).code is ErrorCode.PRODUCER_FENCED
         # Its own producer may go on: nobody else has come.
         assert await it.init(expected=producer) == (ErrorCode.NONE, producer.producer_id, 1)
@@ -160,7 +161,7 @@ async def test_asking_for_what_can_not_be_uses_up_no_id(tmp_path: Path) -> None:
         assert ends == {ErrorCode.INVALID_TXN_STATE}
         assert (await it.end(nobody, commit=True, transactional_id="nobody")).code is mapping
         assert (await it.init(transactional_id="another")).producer_id == producer.producer_id + 1
-        assert it.markers.calls == 0
+        assert it.markers() == []
 
 
 @on_a_loop
@@ -172,12 +173,7 @@ async def test_partitions_are_verified_or_added(tmp_path: Path) -> None:
         assert await ask.verify_or_add(ID, *numbers, [ONE], add=False) == {
             ONE: ErrorCode.TRANSACTION_ABORTABLE
         }
-        assert not ask.is_in_transaction(ID, *numbers, ONE)
         assert await ask.verify_or_add(ID, *numbers, [ONE], add=True) == {ONE: ErrorCode.NONE}
-        assert ask.is_in_transaction(ID, *numbers, ONE)
-        assert not ask.is_in_transaction(ID, *numbers, TWO)
-        assert not ask.is_in_transaction(ID, producer.producer_id, 5, ONE)
-        assert not ask.is_in_transaction("nobody", *numbers, ONE)
         assert await ask.verify_or_add(ID, *numbers, [ONE, TWO], add=False) == {
             ONE: ErrorCode.NONE,
             TWO: ErrorCode.TRANSACTION_ABORTABLE,
@@ -193,90 +189,111 @@ async def test_partitions_are_verified_or_added(tmp_path: Path) -> None:
 @on_a_loop
 async def test_adding_waits_a_little_for_the_end_before(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
-        it.markers.gate = asyncio.Event()
+        holds = it.node.partitions.holds
         producer = await it.init()
         await it.add(producer, ONE, version=2)
-        later = await it.end(producer, commit=True, version=2)
-        adding = asyncio.ensure_future(it.add(later, TWO, version=2))
-        await turns()
-        assert not adding.done()
-        it.markers.gate.set()
+        async with holds.hold([ONE.topic], stops_appends=True):  # no marker is written meanwhile
+            later = await it.end(producer, commit=True, version=2)
+            adding = asyncio.ensure_future(it.add(later, TWO, version=2))
+            await turns()
+            assert not adding.done()
         assert await adding is ErrorCode.NONE
         assert it.known().partitions == {TWO}
-        it.markers.gate.clear()
-        last = await it.end(later, commit=True, version=2)
-        adding = asyncio.ensure_future(it.add(last, TWO, version=2))
-        await it.pass_time(1000)
-        assert await adding is CONCURRENT
-        assert (await it.init()).code is CONCURRENT
-        assert (await it.end(later, commit=True, version=2)).code is CONCURRENT
-        found = it.coordinator.table.find(ID)
-        assert not isinstance(found, ErrorCode)
-        assert found is not None
-        assert not found.waiting
-        it.markers.gate.set()
+        async with holds.hold([ONE.topic], stops_appends=True):
+            last = await it.end(later, commit=True, version=2)
+            adding = asyncio.ensure_future(it.add(last, TWO, version=2))
+            await it.pass_time(1000)
+            assert await adding is CONCURRENT
+            assert (await it.init()).code is CONCURRENT
+            assert (await it.end(later, commit=True, version=2)).code is CONCURRENT
+            found = it.coordinator.table.find(ID)
+            assert not isinstance(found, ErrorCode)
+            assert found is not None
+            assert not found.waiting
         await it.ended()
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR])
-def test_a_partition_that_takes_no_marker_is_asked_again(tmp_path: Path, code: ErrorCode) -> None:
-    async def check(path: Path) -> None:
-        async with world(path) as it:
-            producer = await it.init()
-            await it.add(producer, ONE, TWO)
-            it.markers.codes[TWO] = code
-            assert (await it.end(producer, commit=True)).code is ErrorCode.NONE
-            await it.pass_time(60_000)
-            assert it.known().state is TransactionState.PREPARE_COMMIT
-            assert it.markers.calls > 3
-            del it.markers.codes[TWO]
-            await it.pass_time(60_000)
-            assert it.known().state is TransactionState.COMPLETE_COMMIT
-            numbers = producer.producer_id, 0, True
-            assert it.markers.written == [(ONE, *numbers), (TWO, *numbers)]
+class ShutTopic(HookedDisk):
+    """A disk that can't open a partition, until `failure` is None.
 
-    on_a_loop(check)(tmp_path)
+    Attributes:
+        tries: How often that was tried.
+    """
+
+    def __init__(self, place: TopicPartition, failure: Exception | None = None) -> None:
+        super().__init__(self._fail)
+        self.failure = failure
+        self.tries = 0
+        self._part = f"/{place.topic}-{place.partition}/"
+
+    def _fail(self, call: str, path: str) -> None:
+        is_log = self._part in path and path.endswith(".log")
+        if call == "open" and is_log and self.failure is not None:
+            self.tries += 1
+            raise self.failure
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("place", "failure"),
     [
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        (ELSEWHERE, OSError(errno.EIO, "the disk has gone")),
+        (ELSEWHERE, RuntimeError("unforeseen")),
+        (TopicPartition(OFFSETS_TOPIC, 0), OSError(errno.EIO, "the disk has gone")),
     ],
+    ids=str,
 )
-def test_nothing_is_blocked_where_nothing_is_left_to_end(tmp_path: Path, code: ErrorCode) -> None:
+def test_a_partition_that_takes_no_marker_is_asked_again(
+    tmp_path: Path, place: TopicPartition, failure: Exception
+) -> None:
     async def check(path: Path) -> None:
-        async with world(path) as it:
+        disk = ShutTopic(place)
+        async with world(path, files=disk, offsets_topic_num_partitions="1") as it:
+            it.node.topics.create(place.topic, 1)
+            disk.failure = failure
             producer = await it.init()
-            await it.add(producer, ONE, TWO)
-            it.markers.codes[ONE] = code
-            await it.end(producer, commit=True)
-            await it.ended()
-            assert it.markers.written == [(TWO, producer.producer_id, 0, True)]
+            await it.add(producer, ONE, place)
+            assert (await it.end(producer, commit=True)).code is ErrorCode.NONE
+            patience = Patience()
+            while disk.tries < 6:
+                patience.check("it is not asked again")
+                await it.pass_time(10_000)
+            assert it.known().state is TransactionState.PREPARE_COMMIT
+            disk.failure = None
+            while not it.known().is_ended:
+                patience.check("the marker is not written")
+                await it.pass_time(10_000)
+            assert it.known().state is TransactionState.COMPLETE_COMMIT
+            numbers = producer.producer_id, 0, True
+            places = [ONE] if place.topic == OFFSETS_TOPIC else [ONE, place]
+            # Others are asked again as well where it is not known which one has failed.
+            assert {*it.markers()} == {(each, *numbers) for each in places}
 
     on_a_loop(check)(tmp_path)
 
 
-class RaisingMarkers(NotedMarkers):
-    """Fails once."""
+@pytest.mark.parametrize("reason", ["deleted", "a later producer", "a later coordinator"])
+def test_nothing_is_blocked_where_nothing_is_left_to_end(tmp_path: Path, reason: str) -> None:
+    async def check(path: Path) -> None:
+        async with world(path, topics={"flights": 2, ELSEWHERE.topic: 1}) as it:
+            producer = await it.init()
+            await it.add(producer, ELSEWHERE, TWO)
+            log, ended = it.node.partitions.get("ships", 0).log, []
+            if reason == "deleted":
+                it.node.topics.delete(ELSEWHERE.topic)
+            else:
+                is_later = reason == "a later producer"
+                log.end_transaction(
+                    producer_id=producer.producer_id,
+                    producer_epoch=5 if is_later else 0,
+                    coordinator_epoch=0 if is_later else 1000,
+                    commit=False,
+                )
+                ended = it.markers()
+            await it.end(producer, commit=True)
+            await it.ended()
+            assert it.markers() == [(TWO, producer.producer_id, 0, True), *ended]
 
-    async def write(self, *arguments: object, **named: object) -> "dict[object, object]":  # type: ignore[override]  # it passes on what it is given
-        self.calls += 1
-        if self.calls == 1:
-            raise StorageFailure("/", "write", "the disk has gone")
-        return await super().write(*arguments, **named)  # type: ignore[arg-type,return-value]  # likewise
-
-
-@on_a_loop
-async def test_markers_that_raise_are_written_again(tmp_path: Path) -> None:
-    async with world(tmp_path, markers=RaisingMarkers()) as it:
-        producer = await it.init()
-        await it.add(producer, ONE)
-        await it.end(producer, commit=True)
-        await it.pass_time(1000)
-        assert it.known().state is TransactionState.COMPLETE_COMMIT
+    on_a_loop(check)(tmp_path)
 
 
 @on_a_loop
@@ -288,7 +305,7 @@ async def test_what_was_not_written_does_not_hold(tmp_path: Path) -> None:
         disk.is_failing = True
         assert (await it.end(producer, commit=True)).code is ErrorCode.NOT_COORDINATOR
         assert await it.add(producer, ONE) is ErrorCode.NOT_COORDINATOR
-        assert it.markers.calls == 0
+        assert it.markers() == []
         assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR
         disk.is_failing = False
         opened = it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0)
@@ -311,10 +328,10 @@ async def test_with_fsync_a_decision_holds_when_it_is_synced(tmp_path: Path) -> 
         assert await second is ErrorCode.NONE
         ending = asyncio.ensure_future(it.end(producer, commit=True))
         await asyncio.sleep(0)
-        assert it.markers.calls == 0
+        assert it.markers() == []
         assert (await ending).code is ErrorCode.NONE
         await it.ended()
-        assert len(it.markers.written) == 2
+        assert len(it.markers()) == 2
 
 
 @on_a_loop
@@ -365,14 +382,77 @@ async def test_a_record_that_can_not_be_read_is_never_passed_over(tmp_path: Path
 
 @on_a_loop
 async def test_each_start_has_an_epoch_of_its_own(tmp_path: Path) -> None:
-    markers = NotedMarkers()
+    epochs: list[int] = []
     for _ in range(3):
-        async with world(tmp_path, markers=markers) as it:
+        async with world(tmp_path) as it:
             producer = await it.begun()
             await it.add(producer, ONE)
             await it.end(producer, commit=True)
             await it.ended()
-    assert markers.coordinator_epochs == sorted(set(markers.coordinator_epochs))
+            epochs = it.coordinator_epochs()
+    assert len(epochs) == 3
+    assert epochs == sorted(set(epochs))
+
+
+@on_a_loop
+async def test_what_is_lost_while_it_is_loaded_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The first write about what was decided fails, as with a disk that is still full."""
+    states = [
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_ABORT,
+        TransactionState.PREPARE_ABORT,
+        TransactionState.EMPTY,
+    ]
+    producer = ProducerAnswer(ErrorCode.NONE)
+    async with world(tmp_path) as it:
+        for number, state in enumerate(states):
+            producer = await it.init(transactional_id=f"{number}")
+            made = replace(it.known(f"{number}"), state=state, start_ms=START_MS)
+            record = encode_key(f"{number}"), encode_value(made)
+            assert it.coordinator.log.append(0, [record]).value is ErrorCode.NONE
+    disk = HookedDisk()
+
+    def fail(call: str, path: str) -> None:
+        if call.startswith("pwrite") and f"/{TRANSACTIONS_TOPIC}-0/" in path:
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+    disk.hook = fail
+    async with world(tmp_path, files=disk) as it:
+        assert it.coordinator.table.find("0") is ErrorCode.NOT_COORDINATOR
+        assert it.table == []
+        disk.hook = lambda _call, _path: None
+        opened = it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0)
+        it.node.partitions.get(TRANSACTIONS_TOPIC, 0).use(opened)
+        await it.loaded()
+        found = {each.transactional_id: each.state for each in it.table}
+        aborted = TransactionState.COMPLETE_ABORT
+        assert found == dict(zip("0123", [states[0], aborted, aborted, states[3]], strict=True))
+        assert await it.add(producer, ONE, transactional_id="3") is ErrorCode.NONE
+
+
+@on_a_loop
+async def test_what_could_not_be_read_is_read_again_by_itself_unless_it_is_damaged(
+    tmp_path: Path,
+) -> None:
+    count = "3"
+    async with world(tmp_path, transaction_state_log_num_partitions=count) as it:
+        names = {it.coordinator.log.number_of(name): name for name in map(str, range(30))}
+        for name in names.values():
+            await it.init(transactional_id=name)
+    damaged = tmp_path / f"{TRANSACTIONS_TOPIC}-1" / "00000000000000000000.log"
+    sound = damaged.read_bytes()
+    damaged.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    disk = ShutTopic(TopicPartition(TRANSACTIONS_TOPIC, 0), OSError(errno.EIO, "no disk"))
+    async with world(tmp_path, files=disk, transaction_state_log_num_partitions=count) as it:
+        table, refused = it.coordinator.table, ErrorCode.NOT_COORDINATOR
+        assert [each.transactional_id for each in it.table] == [names[2]]
+        assert [table.find(names[number]) for number in (0, 1)] == [refused] * 2
+        disk.failure = None
+        damaged.write_bytes(sound)
+        for _ in range(6):
+            await it.pass_time(10_000)
+            await it.loaded()
+        assert {each.transactional_id for each in it.table} == {names[0], names[2]}
 
 
 @on_a_loop

@@ -5,24 +5,19 @@ abort, never both, and commit where the client was told so.
 """
 
 import asyncio
+import errno
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pytest
 from tests.faults import CrashState, DamageFileSystem, Keep, reopen
-from tests.unit.server.transactions.worlds import (
-    START_MS,
-    TIMEOUT_MS,
-    NotedMarkers,
-    World,
-    world,
-)
-from tests.worlds.waiting import turn_until
+from tests.unit.server.transactions.worlds import START_MS, TIMEOUT_MS, Marker, World, world
+from tests.worlds.waiting import Patience
 
-from tidelog.env import ManualClock
+from tidelog.env import File, ManualClock
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.seam import ErrorCode
 from tidelog.types import TopicPartition
@@ -43,10 +38,9 @@ TOO_LATE: Final = frozenset(
 
 
 class Known(NamedTuple):
-    """What clients and partitions know behind so many calls of the file system."""
+    """What clients know behind so many calls of the file system."""
 
     calls: int
-    markers: list[tuple[TopicPartition, int, int, bool]]
     decided: dict[str, bool]
 
 
@@ -61,8 +55,7 @@ class Story:
     def note(self) -> None:
         files = self.world.node.env.files
         assert isinstance(files, DamageFileSystem)
-        written = list(self.world.markers.written)
-        self.known.append(Known(len(files.journal), written, dict(self.decided)))
+        self.known.append(Known(len(files.journal), dict(self.decided)))
 
     def known_at(self, calls: int) -> Known:
         return next(each for each in reversed(self.known) if each.calls <= calls)
@@ -103,15 +96,15 @@ class Story:
         return said
 
 
-def outcomes(markers: NotedMarkers) -> dict[str, set[tuple[bool, int]]]:
+def outcomes(markers: Iterable[Marker]) -> dict[str, set[tuple[bool, int]]]:
     """What was written in each topic: commits or aborts, and in which partition."""
     found: dict[str, set[tuple[bool, int]]] = defaultdict(set)
-    for place, _, _, commit in markers.written:
+    for place, _, _, commit in markers:
         found[place.topic].add((commit, place.partition))
     return found
 
 
-def check_whole(markers: NotedMarkers, decided: dict[str, bool]) -> None:
+def check_whole(markers: Iterable[Marker], decided: dict[str, bool]) -> None:
     found = outcomes(markers)
     for topic, seen in found.items():
         commits = {commit for commit, _ in seen}
@@ -121,18 +114,17 @@ def check_whole(markers: NotedMarkers, decided: dict[str, bool]) -> None:
         assert found[topic] == {(commit, number) for number in range(PARTITIONS)}, topic
 
 
-async def revive(state: CrashState, known: Known, durability: str) -> None:
+async def revive(
+    state: CrashState, known: Known, topics: Mapping[str, int], durability: str
+) -> None:
     """Start again at a moment, wait until all is over, look at it, and go on."""
-    markers = NotedMarkers()
-    markers.written = list(known.markers)
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)
     async with world(
-        PLACE, clock=clock, markers=markers, files=files, tidelog_durability=durability
+        PLACE, clock=clock, files=files, topics=topics, tidelog_durability=durability
     ) as it:
-        await it.pass_time(LONG_MS)
-        await turn_until(lambda: all(each.is_ended for each in it.table))
-        check_whole(markers, known.decided)
+        await all_ended(it)
+        check_whole(it.markers(), known.decided)
         for name in IDS:
             producer = await it.begun(name)
             place = TopicPartition("later", 0)
@@ -141,19 +133,29 @@ async def revive(state: CrashState, known: Known, durability: str) -> None:
             assert said.code is ErrorCode.NONE
 
 
+async def all_ended(it: World) -> None:
+    """Let time pass until no transaction is open."""
+    await it.pass_time(LONG_MS)
+    patience = Patience()
+    while not all(each.is_ended for each in it.table):
+        patience.check("some transaction has no end")
+        await it.pass_time(LONG_MS)
+
+
 async def tell(
     story: Callable[[Story], Awaitable[None]], durability: str = "page-cache"
 ) -> tuple[DamageFileSystem, Story]:
     """A history, and the disk with all that was written to it."""
     clock = ManualClock(START_MS)
     files = DamageFileSystem(clock=clock)
-    async with world(PLACE, clock=clock, files=files, tidelog_durability=durability) as it:
+    async with world(
+        PLACE, clock=clock, files=files, topics=topics_of(story), tidelog_durability=durability
+    ) as it:
         files.settle()
         told = Story(it)
         told.note()
-        it.markers.on_write = told.note
         await story(told)
-        check_whole(it.markers, told.decided)
+        check_whole(it.markers(), told.decided)
     return files, told
 
 
@@ -162,7 +164,7 @@ async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
     files, told = await tell(story)
     count = 0
     for state in files.prefixes(Keep.EVERYTHING):
-        await revive(state, told.known_at(state.prefix), "page-cache")
+        await revive(state, told.known_at(state.prefix), topics_of(story), "page-cache")
         count += 1
     return count
 
@@ -171,7 +173,7 @@ async def check_power(story: Callable[[Story], Awaitable[None]], seeds: Iterable
     """Cut the power at some moments: what was not synced is lost, kept or torn."""
     files, told = await tell(story, "fsync")
     for state in files.crash_states(seeds):
-        await revive(state, told.known_at(state.prefix), "fsync")
+        await revive(state, told.known_at(state.prefix), topics_of(story), "fsync")
 
 
 async def classic(it: Story) -> None:
@@ -197,6 +199,17 @@ async def two_at_a_time(it: Story) -> None:
 
 
 STORIES: Final = [classic, bumping, two_at_a_time]
+# One topic for each transaction.
+TOPICS: Final[Mapping[Callable[[Story], Awaitable[None]], tuple[str, ...]]] = {
+    classic: ("committed", "aborted", "fenced", "behind"),
+    bumping: ("first", "second", "third", "open"),
+    two_at_a_time: ("left", "right"),
+}
+
+
+def topics_of(story: Callable[[Story], Awaitable[None]]) -> dict[str, int]:
+    """Numbers of partitions of the topics of a story, and of one behind it."""
+    return dict.fromkeys(TOPICS[story], PARTITIONS) | {"later": 1}
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -222,40 +235,53 @@ def test_synced_transactions_survive_many_losses_of_power(
 
 
 def test_the_check_finds_what_is_half_committed() -> None:
-    markers = NotedMarkers()
-    markers.written = [
-        (TopicPartition("a", 0), 1, 0, True),
-        (TopicPartition("a", 1), 1, 0, False),
+    half = [
+        Marker(TopicPartition("a", 0), 1, 0, commit=True),
+        Marker(TopicPartition("a", 1), 1, 0, commit=False),
     ]
     with pytest.raises(AssertionError, match="half committed"):
-        check_whole(markers, {})
-    markers.written = [(TopicPartition("a", 0), 1, 0, False)]
+        check_whole(half, {})
     with pytest.raises(AssertionError):
-        check_whole(markers, {"a": True})
+        check_whole(half[1:], {"a": True})
+
+
+class Spoiled(DamageFileSystem):
+    """A disk that can't open a partition.
+
+    Attributes:
+        bad: Which one.
+    """
+
+    bad = TopicPartition("none", 0)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        if f"/{self.bad.topic}-{self.bad.partition}/" in path:
+            raise OSError(errno.EIO, "the disk can't be read")
+        return super().open(path, write=write, create=create)
 
 
 async def wander(seed: int, steps: int) -> None:
     """Clients, time-outs, failing partitions and kills in any order, by a seed."""
     chance = random.Random(seed)
-    clock, markers = ManualClock(START_MS), NotedMarkers()
-    files = DamageFileSystem(clock=clock)
+    clock = ManualClock(START_MS)
+    files = Spoiled(clock=clock)
     decided: dict[str, bool] = {}
     epochs: dict[str, list[tuple[int, int]]] = defaultdict(list)
     number = 0
     for _ in range(4):
-        async with world(PLACE, clock=clock, markers=markers, files=files) as it:
+        async with world(PLACE, clock=clock, files=files, topics={}) as it:
             for _ in range(steps):
                 number += 1
-                name, topic = chance.choice(IDS), f"topic {number}"
+                name, topic = chance.choice(IDS), f"topic-{number}"
                 bad = TopicPartition(topic, chance.randrange(PARTITIONS))
+                it.node.topics.create(topic, PARTITIONS)
                 if chance.random() < 0.3:
-                    markers.codes = {bad: ErrorCode.KAFKA_STORAGE_ERROR}
+                    files.bad = bad
                 await step(it, chance, name, topic, decided, epochs[name])
-        markers.codes = {}
-    async with world(PLACE, clock=clock, markers=markers, files=files) as it:
-        await it.pass_time(LONG_MS)
-        assert all(each.is_ended for each in it.table)
-    check_whole(markers, decided)
+            files.bad = Spoiled.bad
+    async with world(PLACE, clock=clock, files=files, topics={}) as it:
+        await all_ended(it)
+        check_whole(it.markers(), decided)
     for given in epochs.values():
         assert len(set(given)) == len(given), "an epoch was given to two"
 

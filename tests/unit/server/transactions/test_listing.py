@@ -23,7 +23,6 @@ IDS = ("pay-1", "pay-2", "Pay-\u00e9", "stock\n1")
 
 async def listed(it: World, pattern: str | None) -> set[str] | int:
     """Ids that pass, or the error."""
-    it.node.transactions = it.coordinator
     facts = ConnectionFacts(1, "here")
     context = RequestContext(it.node, LIST_TRANSACTIONS, LIST_TRANSACTIONS.last, None, facts)
     said = await list_transactions(

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.server.groups.test_shards import FailingDisk
+from tests.faults.hooked import FailingDisk
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.transactions.worlds import ID, ONE, TWO, world
 

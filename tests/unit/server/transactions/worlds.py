@@ -1,26 +1,27 @@
-"""A coordinator on a log of its own, markers that are only noted, a clock that tests move."""
+"""A broker's coordinator of transactions, the logs that its markers go to, a clock of ours."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from tests.faults import DamageFileSystem
 from tests.unit.server.loops import turns
+from tests.worlds.brokers.groups import Syncs
 from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
+from tidelog.record.record import ControlType, read_end_marker
 from tidelog.server.arrivals import arrival
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
-from tidelog.server.transactions.coordinator import ProducerAnswer, TransactionCoordinator
+from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
 from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import AddAsked, EndAsked, InitAsked, ProducerRef
+from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
-
-if TYPE_CHECKING:
-    import asyncio
 
 ID = "payments"
 TIMEOUT_MS = 60_000
@@ -28,60 +29,59 @@ START_MS = 1_700_000_000_000
 SETTINGS = {"transaction.state.log.num.partitions": "1"}
 ONE = TopicPartition("flights", 0)
 TWO = TopicPartition("flights", 1)
+TOPICS: Mapping[str, int] = {"flights": 2}
 
 
-class NotedMarkers:
-    """Says what it is told to, and notes what was written.
+class Marker(NamedTuple):
+    """What ends a transaction in a partition."""
 
-    Attributes:
-        written: Partition, producer id, epoch and whether it commits, of each marker.
-        codes: What partitions answer with that take no marker now.
-        on_write: Called after each marker.
-        gate: Where it is not None, nothing is written before it is set.
-    """
-
-    def __init__(self) -> None:
-        self.written: list[tuple[TopicPartition, int, int, bool]] = []
-        self.codes: dict[TopicPartition, ErrorCode] = {}
-        self.versions: list[int] = []
-        self.coordinator_epochs: list[int] = []
-        self.on_write: Callable[[], None] = lambda: None
-        self.gate: asyncio.Event | None = None
-        self.calls = 0
-
-    async def write(
-        self,
-        partitions: Sequence[TopicPartition],
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        self.calls += 1
-        self.versions.append(transaction_version)
-        self.coordinator_epochs.append(coordinator_epoch)
-        if self.gate is not None:
-            await self.gate.wait()
-        said = {}
-        for each in partitions:
-            said[each] = self.codes.get(each, ErrorCode.NONE)
-            if said[each] is ErrorCode.NONE:
-                self.written.append((each, producer_id, producer_epoch, commit))
-                self.on_write()
-        return said
+    place: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    commit: bool
 
 
 class World:
-    """One broker's coordinator."""
+    """One broker and its transactions."""
 
-    def __init__(self, node: Node, clock: ManualClock, markers: NotedMarkers) -> None:
+    def __init__(self, node: Node, clock: ManualClock) -> None:
         self.node = node
         self.clock = clock
-        self.markers = markers
-        self.coordinator = TransactionCoordinator(node, markers)
-        self.coordinator.resume()
+        self.coordinator = node.transactions
+
+    def create(self, topic: str, partitions: int) -> None:
+        """A topic whose partitions are open, which else takes a thread's time."""
+        if self.node.topics.find(topic) is None:
+            self.node.topics.create(topic, partitions)
+        for number in range(partitions):
+            self.node.partitions.get(topic, number)
+
+    def markers(self) -> list[Marker]:
+        """All that were written to topics, by topic and partition."""
+        return [marker for marker, _ in self._markers()]
+
+    def coordinator_epochs(self) -> list[int]:
+        """Of each of them, the coordinator's epoch."""
+        return [epoch for _, epoch in self._markers()]
+
+    def _markers(self) -> list[tuple[Marker, int]]:
+        found = []
+        for info in sorted(self.node.topics.all().values(), key=lambda info: info.name):
+            if self.node.topics.is_internal(info.name):
+                continue
+            for number in range(info.partitions):
+                place = TopicPartition(info.name, number)
+                log = self.node.partitions.get(info.name, number).log
+                for part in log.slices():
+                    for _, batch in part.batches():
+                        if not batch.is_control:
+                            continue
+                        (record,) = batch.records()
+                        end = read_end_marker(record)
+                        commit = end.kind is ControlType.COMMIT
+                        marker = Marker(place, batch.producer_id, batch.producer_epoch, commit)
+                        found.append((marker, end.coordinator_epoch))
+        return found
 
     @property
     def table(self) -> Sequence[TransactionMetadata]:
@@ -168,20 +168,30 @@ async def world(
     path: Path | str,
     *,
     clock: ManualClock | None = None,
-    markers: NotedMarkers | None = None,
     files: FileSystem | None = None,
+    topics: Mapping[str, int] = TOPICS,
     **settings: str,
 ) -> AsyncIterator[World]:
-    """A broker that is not listening; its topic is there."""
+    """A broker that is not listening; the topic of its transactions is there, and these topics."""
     named = {name.replace("_", "."): text for name, text in settings.items()}
     config = BrokerConfig.parse(SETTINGS | named)[0]
     clock = clock or ManualClock(START_MS)
     env = Env(clock=clock, files=files or OsFileSystem())
-    node = open_node(str(path), config, env=env)
+    node = _node(str(path), config, env)
     try:
-        made = World(node, clock, markers or NotedMarkers())
+        made = World(node, clock)
+        for topic, count in topics.items():
+            made.create(topic, count)
         assert await made.coordinator.log.ensure_topic() is ErrorCode.NONE
         await made.loaded()
         yield made
     finally:
         node.close()
+
+
+def _node(path: str, config: BrokerConfig, env: Env) -> Node:
+    """A broker; on a disk in memory, which is no place for threads, logs are synced at once."""
+    if not isinstance(env.files, DamageFileSystem):
+        return open_node(path, config, env=env)
+    options = LogDirOptions(create=True, deferrals=Syncs)
+    return Node(LogDir.open(path, env=env, options=options), config)
