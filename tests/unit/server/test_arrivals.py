@@ -1,129 +1,162 @@
 """Answers that another one's request brings: they go out behind it, in its turn of the loop."""
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-from tests.unit.server.loops import turns
-from tests.worlds.brokers.running import node_fixture
+from tests.unit.server.wire_client import WireClient, turns
 from tests.worlds.brokers.socketless import FakeTransport
+from tests.worlds.waiting import Patience, turn_until
 
-from tidelog.server.arrivals import Arrivals
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.protocol.messages import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from tidelog.protocol.messages.membership import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+)
 from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.dispatch import Pieces, Promised
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.types import Buffer
+from tidelog.server.groups.codes import Code
+from tidelog.server.node import Node
+from tidelog.server.server import open_node
 
-FRAME = b"\0\0\0\4\0\x12\0\0"
-TURNS = 5  # of the loop, more than it takes
-
-node = node_fixture()
+SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+GROUP = "readers"
+REBALANCE_MS = 20_000
 
 
-class Promise(Promised):
-    """An answer that the test brings."""
+class Noted(FakeTransport):
+    """Notes when something is sent."""
 
-    def __init__(self) -> None:
-        self.tell: Callable[[Callable[[], Pieces]], None]
+    def __init__(self, name: str, sent: list[str]) -> None:
+        super().__init__()
+        self._name = name
+        self._sent = sent
 
-    def when_there(self, tell: Callable[[Callable[[], Pieces]], None]) -> None:
-        self.tell = tell
-
-
-class One:
-    """A client whose requests are answered with what the test says."""
-
-    def __init__(self, node: Node, clients: Clients, said: Callable[[], object]) -> None:
-        self.transport = FakeTransport()
-        self.connection = Connection(node, clients)
-        self.connection._answer = self._answer  # type: ignore[assignment]  # any outcome
-        self.connection.connection_made(cast("asyncio.Transport", self.transport))
-        self._said = said
-
-    def _answer(self, _node: Node, _facts: ConnectionFacts, _frame: Buffer) -> object:
-        return self._said()
-
-    def ask(self) -> None:
-        room = self.connection.get_buffer(-1)
-        room[: len(FRAME)] = FRAME
-        room.release()
-        self.connection.buffer_updated(len(FRAME))
-
-    @property
-    def sent(self) -> bytes:
-        return bytes(self.transport.sent)
+    def writelines(self, list_of_data: object) -> None:
+        self._sent.append(self._name)
+        super().writelines(list_of_data)  # type: ignore[arg-type]
 
 
-def test_an_answer_goes_out_behind_the_request_that_brings_it(node: Node) -> None:
-    async def run() -> None:
-        clients, promise = Clients(node), Promise()
-        waits = One(node, clients, lambda: promise)
-        sent_before = list[bytes]()
+class World:
+    """A broker with a group.
 
-        def bring() -> list[Buffer]:
-            promise.tell(lambda: [b"late"])
-            sent_before.append(waits.sent)
-            return [b"now"]
+    Attributes:
+        sent: Who was sent something, in order.
+    """
 
-        brings = One(node, clients, bring)
-        waits.ask()
-        brings.ask()
-        assert sent_before == [b""]
-        assert (brings.sent, waits.sent) == (b"now", b"late")
-        waits.connection.connection_lost(None)
-        brings.connection.connection_lost(None)
+    def __init__(self, node: Node, clock: ManualClock) -> None:
+        self.node = node
+        self.clock = clock
+        self.sent: list[str] = []
+        self._clients = Clients(node)
 
-    asyncio.run(run())
+    def come(self, name: str) -> WireClient:
+        """A client, which asks to join."""
+        client = WireClient(self.node, self._clients, Noted(name[0], self.sent), name)
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+        message = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=6000,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id="",
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+        client.send(client.frame(JOIN_GROUP, 3, message))
+        return client
+
+    async def stable(self, name: str) -> tuple[WireClient, str]:
+        """The only member of a stable group, and its id."""
+        client = self.come(name)
+        joined = await self.answer(client)
+        assert isinstance(joined, JoinGroupResponse)
+        message = SyncGroupRequest(
+            group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
+        )
+        client.send(client.frame(SYNC_GROUP, 2, message))
+        await self.answer(client)
+        self.sent.clear()
+        return client, joined.member_id
+
+    async def answer(self, client: WireClient) -> object:
+        """What a client is sent next."""
+        patience = Patience()
+        while not (found := client.answers()):
+            patience.check()
+            self.node.timers.run_due()
+            await asyncio.sleep(0)
+        (answer,) = found
+        return answer
+
+    def leave(self, client: WireClient, member_id: str) -> None:
+        message = LeaveGroupRequest(group_id=GROUP, member_id=member_id)
+        client.send(client.frame(LEAVE_GROUP, 2, message))
 
 
-def test_what_no_request_brings_goes_out_in_the_next_turn(node: Node) -> None:
-    async def run() -> None:
-        promise = Promise()
-        waits = One(node, Clients(node), lambda: promise)
-        waits.ask()
-        promise.tell(lambda: [b"late"])
-        sent = [waits.sent]
-        await turns(TURNS)
-        assert [*sent, waits.sent] == [b"", b"late"]
-        waits.connection.connection_lost(None)
+def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run a test on a broker and a loop of its own."""
 
-    asyncio.run(run())
+    def run(tmp_path: Path) -> None:
+        async def whole() -> None:
+            clock = ManualClock(1_700_000_000_000)
+            config = BrokerConfig.parse(SETTINGS)[0]
+            node = open_node(str(tmp_path), config, env=Env(clock=clock))
+            try:
+                assert await node.groups.shards.ensure_topic() is Code.NONE
+                await test(World(node, clock))
+            finally:
+                node.close()
 
+        asyncio.run(whole())
 
-def test_an_answer_that_cannot_be_made_ends_its_own_connection_alone(node: Node) -> None:
-    async def run() -> None:
-        clients, promise = Clients(node), Promise()
-        waits = One(node, clients, lambda: promise)
-
-        def fail() -> list[Buffer]:
-            raise ValueError("no answer")
-
-        def bring() -> list[Buffer]:
-            promise.tell(fail)
-            return [b"now"]
-
-        brings = One(node, clients, bring)
-        waits.ask()
-        brings.ask()
-        assert (brings.sent, brings.transport.is_over) == (b"now", False)
-        assert (waits.sent, waits.transport.is_over) == (b"", True)
-
-    asyncio.run(run())
+    return run
 
 
-def test_answers_go_in_order_and_those_they_bring_behind_them() -> None:
-    async def run() -> list[str]:
-        arrivals, sent = Arrivals(), list[str]()
+@on_a_loop
+async def test_answers_go_out_behind_the_request_that_brings_them_and_in_order(it: World) -> None:
+    first, member_id = await it.stable("a")
+    others = [it.come(name) for name in "bc"]
+    await turns()
+    assert it.sent == []
+    it.leave(first, member_id)
+    await turn_until(lambda: len(it.sent) >= 3)
+    assert it.sent == ["a", "b", "c"]
+    (left,) = first.answers()
+    assert isinstance(left, LeaveGroupResponse)
+    generations = set()
+    for other in others:
+        (joined,) = other.answers()
+        assert isinstance(joined, JoinGroupResponse)
+        generations.add(joined.generation_id)
+    assert generations == {2}
 
-        def first() -> None:
-            arrivals.add(lambda: sent.append("third"))
-            sent.append("first")
 
-        arrivals.add(first)
-        arrivals.add(lambda: sent.append("second"))
-        arrivals.send()
-        await turns(TURNS)
-        return sent
+@on_a_loop
+async def test_what_no_request_brings_goes_out_in_the_next_turn(it: World) -> None:
+    await it.stable("a")  # which is silent from now on
+    waits = it.come("b")
+    it.clock.advance(REBALANCE_MS)
+    it.node.timers.run_due()
+    await turns()
+    (joined,) = waits.answers()
+    assert isinstance(joined, JoinGroupResponse)
+    assert joined.error_code == 0
+    assert joined.leader == joined.member_id
 
-    assert asyncio.run(run()) == ["first", "second", "third"]
+
+@on_a_loop
+async def test_an_answer_that_cannot_be_written_ends_its_own_connection_alone(it: World) -> None:
+    first, member_id = await it.stable("a")
+    leader, other = it.come("b"), it.come("c")
+    long = it.come("d" * 32_760)  # whose id is longer than what the leader can be told
+    it.leave(first, member_id)
+    assert isinstance(await it.answer(first), LeaveGroupResponse)
+    assert isinstance(await it.answer(other), JoinGroupResponse)
+    over = [client.transport.is_over for client in (first, leader, other, long)]
+    assert over == [False, True, False, True]
+    assert [*leader.transport.sent, *long.transport.sent] == []

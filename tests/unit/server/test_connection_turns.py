@@ -2,134 +2,127 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import ref
 
 import pytest
-from tests.unit.server.loops import turns
-from tests.worlds.brokers.running import node_fixture
+from tests.unit.server.wire_client import WireClient, turns
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.env import ManualClock
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
+from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
-from tidelog.server.dispatch import answer
-from tidelog.server.gate import Gate
-from tidelog.server.line import LINE_NS, TURN_REQUESTS
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.types import Buffer
+from tidelog.server.doors import Door
+from tidelog.server.line import TURN_REQUESTS
+from tidelog.server.node import Node
+from tidelog.server.server import open_node, planned
 
 if TYPE_CHECKING:
-    from tidelog.server.doors import Door
+    from tidelog.storage.cluster_file import Quotas
 
-FRAME = b"\0\0\0\4\0\x12\0\0"
-SILENCE_MS = 500
-TURNS = 5  # of the loop, more than it takes
-
-node = node_fixture(clock=lambda: ManualClock(1_700_000_000_000))
+MORE = 2
 
 
-class Asked:
-    """A connection whose requests are counted; one of them, by its number, uses up a quota."""
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock(1_700_000_000_000)))
+    made.topics.create("t", 1)
+    yield made
+    made.close()
 
-    def __init__(
-        self,
-        node: Node,
-        silenced: int | None = None,
-        clients: Clients | None = None,
-        on_answer: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.count = 0
-        self.connection = Connection(node, Clients(node) if clients is None else clients)
-        self.connection._answer = self._answer
-        self._silenced = silenced
-        self._on_answer = on_answer
 
-    def _answer(self, _node: Node, facts: ConnectionFacts, _frame: Buffer) -> list[Buffer]:
-        self.count += 1
-        self._on_answer()
-        if self.count == self._silenced:
-            facts.throttle_ms = SILENCE_MS
-        return [b"answer"]
-
-    def is_busy(self) -> bool:
-        """Whether its silence would be ours."""
-        return self.connection.is_busy
-
-    def send(self, frames: int) -> None:
-        self.connection.connection_made(cast("asyncio.Transport", FakeTransport()))
-        data = FRAME * frames
-        room = self.connection.get_buffer(-1)
-        room[: len(data)] = data
-        room.release()
-        self.connection.buffer_updated(len(data))
+def answered(client: WireClient) -> int:
+    return len(client.answers())
 
 
 def test_others_have_their_turn_after_so_many_requests(node: Node) -> None:
     async def run() -> None:
-        asked = Asked(node)
-        asked.send(TURN_REQUESTS + 2)
-        assert asked.count == TURN_REQUESTS
-        assert asked.is_busy()
-        await turns(TURNS)
-        assert asked.count == TURN_REQUESTS + 2
-        assert not asked.is_busy()
-        asked.connection.connection_lost(None)
+        client = WireClient(node)
+        client.send(*[client.versions() for _ in range(TURN_REQUESTS + MORE)])
+        assert answered(client) == TURN_REQUESTS
+        await turns()
+        assert answered(client) == MORE
+        assert not client.connection.is_busy
+        client.connection.connection_lost(None)
 
     asyncio.run(run())
 
 
+class SlowClock(ManualClock):
+    """A millisecond goes by with each look, so that a request takes some."""
+
+    def monotonic_ns(self) -> int:
+        self.advance(1)
+        return super().monotonic_ns()
+
+
+class Named(FakeTransport):
+    """Notes who is sent something."""
+
+    def __init__(self, name: str, order: list[str]) -> None:
+        super().__init__()
+        self._name = name
+        self._order = order
+
+    def writelines(self, list_of_data: object) -> None:
+        self._order.append(self._name)
+        super().writelines(list_of_data)  # type: ignore[arg-type]
+
+
 class Crowd:
-    """Connections whose requests take a millisecond each; who was answered, in order."""
+    """Connections whose requests take some milliseconds each; who was answered, in order."""
 
-    def __init__(self, node: Node, names: str) -> None:
-        self._node, self._clients = node, Clients(node)
-        self.order = ""
-        self._asked = {name: self._come(name) for name in names}
+    def __init__(self, folder: Path, names: str) -> None:
+        env = Env(clock=SlowClock(1_700_000_000_000))
+        self.node = open_node(str(folder), BrokerConfig(), env=env)
+        clients = Clients(self.node)
+        self._order: list[str] = []
+        self._crowd = {
+            name: WireClient(self.node, clients, Named(name, self._order)) for name in names
+        }
 
-    def _come(self, name: str) -> Asked:
-        return Asked(self._node, clients=self._clients, on_answer=lambda: self._answer(name))
+    @property
+    def order(self) -> str:
+        return "".join(self._order)
 
-    def _answer(self, name: str) -> None:
-        self.order += name
-        clock = self._node.env.clock
-        assert isinstance(clock, ManualClock)
-        clock.advance(1)
-
-    def send(self, name: str, frames: int) -> None:
-        self._asked[name].send(frames)
+    def send(self, name: str, count: int) -> None:
+        client = self._crowd[name]
+        client.send(*[client.versions() for _ in range(count)])
 
     def leave(self) -> None:
-        for asked in self._asked.values():
-            asked.connection.connection_lost(None)
+        for client in self._crowd.values():
+            client.connection.connection_lost(None)
+        self.node.close()
 
 
-def test_who_sends_long_requests_in_a_row_has_one_at_a_turn(node: Node) -> None:
+def test_who_sends_long_requests_in_a_row_has_one_at_a_turn(tmp_path: Path) -> None:
     async def run() -> None:
-        crowd = Crowd(node, "abc")
+        crowd = Crowd(tmp_path, "abc")
         for name in "abc":
             crowd.send(name, 4)
-        await turns(TURNS)
-        await turns(TURNS)
+        await turns()
         assert crowd.order == "abc" * 4
         crowd.leave()
 
     asyncio.run(run())
 
 
-def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(node: Node) -> None:
+def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(tmp_path: Path) -> None:
     async def run() -> None:
-        crowd = Crowd(node, "abcdefgh")
+        crowd = Crowd(tmp_path, "abcdefgh")
         for name in "abcdefg":
             crowd.send(name, 3)
         await asyncio.sleep(0)
         crowd.send("h", 1)
-        in_line = LINE_NS // 1_000_000
-        assert crowd.order == "abcdefg" + "abcdefg"[:in_line] + "h"
-        for _ in range(3):
-            await turns(TURNS)
+        assert crowd.order.startswith("abcdefga")
+        assert crowd.order.index("h") < 2 * len("abcdefg")
+        await turns()
         assert crowd.order.replace("h", "") == "abcdefg" * 3
         crowd.leave()
 
@@ -138,29 +131,44 @@ def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(node: Node)
 
 @pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
 def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
+    """One of the requests, by its number, uses up a quota."""
+
     async def run() -> None:
         clock = node.env.clock
         assert isinstance(clock, ManualClock)
-        asked = Asked(node, silenced)
-        asked.send(TURN_REQUESTS + 2)
-        await turns(TURNS)
-        assert asked.count == silenced
-        clock.advance(SILENCE_MS)
+        quotas: Quotas = {(("client-id", "test"),): {"producer_byte_rate": 1000.0}}
+        await node.cluster.change(lambda state: replace(state, quotas=quotas))
+        node.partitions.get("t", 0)
+        client = WireClient(node)
+        frames = [client.versions() for _ in range(silenced - 1)]
+        frames.append(client.produce("t", 50_000))
+        left = TURN_REQUESTS + MORE - silenced
+        frames += [client.versions() for _ in range(left)]
+        client.send(*frames)
+        await turns()
+        *others, silencing = client.answers()
+        assert len(others) == silenced - 1
+        assert isinstance(silencing, ProduceResponse)
+        clock.advance(silencing.throttle_time_ms - 1)
         node.timers.run_due()
-        await turns(TURNS)
-        assert asked.count == TURN_REQUESTS + 2
-        asked.connection.connection_lost(None)
+        await turns()
+        assert answered(client) == 0
+        clock.advance(1)
+        node.timers.run_due()
+        await turns()
+        assert answered(client) == left
+        client.connection.connection_lost(None)
 
     asyncio.run(run())
 
 
 def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
     async def run() -> None:
-        asked = Asked(node)
-        asked.send(TURN_REQUESTS + 2)
-        asked.connection.connection_lost(ConnectionResetError())
-        await turns(TURNS)
-        assert asked.count == TURN_REQUESTS
+        client = WireClient(node)
+        client.send(*[client.versions() for _ in range(TURN_REQUESTS + MORE)])
+        client.connection.connection_lost(ConnectionResetError())
+        await turns()
+        assert answered(client) == TURN_REQUESTS
 
     asyncio.run(run())
 
@@ -169,11 +177,13 @@ def test_a_connection_that_has_gone_leaves_memory_at_once(node: Node) -> None:
     """Not when somebody looks for cycles, which is rarely: its buffers are large."""
 
     async def run() -> "ref[Connection]":
-        asked = Asked(node)
-        asked.send(2)
-        connection = asked.connection
-        connection._answer = answer
-        del asked
+        node.partitions.get("t", 0)
+        client = WireClient(node)
+        for _ in range(3):  # what it remembers of them goes, too
+            client.send(client.versions(), client.produce("t"), client.fetch("t"))
+        assert answered(client) == 9
+        connection = client.connection
+        del client
         connection.connection_lost(None)
         return ref(connection)
 
@@ -181,24 +191,24 @@ def test_a_connection_that_has_gone_leaves_memory_at_once(node: Node) -> None:
         assert asyncio.run(run())() is None
 
 
-def test_a_gate_that_is_closed_keeps_nobody(node: Node) -> None:
-    late = Late()
-    gate = Gate(
-        node, ConnectionFacts(1, "here"), cast("Door", None), waited_ms=0, on_late=late.tell
-    )
-    kept = ref(late)
-    del late
+def test_a_connection_that_never_logged_in_leaves_memory_at_once(tmp_path: Path) -> None:
+    settings = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "PLAIN"}
+    users = tmp_path / "users"
+    users.write_text("")
+    settings["tidelog.sasl.plain.users.file"] = str(users)
+    config = BrokerConfig.parse(settings)[0]
+    node = open_node(str(tmp_path / "log"), config)
+
+    async def run() -> "ref[Connection]":
+        door = Door(node, planned(config)[0])
+        connection = Connection(node, Clients(node), door)
+        connection.connection_made(FakeTransport())
+        connection.connection_lost(None)
+        return ref(connection)
+
     with without_collector():
-        assert kept() is not None
-        gate.close()
-        assert kept() is None
-
-
-class Late:
-    """Is told of who is late."""
-
-    def tell(self, reason: str) -> None:
-        """Nothing comes of it."""
+        assert asyncio.run(run())() is None
+    node.close()
 
 
 @contextmanager

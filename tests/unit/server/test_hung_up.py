@@ -1,26 +1,26 @@
 """What becomes of the requests of a client that sends no more, or has gone."""
 
 import asyncio
-from collections.abc import Generator
-from typing import cast
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
-from tests.unit.server.loops import turns
-from tests.worlds.brokers.running import node_fixture
+from tests.faults.hooked import HookedDisk
+from tests.unit.server.wire_client import WireClient, turns
 from tests.worlds.brokers.socketless import FakeTransport
+from tests.worlds.waiting import turn_until
 
-from tidelog.env import ManualClock
-from tidelog.errors import Closed
-from tidelog.protocol.messages import FETCH, PRODUCE
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
 from tidelog.server.clients import Clients
 from tidelog.server.connection import ENDED_WAIT_MS, Connection
-from tidelog.server.dispatch import Later, Pieces
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.types import Buffer
+from tidelog.server.node import Node
+from tidelog.server.partitions import Partition
+from tidelog.server.server import open_node
 
-TURNS = 5  # of the loop, more than it takes
-
-node = node_fixture(clock=lambda: ManualClock(1_700_000_000_000))
+TOPIC = "t"
 
 
 class Encrypted(FakeTransport):
@@ -30,233 +30,241 @@ class Encrypted(FakeTransport):
         return object() if name == "sslcontext" else super().get_extra_info(name, default)
 
 
-class Work(Later):
-    """An answer that comes when the test says so, and what became of it."""
+class World:
+    """A broker whose topic is held: what is to be appended waits until `go_on`."""
 
-    def __init__(self) -> None:
-        self.go_on = asyncio.Event()
-        self.is_done = False
-        self.failure: BaseException | None = None
+    def __init__(self, node: Node, clock: ManualClock, disk: HookedDisk) -> None:
+        self.node = node
+        self.clock = clock
+        self.disk = disk
+        self._held = AsyncExitStack()
 
-    def __await__(self) -> Generator[object, None, Pieces | None]:
-        return self._work().__await__()
+    @property
+    def partition(self) -> Partition:
+        return self.node.partitions.get(TOPIC, 0)
 
-    async def _work(self) -> Pieces | None:
-        await self.go_on.wait()
-        if self.failure is not None:
-            raise self.failure
-        self.is_done = True
-        return [b"late"]
+    @property
+    def count(self) -> int:
+        """How many records were appended."""
+        return self.partition.log.log_end_offset
 
-    def close(self) -> None:
-        """Nothing is left behind."""
+    async def hold(self) -> None:
+        held = self.node.partitions.holds.hold([TOPIC], stops_appends=True)
+        await self._held.enter_async_context(held)
 
+    async def go_on(self) -> None:
+        """Let what waits be appended, and what comes of it happen."""
+        await self._held.aclose()
+        await turns()
 
-class Client:
-    """Its requests take as long as the test wants."""
-
-    def __init__(self, node: Node, transport: FakeTransport | None = None) -> None:
-        self.clients = Clients(node)
-        self.transport = transport or FakeTransport()
-        self.works: list[Work] = []
-        self.connection = Connection(node, self.clients)
-        self.connection._answer = self._answer
-        self.connection.connection_made(cast("asyncio.Transport", self.transport))
-
-    def _answer(self, _node: Node, _facts: ConnectionFacts, _frame: Buffer) -> Later:
-        self.works.append(Work())
-        return self.works[-1]
-
-    def ask(self, *keys: int) -> None:
-        data = b"".join(b"\0\0\0\4" + key.to_bytes(2, "big") + b"\0\0" for key in keys)
-        room = self.connection.get_buffer(-1)
-        room[: len(data)] = data
-        room.release()
-        self.connection.buffer_updated(len(data))
-
-    async def work(self) -> None:
-        """Let what is at work come to its end, and the next begin."""
-        for each in self.works:
-            each.go_on.set()
-        await turns(TURNS)
+    def pass_time(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.node.timers.run_due()
 
 
-def test_who_sends_no_more_has_all_of_its_answers_before_it_closes(node: Node) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(FETCH.key)
-        await turns(TURNS)
-        assert client.connection.eof_received()
-        was_over = client.transport.is_over
-        await client.work()
-        assert bytes(client.transport.sent) == b"late"
-        assert (was_over, client.transport.is_over) == (False, True)
-        client.connection.connection_lost(None)
-        assert not len(client.clients)
-
-    asyncio.run(run())
-
-
-def test_who_sends_no_more_and_waits_for_nothing_is_closed(node: Node) -> None:
-    async def run() -> None:
-        client = Client(node)
-        assert not client.connection.eof_received()
-        client.connection.connection_lost(None)
-        assert not len(client.clients)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def world(path: Path) -> AsyncIterator[World]:
+    clock, disk = ManualClock(1_700_000_000_000), HookedDisk()
+    node = open_node(str(path), BrokerConfig(), env=Env(clock=clock, files=disk))
+    node.topics.create(TOPIC, 1)
+    made = World(node, clock, disk)
+    assert made.partition.failure is None
+    await made.hold()
+    try:
+        yield made
+    finally:
+        await made.go_on()
+        node.close()
 
 
-@pytest.mark.parametrize(("key", "is_over"), [(FETCH.key, True), (PRODUCE.key, False)])
-def test_who_sends_no_more_is_not_told_for_ever_what_comes(
-    node: Node, key: int, *, is_over: bool
-) -> None:
-    async def run() -> None:
-        client, clock = Client(node), node.env.clock
-        assert isinstance(clock, ManualClock)
-        client.ask(key)
-        client.connection.eof_received()
-        clock.advance(ENDED_WAIT_MS - 1)
-        node.timers.run_due()
-        was_over = client.transport.is_over
-        clock.advance(2)
-        node.timers.run_due()
-        assert (was_over, client.transport.is_over) == (False, is_over)
-        client.connection.connection_lost(None)
-        await client.work()
-        assert not len(client.clients)
+def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run a test on a broker and a loop of its own."""
 
-    asyncio.run(run())
+    def run(tmp_path: Path) -> None:
+        async def whole() -> None:
+            async with world(tmp_path) as it:
+                await test(it)
+
+        asyncio.run(whole())
+
+    return run
 
 
-@pytest.mark.parametrize(
-    "failure", [Closed("closed"), RuntimeError("a fault"), asyncio.CancelledError()], ids=repr
-)
+def is_left(client: WireClient) -> bool:
+    """Whether anything is kept of a broker's only client."""
+    return bool(len(client.clients) or client.clients.in_flight.used_bytes)
+
+
+@on_a_loop
+async def test_who_sends_no_more_has_all_of_its_answers_before_it_closes(it: World) -> None:
+    client = WireClient(it.node)
+    client.send(client.produce(TOPIC), client.fetch(TOPIC, 1), client.produce(TOPIC))
+    await turns()
+    assert client.connection.eof_received()
+    await it.go_on()
+    assert (len(client.answers()), client.transport.is_over) == (1, False)
+    other = WireClient(it.node)
+    other.send(other.produce(TOPIC))
+    await turn_until(lambda: client.transport.is_over)  # it is read in a thread
+    assert len(client.answers()) == 2
+    assert it.count == 3
+    client.connection.connection_lost(None)
+    assert not is_left(client)
+    other.connection.connection_lost(None)
+
+
+@on_a_loop
+async def test_who_sends_no_more_and_waits_for_nothing_is_closed(it: World) -> None:
+    client = WireClient(it.node)
+    assert not client.connection.eof_received()
+    client.connection.connection_lost(None)
+    assert not is_left(client)
+
+
+@on_a_loop
+async def test_who_sends_no_more_is_not_told_for_ever_what_comes(it: World) -> None:
+    reads, writes = WireClient(it.node), WireClient(it.node)
+    reads.send(reads.fetch(TOPIC))
+    writes.send(writes.produce(TOPIC))
+    for each in (reads, writes):
+        each.connection.eof_received()
+    it.pass_time(ENDED_WAIT_MS - 1)
+    before = reads.transport.is_over, writes.transport.is_over
+    it.pass_time(2)
+    after = reads.transport.is_over, writes.transport.is_over
+    assert (before, after) == ((False, False), (True, False))
+    for each in (reads, writes):
+        each.connection.connection_lost(None)
+    await it.go_on()
+    assert not is_left(reads)
+    assert not is_left(writes)
+
+
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_what_fails_leaves_nothing_of_its_client(
-    node: Node, failure: BaseException, *, is_gone: bool
-) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(PRODUCE.key)
-        await turns(TURNS)
-        client.works[0].failure = failure
+def test_what_fails_leaves_nothing_of_its_client(tmp_path: Path, *, is_gone: bool) -> None:
+    def fail(call: str, path: str) -> None:
+        if call.startswith("pwrite") and TOPIC in path:
+            raise RuntimeError("unforeseen")
+
+    @on_a_loop
+    async def story(it: World) -> None:
+        client = WireClient(it.node)
+        client.send(client.produce(TOPIC))
+        await turns()
+        it.disk.hook = fail
         if is_gone:
             client.connection.connection_lost(ConnectionResetError())
-        await client.work()
+        await it.go_on()
+        it.disk.hook = lambda _call, _path: None
         assert client.transport.is_over is not is_gone
-        assert not len(client.clients)
-        assert not client.clients.in_flight.used_bytes
+        assert not client.transport.sent
+        assert not is_left(client)
 
-    asyncio.run(run())
-
-
-def test_what_came_is_worked_on_where_an_answer_finds_nobody(node: Node) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(PRODUCE.key, FETCH.key, PRODUCE.key)
-        client.connection._cut_off(BrokenPipeError())
-        assert client.transport.is_over
-        client.connection.connection_lost(None)
-        for _ in range(2):
-            await client.work()
-        assert [each.is_done for each in client.works] == [True, False, True]
-        assert not len(client.clients)
-
-    asyncio.run(run())
+    story(tmp_path)
 
 
-def test_who_is_stopped_on_the_way_in_is_not_let_in(node: Node) -> None:
-    connection, transport = Connection(node, Clients(node)), FakeTransport()
+@on_a_loop
+async def test_what_came_is_worked_on_where_an_answer_finds_nobody(it: World) -> None:
+    """The client has gone, and the broker notices when it sends."""
+    ours, theirs = socket.socketpair()
+    loop, clients, client = asyncio.get_running_loop(), Clients(it.node), WireClient(it.node)
+    _, connection = await loop.create_connection(lambda: Connection(it.node, clients), sock=ours)
+    frames = client.produce(TOPIC), client.fetch(TOPIC, 9), client.produce(TOPIC)
+    theirs.sendall(b"".join(frames))
+    await turn_until(lambda: connection.is_busy)
+    theirs.close()
+    await it.go_on()
+    await turn_until(lambda: not len(clients))
+    assert it.count == 2
+    assert not clients.in_flight.used_bytes
+    client.connection.connection_lost(None)
+
+
+@on_a_loop
+async def test_who_is_stopped_on_the_way_in_is_not_let_in(it: World) -> None:
+    connection, transport = Connection(it.node, Clients(it.node)), FakeTransport()
     connection.come_from("127.0.0.1")
     connection.stop()
-    connection.connection_made(cast("asyncio.Transport", transport))
+    connection.connection_made(transport)
     assert transport.is_over
 
 
 @pytest.mark.parametrize("way", ["gone", "sent away"])
-def test_what_changes_something_is_carried_out_and_counted_until_then(node: Node, way: str) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(PRODUCE.key)
+def test_what_changes_something_is_carried_out_and_counted_until_then(
+    tmp_path: Path, way: str
+) -> None:
+    @on_a_loop
+    async def story(it: World) -> None:
+        client = WireClient(it.node)
+        client.send(client.produce(TOPIC))
         if way == "sent away":
             client.connection.close()
         client.connection.connection_lost(ConnectionResetError())
-        await turns(TURNS)
+        await turns()
         assert len(client.clients) == 1
         assert client.clients.in_flight.used_bytes
-        await client.work()
-        assert client.works[0].is_done
-        assert not len(client.clients)
-        assert not client.clients.in_flight.used_bytes
+        await it.go_on()
+        assert it.count == 1
+        assert not is_left(client)
         assert not client.transport.sent
 
-    asyncio.run(run())
+    story(tmp_path)
 
 
-def test_what_only_its_client_wants_is_given_up_with_it(node: Node) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(FETCH.key)
-        client.connection.connection_lost(ConnectionResetError())
-        assert not len(client.clients)
-        assert not client.clients.in_flight.used_bytes
-        await client.work()
-        assert not client.works[0].is_done
-
-    asyncio.run(run())
+@on_a_loop
+async def test_what_only_its_client_wants_is_given_up_with_it(it: World) -> None:
+    client = WireClient(it.node)
+    before = it.partition.watcher_count
+    client.send(client.fetch(TOPIC))
+    await turns()
+    assert it.partition.watcher_count > before
+    client.connection.connection_lost(ConnectionResetError())
+    assert not is_left(client)
+    await turns()
+    assert it.partition.watcher_count == before
 
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_all_that_came_before_the_end_of_an_encrypted_stream_is_worked_on(
-    node: Node, *, is_told: bool
+    tmp_path: Path, *, is_told: bool
 ) -> None:
-    async def run() -> None:
-        client = Client(node, Encrypted())
-        client.ask(PRODUCE.key, FETCH.key, PRODUCE.key)
+    @on_a_loop
+    async def story(it: World) -> None:
+        client = WireClient(it.node, transport=Encrypted())
+        client.send(client.produce(TOPIC), client.fetch(TOPIC, 9), client.produce(TOPIC))
         assert not (is_told and client.connection.eof_received())
         client.connection.connection_lost(None)
-        await client.work()
-        await client.work()
-        assert [each.is_done for each in client.works] == [True, False, True]
-        assert not len(client.clients)
+        await it.go_on()
+        assert it.count == 2
+        assert not is_left(client)
 
-    asyncio.run(run())
-
-
-def test_who_is_reset_has_nothing_more_begun(node: Node) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(PRODUCE.key, PRODUCE.key)
-        client.connection.connection_lost(ConnectionResetError())
-        await client.work()
-        assert [each.is_done for each in client.works] == [True]
-        assert not len(client.clients)
-
-    asyncio.run(run())
+    story(tmp_path)
 
 
-def test_a_broker_that_stops_carries_nothing_on(node: Node) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(PRODUCE.key)
+@on_a_loop
+async def test_who_is_reset_has_nothing_more_begun(it: World) -> None:
+    client = WireClient(it.node)
+    client.send(client.produce(TOPIC), client.produce(TOPIC))
+    client.connection.connection_lost(ConnectionResetError())
+    await it.go_on()
+    assert it.count == 1
+    assert not is_left(client)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_broker_that_stops_carries_nothing_on(tmp_path: Path, *, is_gone: bool) -> None:
+    @on_a_loop
+    async def story(it: World) -> None:
+        client = WireClient(it.node)
+        client.send(client.produce(TOPIC))
+        await turns()
+        if is_gone:
+            client.connection.connection_lost(None)
         client.clients.close()
-        client.connection.connection_lost(None)
-        assert not len(client.clients)
-        await client.work()
-        assert not client.works[0].is_done
+        if not is_gone:
+            client.connection.connection_lost(None)
+        assert not is_left(client)
+        await it.go_on()
+        assert it.count == 0
 
-    asyncio.run(run())
-
-
-def test_a_broker_that_stops_gives_up_what_it_did_for_who_has_gone(node: Node) -> None:
-    async def run() -> None:
-        client = Client(node)
-        client.ask(PRODUCE.key)
-        client.connection.connection_lost(None)
-        client.clients.close()
-        assert not len(client.clients)
-        await client.work()
-        assert not client.works[0].is_done
-
-    asyncio.run(run())
+    story(tmp_path)

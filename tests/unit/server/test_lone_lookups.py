@@ -1,15 +1,19 @@
-"""A lookup that comes alone takes a shorter way through its connection, and is told the same."""
+"""However requests come over a connection, in one piece, many, or many together, the answers and
+what is counted of them are the same.
+"""
 
 import asyncio
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.worlds.brokers.running import node_fixture
+from tests.faults.hooked import HookedDisk
+from tests.worlds.brokers.socketless import FakeTransport
 from tests.worlds.waiting import turn_until
 
+from tidelog.config import BrokerConfig
+from tidelog.env import Env
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import LIST_OFFSETS, METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest
@@ -22,48 +26,28 @@ from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.metrics import Counters
 from tidelog.server.node import Node
-from tidelog.types import Buffer, NewRecord
+from tidelog.server.server import open_node
+from tidelog.types import NewRecord
 
 TOPIC = "lookups"
 
 
-class Wire:
-    """A transport that keeps what is sent; it hands out no socket."""
-
-    def __init__(self) -> None:
-        self.sent = bytearray()
-        self.is_closed = False
-
-    def get_extra_info(self, name: str) -> object:
-        return ("127.0.0.1", 1) if name == "peername" else None
-
-    def set_write_buffer_limits(self, high: int) -> None:
-        """None here."""
-
-    def writelines(self, pieces: Sequence[Buffer]) -> None:
-        for piece in pieces:
-            self.sent += piece
-
-    def abort(self) -> None:
-        self.is_closed = True
-
-    def pause_reading(self) -> None:
-        """All comes by hand."""
-
-    def resume_reading(self) -> None:
-        """Likewise."""
+@pytest.fixture(scope="module")
+def disk() -> HookedDisk:
+    return HookedDisk()
 
 
-def take_three(node: Node) -> None:
-    """Records at 1, 2 and 3 seconds in a topic of one partition; what is asked is counted."""
-    node.metrics = Counters()
-    node.topics.create(TOPIC, 1)
-    log = node.partitions.get(TOPIC, 0).log
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, disk: HookedDisk) -> Iterator[Node]:
+    path = str(tmp_path_factory.mktemp("node"))
+    found = open_node(path, BrokerConfig(), env=Env(files=disk))
+    found.metrics = Counters()
+    found.topics.create(TOPIC, 1)
+    log = found.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
-    node.partitions.get(TOPIC, 0).advance()
-
-
-node = node_fixture(prepare=take_three, scope="module")
+    found.partitions.get(TOPIC, 0).advance()
+    yield found
+    found.close()
 
 
 def lookup(time: int, partition: int = 0) -> bytes:
@@ -76,16 +60,14 @@ def metadata() -> bytes:
     return b"".join(ClientConnection("somebody").request(METADATA, 9, MetadataRequest(topics=[])))
 
 
-def talk(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool) -> Wire:
+def talk(node: Node, stream: bytes, sizes: Sequence[int]) -> FakeTransport:
     """A connection on which a stream comes in pieces of these sizes; the client goes behind it."""
 
-    async def run() -> Wire:
-        wire, connection = Wire(), Connection(node, Clients(node))
-        if not short_way:
-            connection._is_plain = lambda: False  # type: ignore[method-assign]
-        connection.connection_made(cast("asyncio.Transport", wire))
+    async def run() -> FakeTransport:
+        transport, connection = FakeTransport(), Connection(node, Clients(node))
+        connection.connection_made(transport)
         at = number = 0
-        while at < len(stream):
+        while at < len(stream) and not transport.is_over:
             room = connection.get_buffer(-1)
             piece = stream[at : at + min(sizes[number % len(sizes)], len(room))]
             room[: len(piece)] = piece
@@ -94,16 +76,9 @@ def talk(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool) ->
             at, number = at + len(piece), number + 1
         await turn_until(lambda: not connection.is_busy)  # some may have to wait for their turn
         connection.connection_lost(None)
-        return wire
+        return transport
 
     return asyncio.run(run())
-
-
-def answers(node: Node, stream: bytes, sizes: Sequence[int], *, short_way: bool) -> bytes:
-    """What a client is sent."""
-    wire = talk(node, stream, sizes, short_way=short_way)
-    assert not wire.is_closed
-    return bytes(wire.sent)
 
 
 def counted(node: Node) -> tuple[int, int, int]:
@@ -123,39 +98,43 @@ REQUESTS = st.one_of(
 @given(
     requests=st.lists(REQUESTS, min_size=1, max_size=8),
     sizes=st.lists(st.sampled_from([1, 3, 40, 61, 62, 63, 64, 200, 1000]), min_size=1, max_size=3),
-    is_one_by_one=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_same_is_said_and_counted(
-    node: Node, requests: list[bytes], sizes: list[int], is_one_by_one: bool
-) -> None:
-    lengths = [len(request) for request in requests] if is_one_by_one else sizes
-    stream, found = b"".join(requests), []
-    for short_way in (True, False):
+def test_the_same_is_said_and_counted(node: Node, requests: list[bytes], sizes: list[int]) -> None:
+    found = []
+    for cut in ([len(request) for request in requests], sizes):
         before = counted(node)
-        told = answers(node, stream, lengths, short_way=short_way)
-        found.append((told, [now - was for now, was in zip(counted(node), before, strict=True)]))
+        transport = talk(node, b"".join(requests), cut)
+        assert not transport.is_over
+        tally = [now - was for now, was in zip(counted(node), before, strict=True)]
+        found.append((bytes(transport.sent), tally))
     assert found[0] == found[1]
 
 
-def test_the_short_way_is_taken(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers(node, lookup(1500), [1000], short_way=True)  # makes the memory
-    told = answers(node, lookup(1500), [1000], short_way=False)
-    monkeypatch.setattr(Connection, "_go_on", lambda _: pytest.fail("the long way"))
-    assert answers(node, lookup(1500), [1000], short_way=True) == told
-
-
-def test_what_goes_wrong_there_closes_the_connection_as_on_the_long_way(
-    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("cut", [1000, 20], ids=["whole", "in pieces"])
+def test_what_goes_wrong_closes_the_connection(
+    node: Node, disk: HookedDisk, caplog: pytest.LogCaptureFixture, cut: int
 ) -> None:
-    def fail(_frame: Buffer) -> None:
+    def fail(_call: str, _path: str) -> None:
         raise RuntimeError("a mistake")
 
-    answers(node, lookup(1500), [1000], short_way=True)  # makes the memory
-    monkeypatch.setattr(node.repeated_lookups, "answer", fail)
-    for short_way in (True, False):
-        caplog.clear()
-        wire = talk(node, lookup(1500), [1000], short_way=short_way)
-        assert wire.is_closed
-        assert not wire.sent
-        assert "an error of our own" in caplog.text
+    disk.hook = fail
+    try:
+        transport = talk(node, lookup(1500), [cut])
+    finally:
+        disk.hook = lambda _call, _path: None
+    assert transport.is_over
+    assert not transport.sent
+    assert "an error of our own" in caplog.text
+
+
+@pytest.mark.parametrize("cut", [1000, 20], ids=["whole", "in pieces"])
+def test_a_request_that_is_cut_closes_the_connection(
+    node: Node, caplog: pytest.LogCaptureFixture, cut: int
+) -> None:
+    request = lookup(1500)
+    short = (len(request) - 6).to_bytes(4, "big") + request[4:-2]
+    transport = talk(node, short, [cut])
+    assert transport.is_over
+    assert not transport.sent
+    assert "closed" in caplog.text

@@ -1,13 +1,16 @@
 """A share group is deleted, or forgets a topic, while others ask for it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-from tests.unit.server.loops import on_a_loop
+from tests.faults.hooked import FailingDisk
+from tests.unit.server.groups.test_shards import fail
+from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, said, world
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.protocol.messages import DELETE_GROUPS, DELETE_SHARE_GROUP_OFFSETS
 from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
@@ -22,7 +25,6 @@ from tidelog.server.handlers.share_offsets import delete_share_group_offsets
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import ConnectionFacts
 from tidelog.server.requests import RequestContext
-from tidelog.server.shares.kept import ShareKey
 from tidelog.server.shares.states import AckType
 
 
@@ -63,31 +65,39 @@ async def read_some(it: World) -> None:
 
 
 @asynccontextmanager
-async def held(it: World) -> AsyncIterator[asyncio.Event]:
-    """All that waits for what is kept waits on inside; the event: somebody does."""
-    shares, gate, asked = it.node.shares, asyncio.Event(), asyncio.Event()
-    is_ready = shares.is_ready
+async def held(it: World, disk: FailingDisk) -> AsyncIterator[None]:
+    """What is kept is lost and read again, which is not over before the end of the block."""
+    partition, gate = it.node.partitions.get("__share_group_state", 0), threading.Event()
+    fail(partition, disk)
+    log, fail_writes = it.node.log_dir.reopen("__share_group_state", 0), disk.hook
 
-    async def late(key: ShareKey) -> bool:
-        asked.set()
-        await gate.wait()
-        return await is_ready(key)
+    def wait(call: str, path: str) -> None:
+        if call in {"pread", "map"} and path == log.active.log_path:
+            assert gate.wait(PATIENCE_S)
+        fail_writes(call, path)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "is_ready", late)
-        try:
-            yield asked
-        finally:
-            gate.set()
+    disk.hook = wait
+    try:
+        partition.use(log)
+        await turns()
+        loading = Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert it.node.shares.states.code_for(it.key()) is loading
+        yield
+        await turns()
+        assert it.node.shares.states.code_for(it.key()) is loading
+    finally:
+        gate.set()
+        disk.hook = fail_writes
 
 
 @on_a_loop
 async def test_who_joins_while_its_group_is_deleted_keeps_its_place(path: Path) -> None:
-    async with world(path) as it:
+    disk = FailingDisk()
+    async with world(path, files=disk) as it:
         await read_some(it)
-        async with held(it) as asked:
+        async with held(it, disk):
             deletion = asyncio.ensure_future(delete(it))
-            await asked.wait()
+            await turns()
             await join(it)
         assert await deletion == Code.NON_EMPTY_GROUP
         kept = it.node.shares.states.find(it.key())
@@ -98,11 +108,12 @@ async def test_who_joins_while_its_group_is_deleted_keeps_its_place(path: Path) 
 
 @on_a_loop
 async def test_who_joins_while_a_topic_is_forgotten_keeps_its_place(path: Path) -> None:
-    async with world(path) as it:
+    disk = FailingDisk()
+    async with world(path, files=disk) as it:
         await read_some(it)
-        async with held(it) as asked:
+        async with held(it, disk):
             forgetting = asyncio.ensure_future(forget(it))
-            await asked.wait()
+            await turns()
             await join(it)
         assert await forgetting == Code.NON_EMPTY_GROUP
         assert acquired(await it.member().fetch(0)) == [(5, 9, 2)]
@@ -110,11 +121,12 @@ async def test_who_joins_while_a_topic_is_forgotten_keeps_its_place(path: Path) 
 
 @on_a_loop
 async def test_a_group_that_is_deleted_while_it_forgets_does_not_come_back(path: Path) -> None:
-    async with world(path) as it:
+    disk = FailingDisk()
+    async with world(path, files=disk) as it:
         await read_some(it)
-        async with held(it) as asked:
+        async with held(it, disk):
             forgetting = asyncio.ensure_future(forget(it))
-            await asked.wait()
+            await turns()
             it.node.groups.commits.delete_group(GROUP)
         assert await forgetting == Code.GROUP_ID_NOT_FOUND
         assert it.node.groups.find(GROUP) is None

@@ -4,13 +4,12 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
-import pytest
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import acquired, of, said, world
 
 from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
-from tidelog.server.shares import sessions
 from tidelog.server.shares.sessions import (
+    PARTITIONS_MAX,
     SessionKey,
     SharedPartition,
     ShareSession,
@@ -148,19 +147,16 @@ async def test_who_goes_lets_go_of_records_beside_anothers(path: Path) -> None:
         assert acquired(await three.fetch(0)) == [(5, 9, 2)]
 
 
-def test_all_sessions_together_remember_so_many_partitions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "PARTITIONS_MAX", 3)
-    named = [SharedPartition(UUID(int=1), number) for number in range(4)]
+def test_all_sessions_together_remember_so_many_partitions() -> None:
+    named = [SharedPartition(UUID(int=1), number) for number in range(PARTITIONS_MAX + 1)]
     one, two = SessionKey("g", "one"), SessionKey("g", "two")
     known = ShareSessions(10)
     assert known.begin(one, named) is ShareCode.SHARE_SESSION_LIMIT_REACHED
-    assert isinstance(known.begin(one, named[:2]), ShareSession)
-    assert known.begin(two, named[:2]) is ShareCode.SHARE_SESSION_LIMIT_REACHED
-    assert isinstance(known.begin(two, named[:1]), ShareSession)
-    assert known.go_on(two, 1, named) is ShareCode.SHARE_SESSION_LIMIT_REACHED
-    assert known.partition_count == 3
+    assert isinstance(known.begin(one, named[2:-1]), ShareSession)
+    assert known.begin(two, named[:3]) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert isinstance(known.begin(two, named[:2]), ShareSession)
+    assert known.go_on(two, 1, named[:3]) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert known.partition_count == PARTITIONS_MAX
     known.end(one)
     assert isinstance(known.go_on(two, 1, named[:3]), ShareSession)
     assert known.partition_count == 3

@@ -1,10 +1,11 @@
 """Share fetches that wait beside each other: one is woken for what comes, and none is forgotten."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
-import pytest
+from tests.faults.hooked import HookedDisk
 from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.shares.share_worlds import (
     EARLIEST,
@@ -18,11 +19,9 @@ from tests.unit.server.shares.share_worlds import (
     world,
 )
 from tests.unit.server.shares.test_isolation import end, write
-from tests.worlds.waiting import turn_until
+from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.protocol.messages.share_fetch import ShareFetchResponse
-from tidelog.server.handlers import share_fetching
-from tidelog.server.segment_bytes import ColdRead
 from tidelog.server.shares.sessions import SessionKey
 from tidelog.server.shares.states import AckType, ShareCode
 
@@ -55,6 +54,23 @@ async def lent(*fetches: Waiting, partition: int = 0) -> list[list[tuple[int, in
     return [acquired(await each, partition) for each in fetches]
 
 
+class ColdDisk(HookedDisk):
+    """No read can be had at once, so all are made in threads; those of partition 0 may be held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read, self.may_read = threading.Event(), threading.Event()
+
+    def hold(self) -> None:
+        """From now on reads wait for `may_read`."""
+        self.hook = self._wait
+
+    def _wait(self, call: str, path: str) -> None:
+        if call == "pread" and f"/{TOPIC}-0/" in path:
+            self.is_read.set()
+            assert self.may_read.wait(PATIENCE_S)
+
+
 @on_a_loop
 async def test_records_one_by_one_go_to_members_in_order(path: Path) -> None:
     async with world(path) as it:
@@ -77,24 +93,15 @@ async def test_who_was_woken_and_has_gone_leaves_it_to_the_next(path: Path) -> N
 
 @on_a_loop
 async def test_who_goes_while_it_reads_leaves_it_to_the_next(path: Path) -> None:
-    async with world(path) as it:
+    disk = ColdDisk()
+    async with world(path, files=disk) as it:
         one, two = await waiting(it)
-        gate, is_read = asyncio.Event(), asyncio.Event()
-
-        async def held(*_: object) -> None:
-            is_read.set()
-            await gate.wait()
-
-        def cold(*_: object, **__: object) -> None:
-            raise ColdRead
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(it.node.reads, "run", held)
-            patch.setattr(share_fetching, "read", cold)
-            it.produce(1)
-            await is_read.wait()
-            assert done([one, two]) == [False, False]
+        disk.hold()
+        it.produce(1)
+        await turn_until(disk.is_read.is_set)
+        assert done([one, two]) == [False, False]
         one.cancel()
+        disk.may_read.set()
         assert await lent(two) == [[(0, 0, 1)]]
 
 
@@ -198,31 +205,19 @@ async def test_who_waits_for_several_partitions_leaves_one_to_the_next(path: Pat
 
 @on_a_loop
 async def test_who_reads_one_partition_slowly_holds_up_no_other(path: Path) -> None:
-    async with world(path) as it:
+    disk = ColdDisk()
+    async with world(path, files=disk) as it:
         both = await begun(it.member().fetch(0, 1, wait_ms=WAIT_MS), it)
         task = asyncio.ensure_future(it.member().fetch(1, wait_ms=WAIT_MS))
         await turn_until(lambda: it.waiting_count(1) == 2)
-        gate, is_read = asyncio.Event(), asyncio.Event()
-
-        async def held(*_: object) -> None:
-            is_read.set()
-            await gate.wait()
-
-        def cold(*_: object, **__: object) -> None:
-            raise ColdRead
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(it.node.reads, "run", held)
-            patch.setattr(share_fetching, "read", cold)
-            it.produce(1)
-            await is_read.wait()
+        disk.hold()
+        it.produce(1)
+        await turn_until(disk.is_read.is_set)
         it.produce(1, partition=1)
         assert await lent(task, partition=1) == [[(0, 0, 1)]]
         assert not both.done()
-        gate.set()
-        await turns()
-        it.produce(1)
-        assert acquired(await both, 0) == [(0, 1, 1)]
+        disk.may_read.set()
+        assert acquired(await both, 0) == [(0, 0, 1)]
 
 
 @on_a_loop
