@@ -1,14 +1,13 @@
-"""A broker whose fetches are answered by a connection that remembers them, and by others."""
+"""A broker whose fetches are answered on a connection that repeats them, and on others."""
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from uuid import UUID
 
-import pytest
+from tests.faults.hooked import WarmDisk
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock, system
+from tidelog.env import Env, ManualClock
 from tidelog.errors import TidelogError
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import FETCH
@@ -19,7 +18,6 @@ from tidelog.server import dispatch
 from tidelog.server.file_pieces import FilePiece
 from tidelog.server.node import ConnectionFacts
 from tidelog.server.partitions import Partition
-from tidelog.server.repeated_fetches import RepeatedFetches
 from tidelog.server.server import open_node
 from tidelog.types import NewRecord
 
@@ -36,21 +34,14 @@ SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1
 Row = tuple[int, int]  # partition and offset
 
 
-@contextmanager
-def all_in_memory() -> Iterator[None]:
-    """Reads never wait: else the system may say so of one of two reads, as while it writes back."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "_ASKS_CACHE", False)
-        yield
-
-
 class Broker:
-    """A node, a connection that remembers, and others that never do."""
+    """A node, a connection that asks again and again, and others that ask once."""
 
-    def __init__(self, folder: str, *, seed: int = 0) -> None:
-        self.clock = ManualClock(NOW_MS)
-        seam = Env(clock=self.clock, random=random.Random(seed))
-        self.node = open_node(folder, BrokerConfig.parse({})[0], env=seam)
+    def __init__(self, folder: str, *, seed: int = 0, **settings: str) -> None:
+        self.clock, self.disk = ManualClock(NOW_MS), WarmDisk()
+        seam = Env(clock=self.clock, files=self.disk, random=random.Random(seed))
+        named = {name.replace("_", "."): text for name, text in settings.items()}
+        self.node = open_node(folder, BrokerConfig.parse(named)[0], env=seam)
         for topic in TOPICS:
             self.create(topic)
         self.connection = ConnectionFacts(1, "somewhere")
@@ -64,10 +55,10 @@ class Broker:
     def partition(self, topic: str, number: int) -> Partition:
         return self.node.partitions.get(topic, number)
 
-    def append(self, topic: str, number: int, size: int, count: int = 1) -> None:
-        """One batch."""
+    def append(self, topic: str, number: int, size: int, count: int = 1) -> int:
+        """One batch; the offset behind it."""
         records = [NewRecord(value=bytes(size), timestamp=NOW_MS) for _ in range(count)]
-        self.partition(topic, number).append(build_batch(records))
+        return self.partition(topic, number).append(build_batch(records)).last_offset + 1
 
     def say(self, connection: ConnectionFacts, frame: bytes) -> bytes | str:
         """What is sent for a frame, or why nothing is sent now."""
@@ -80,16 +71,10 @@ class Broker:
         return sent(found) if isinstance(found, list) else type(found).__name__
 
     def compare(self, frame: bytes) -> bytes | str:
-        """The connection that remembers says the same as one that does not."""
+        """The connection says the same as one that has not asked before."""
         expected = self.say(ConnectionFacts(2, "elsewhere"), frame)
         assert self.say(self.connection, frame) == expected
         return expected
-
-    def is_known(self, frame: bytes) -> bool:
-        """Whether a frame is answered without the codecs."""
-        memory = self.connection.repeated_fetches
-        assert isinstance(memory, RepeatedFetches)
-        return memory.answer(memoryview(bytearray(frame))) is not None
 
     def frame(
         self,

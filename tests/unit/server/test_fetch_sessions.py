@@ -1,25 +1,33 @@
 """Fetch sessions by the rules of KIP-227."""
 
+import asyncio
 import gc
 from pathlib import Path
 from random import Random
 from weakref import ref
 
+from tests.unit.server.wire_client import WireClient
+
 from tidelog.config import BrokerConfig
-from tidelog.protocol.messages.fetch import FetchPartition, PartitionData
+from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from tidelog.server.fetch_sessions import (
     INVALID_SESSION_EPOCH,
     SESSION_NOT_FOUND,
     SESSION_PARTITIONS_MAX,
     SESSION_TOPIC_ID_ERROR,
     Asked,
-    CachedPartition,
     FetchSessions,
     PartitionKey,
     SessionRequest,
     next_epoch,
 )
-from tidelog.server.handlers.fetch import _read
 from tidelog.server.partition_reads import UNKNOWN_TOPIC
 from tidelog.server.server import open_node
 from tidelog.types import INT32_MAX
@@ -224,11 +232,33 @@ def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
     node.topics.create("t", 1)
     kept = ref(node.partitions.get("t", 0))
-    (told,) = asked(0)
-    cached = CachedPartition(*told)
-    assert _read(node, cached).partition is kept()
-    node.topics.delete("t")
-    assert _read(node, cached).error_code == UNKNOWN_TOPIC
+
+    async def story() -> None:
+        client = WireClient(node)
+
+        def fetch(session_id: int, epoch: int, *wanted: FetchPartition) -> FetchResponse:
+            message = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                session_id=session_id,
+                session_epoch=epoch,
+                topics=[FetchTopic(topic="t", partitions=list(wanted))] if wanted else [],
+                rack_id="",
+            )
+            client.send(client.frame(FETCH, 12, message))
+            (answer,) = client.answers()
+            assert isinstance(answer, FetchResponse)
+            return answer
+
+        begun = fetch(0, 0, FetchPartition(partition=0, fetch_offset=0))
+        assert fetch(begun.session_id, 1).error_code == 0
+        node.topics.delete("t")
+        (topic,) = fetch(begun.session_id, 2).responses
+        assert topic.partitions[0].error_code == UNKNOWN_TOPIC
+        client.connection.connection_lost(None)
+
+    asyncio.run(story())
     gc.collect()
+    assert len(node.fetch_sessions) == 1
     assert kept() is None
     node.close()

@@ -16,10 +16,10 @@ from tidelog.protocol.messages.produce import (
     TopicProduceData,
 )
 from tidelog.protocol.wire import NO_UUID
+from tidelog.record.batch import ATTRIBUTES_AT, seal
 from tidelog.record.builder import build_batch
 from tidelog.server.errors import Unanswered
 from tidelog.server.handlers.produce import SLICE_MS, Said, produce
-from tidelog.server.handlers.produce_once import named_once
 from tidelog.server.handlers.produce_plain import GROUP_PARTITIONS
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import RequestContext
@@ -27,7 +27,9 @@ from tidelog.types import NewRecord
 
 COUNT = 45
 BY_NAME, BY_ID = 12, 13
-UNKNOWN, UNKNOWN_ID = 3, 100
+UNKNOWN, UNKNOWN_ID, UNSUPPORTED_COMPRESSION = 3, 100, 76
+CODEC_OF_NOBODY = 7
+BEFORE_ZSTD = 3
 BATCH = bytes(build_batch([NewRecord(value=b"v")]))
 LARGER = bytes(build_batch([NewRecord(value=b"v")] * 3))
 
@@ -163,19 +165,23 @@ async def _both(node: Node, asked: ProduceRequest) -> list[tuple[int, int]]:
     return await codes(ask(node, asked))
 
 
-def test_what_is_named_once_stays_as_it_is() -> None:
-    asked = request()
-    assert named_once(asked, lambda *_: False) is asked
-
-
 @pytest.mark.parametrize(
     ("refused", "chosen"), [((), 2), ((0,), 0), ((1,), 1), ((0, 1), 1), ((2,), 2), ((0, 2), 2)]
 )
-def test_what_is_refused_outweighs_what_is_not(refused: tuple[int, ...], chosen: int) -> None:
+def test_what_is_refused_outweighs_what_is_not(
+    node: Node, refused: tuple[int, ...], chosen: int
+) -> None:
     asked = request([5, 5, 5])
-    data = asked.topic_data[0].partition_data
-    bad = [id(data[number]) for number in refused]
-    found = named_once(asked, lambda _, each: id(each) in bad)
-    (only,) = found.topic_data[0].partition_data
-    assert only is data[chosen]
-    assert len(data) == 3
+    for number, data in enumerate(asked.topic_data[0].partition_data):
+        made = build_batch([NewRecord(value=b"v")] * (number + 1))
+        if number in refused:
+            made[ATTRIBUTES_AT + 1] = CODEC_OF_NOBODY
+            seal(made, 0)
+        data.records = made
+    said = asyncio.run(codes_in(node, asked, BEFORE_ZSTD))
+    assert said == [(5, UNSUPPORTED_COMPRESSION if chosen in refused else 0)]
+    assert ends(node)[5] == (0 if chosen in refused else chosen + 1)
+
+
+async def codes_in(node: Node, asked: ProduceRequest, version: int) -> list[tuple[int, int]]:
+    return await codes(ask(node, asked, version))

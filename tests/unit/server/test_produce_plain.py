@@ -1,12 +1,10 @@
-"""Produce: what nearly all requests for many partitions are is answered as any other would be."""
+"""Produce: each part of a request is answered and written as if it had come alone."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import seeded_env
@@ -24,11 +22,8 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch import ATTRIBUTES_AT, LENGTH_AT, MAGIC_AT, TRANSACTIONAL_BIT, seal
 from tidelog.record.builder import build_batch
 from tidelog.server.errors import Unanswered
-from tidelog.server.handlers import produce as handler
 from tidelog.server.handlers.produce import produce
-from tidelog.server.handlers.produce_plain import plain_parts
 from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.server.server import open_node
 from tidelog.types import NewRecord
@@ -40,9 +35,7 @@ TOPICS = ("a", "b", "stamped", "compacted", "__consumer_offsets", "missing")
 BY_ID = 13
 
 
-def plain_batch(
-    *, key: bytes | None = None, sequence: int = -1, transactional: bool = False
-) -> bytes:
+def batch(*, key: bytes | None = None, sequence: int = -1, transactional: bool = False) -> bytes:
     has_producer = sequence >= 0
     return bytes(
         build_batch(
@@ -56,7 +49,7 @@ def plain_batch(
 
 
 def with_byte(at: int, value: int, *, is_sealed: bool = True) -> bytes:
-    data = bytearray(plain_batch())
+    data = bytearray(batch())
     data[at] = value
     if is_sealed:
         seal(data, 0)
@@ -65,15 +58,15 @@ def with_byte(at: int, value: int, *, is_sealed: bool = True) -> bytes:
 
 RECORDS = st.sampled_from(
     [
-        *[plain_batch()] * 6,
-        plain_batch(key=b"k"),
-        plain_batch(sequence=0),
-        plain_batch(sequence=1),
-        plain_batch(sequence=0, transactional=True),
-        plain_batch() + plain_batch(),
-        plain_batch() + b"\0",
-        plain_batch()[:-1],
-        plain_batch()[:30],
+        *[batch()] * 6,
+        batch(key=b"k"),
+        batch(sequence=0),
+        batch(sequence=1),
+        batch(sequence=0, transactional=True),
+        batch() + batch(),
+        batch() + b"\0",
+        batch()[:-1],
+        batch()[:30],
         b"",
         None,
         with_byte(MAGIC_AT, 1, is_sealed=False),
@@ -82,7 +75,7 @@ RECORDS = st.sampled_from(
         with_byte(ATTRIBUTES_AT + 1, TRANSACTIONAL_BIT),
         with_byte(ATTRIBUTES_AT + 1, 7),
         with_byte(7, 1),
-        with_byte(len(plain_batch()) - 1, 1, is_sealed=False),
+        with_byte(len(batch()) - 1, 1, is_sealed=False),
     ]
 )
 PARTS = st.lists(st.tuples(st.integers(0, PARTITIONS), RECORDS), min_size=1, max_size=4)
@@ -101,7 +94,7 @@ class Asked:
 ASKED = st.builds(
     Asked,
     version=st.sampled_from([3, 6, 7, 9, 12, BY_ID]),
-    acks=st.sampled_from([-1, 1, 1, 1, 0, 2]),
+    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # 0 tells nothing of what is refused
     topics=st.lists(st.tuples(st.sampled_from([*TOPICS, *["a", "b"] * 3]), PARTS), max_size=3),
     client_id=st.sampled_from(["t", "t", "__admin_client"]),
 )
@@ -159,7 +152,9 @@ async def answered(node: Node, asked: Asked) -> Answered:
     if answer is None:
         return None
     assert isinstance(answer, ProduceResponse)
-    return [(topic.name, topic.partition_responses) for topic in answer.responses]
+    return [
+        (topic.name or f"{topic.topic_id}", topic.partition_responses) for topic in answer.responses
+    ]
 
 
 def logs(node: Node) -> list[bytes]:
@@ -171,25 +166,68 @@ def logs(node: Node) -> list[bytes]:
     ]
 
 
-@contextmanager
-def the_long_way() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handler, "plain_parts", lambda *_: None)
-        patch.setattr(Partition, "append_plain", lambda *_: None)
-        yield
+def alone(asked: Asked) -> list[Asked]:
+    """A request for each part."""
+    return [
+        replace(asked, topics=[(name, [part])]) for name, parts in asked.topics for part in parts
+    ]
 
 
-@given(st.lists(ASKED, min_size=1, max_size=4))
-@settings(max_examples=200)
-def test_both_ways_say_and_write_the_same(asked: list[Asked]) -> None:
-    found = []
-    for is_short in (True, False):
-        node = open_side()
-        with pytest.MonkeyPatch.context() if is_short else the_long_way():
-            said = [asyncio.run(answered(node, each)) for each in asked]
-        found.append((said, logs(node), tallies(node)))
-        node.close()
-    assert found[0] == found[1]
+async def together_and_alone(
+    together: Node, apart: Node, asked: Asked
+) -> tuple[Answered, Answered]:
+    """What is said to a request, and to its parts in its place, as one answer."""
+    said = await answered(together, asked)
+    parts = [await answered(apart, each) for each in alone(asked)]
+    if refused := [part for part in parts if isinstance(part, int)]:
+        return said, refused[0]
+    rows: list[tuple[str, list[PartitionProduceResponse]]] = []
+    for part in parts:
+        assert isinstance(part, list)
+        for name, found in part:
+            if rows and rows[-1][0] == name:
+                rows[-1][1].extend(found)
+            else:
+                rows.append((name, found))
+    return said, rows
+
+
+def codes(answer: Answered) -> set[int]:
+    """The errors in an answer."""
+    if isinstance(answer, int):
+        return {answer}
+    return {each.error_code for _, rows in answer or () for each in rows}
+
+
+def each_once(asked: Asked) -> bool:
+    """Whether no topic, and so no partition, is named twice."""
+    names = [name for name, _ in asked.topics]
+    numbers = [[number for number, _ in parts] for _, parts in asked.topics]
+    return len({*names}) == len(names) and all(len({*each}) == len(each) for each in numbers)
+
+
+@given(st.lists(ASKED.filter(each_once), min_size=1, max_size=4))
+@settings(max_examples=60)
+def test_what_comes_together_is_answered_and_written_as_what_comes_alone(
+    asked: list[Asked],
+) -> None:
+    together, apart = open_side(), open_side()
+    for each in asked:
+        before = logs(together)
+        said, expected = asyncio.run(together_and_alone(together, apart, each))
+        refused, alone_codes = codes(said), codes(expected)
+        if isinstance(said, int) or (said != expected and len(refused) == 1):
+            # One part that makes no sense refuses all of them: nothing is written.
+            assert 0 not in refused
+            assert refused <= alone_codes
+            assert logs(together) == before
+            break
+        assert said == expected
+    else:
+        assert logs(together) == logs(apart)
+        assert tallies(together) == tallies(apart)
+    together.close()
+    apart.close()
 
 
 def tallies(node: Node) -> object:
@@ -200,25 +238,11 @@ def tallies(node: Node) -> object:
     }
 
 
-@pytest.mark.parametrize("version", [7, 9, 12, BY_ID])
-def test_what_clients_send_is_plain(version: int) -> None:
-    node = open_side()
-    asked = Asked(
-        version, 1, [("a", [(0, plain_batch()), (2, plain_batch())]), ("b", [(1, plain_batch())])]
-    )
-    context = RequestContext(node, PRODUCE, version, "t", ConnectionFacts(1, "here"))
-    parts = plain_parts(context, request_of(node, asked), [])
-    assert parts is not None
-    found = [(part.name, part.data.index) for part in parts]
-    assert found == [("a", 0), ("a", 2), ("b", 1)]
-    node.close()
-
-
 def test_a_partition_named_twice_with_a_codec_of_nobody_is_answered() -> None:
     """It was not: the connection was closed."""
     node = open_side()
     odd = with_byte(ATTRIBUTES_AT + 1, 7)
-    both: list[tuple[int, bytes | None]] = [(0, plain_batch()), (0, odd)]
+    both: list[tuple[int, bytes | None]] = [(0, batch()), (0, odd)]
     for parts in (both, both[::-1]):
         said = asyncio.run(answered(node, Asked(3, 1, [("a", parts)])))
         assert isinstance(said, list)

@@ -1,4 +1,4 @@
-"""Requests of Fetch that repeat are answered, byte for byte, as by the messages' codecs."""
+"""Requests of Fetch that repeat are answered, byte for byte, as on a connection that asks once."""
 
 import gc
 from collections.abc import Iterator
@@ -6,23 +6,31 @@ from pathlib import Path
 from weakref import ref
 
 import pytest
-from tests.unit.server.fetching import MANY_BYTES, PARTITIONS, TOPICS, Broker, Row, all_in_memory
+from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker, Row
+from tests.unit.server.steps import steps
 
-from tidelog.protocol.wire import varint_bytes
-from tidelog.server import repeated_fetches
-from tidelog.server.fetch_layouts import layout_of
+from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.record.builder import build_batch
 from tidelog.server.file_pieces import PIECE_MIN_BYTES
 from tidelog.server.node import ConnectionFacts
+from tidelog.server.security.authorizer import (
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from tidelog.types import NewRecord
 
 VERSIONS = range(4, 19)
+ANNA = "User:anna"
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with all_in_memory():
-        made = Broker(str(tmp_path))
-        yield made
-        made.node.close()
+    made = Broker(str(tmp_path))
+    yield made
+    made.node.close()
 
 
 def with_records(broker: Broker) -> list[tuple[str, list[Row]]]:
@@ -42,16 +50,18 @@ def test_all_versions_say_the_same(broker: Broker, version: int, isolation: int)
         later = [(topic, [(number, offset) for number, _ in rows]) for topic, rows in asked]
         for rows in (asked, later, asked[:1], [(later[0][0], later[0][1][1:])]):
             broker.compare(broker.frame(version, rows, isolation=isolation, number=offset))
-    is_known = broker.is_known(broker.frame(version, asked, isolation=isolation))
-    assert is_known == (version >= 9)
 
 
-def test_another_subset_in_another_order_is_known(broker: Broker) -> None:
+@pytest.mark.parametrize("version", [9, 12, 18])
+def test_another_subset_in_another_order_takes_fewer_steps(broker: Broker, version: int) -> None:
     asked = with_records(broker)
-    broker.compare(broker.frame(12, asked))
+    broker.compare(broker.frame(version, asked))
     others = [("another", [(2, 3), (0, 1)]), ("t", [(1, 0)])]
-    assert broker.is_known(broker.frame(12, others, number=99))
-    broker.compare(broker.frame(12, others, number=99))
+    frame = broker.frame(version, others, number=99)
+    broker.compare(frame)
+    again = steps(lambda: broker.say(broker.connection, frame))
+    once = steps(lambda: broker.say(ConnectionFacts(2, "elsewhere"), frame))
+    assert again < once * 0.6
 
 
 UNUSUAL: dict[str, dict[str, object]] = {
@@ -70,7 +80,7 @@ UNUSUAL: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("kind", UNUSUAL)
 @pytest.mark.parametrize("version", [12, 18])
-def test_unusual_requests_go_the_long_way(broker: Broker, kind: str, version: int) -> None:
+def test_unusual_requests_are_answered_as_once(broker: Broker, kind: str, version: int) -> None:
     asked = with_records(broker)
     broker.compare(broker.frame(version, asked))
     frame = broker.frame(version, asked, **UNUSUAL[kind])  # type: ignore[arg-type]
@@ -80,42 +90,48 @@ def test_unusual_requests_go_the_long_way(broker: Broker, kind: str, version: in
             broker.compare(frame)
         else:
             broker.say(broker.connection, frame)
-        assert not broker.is_known(frame)
-    assert broker.is_known(broker.frame(version, asked)) or kind != "a wrong leader epoch"
+    broker.compare(broker.frame(version, asked))
 
 
 @pytest.mark.parametrize("rows", [[(0, 99)], [(0, -1)], [(7, 0)], [(0, 0), (0, 2)], [(-1, 0)]])
-def test_errors_and_doubles_go_the_long_way(broker: Broker, rows: list[Row]) -> None:
+def test_errors_and_doubles_are_answered_as_once(broker: Broker, rows: list[Row]) -> None:
     asked = with_records(broker)
     broker.compare(broker.frame(12, asked))
     frame = broker.frame(12, [("t", rows)])
-    broker.compare(frame)
-    assert not broker.is_known(frame)
     twice = broker.frame(12, [("t", [(0, 0)]), ("t", [(1, 0)])])
-    broker.compare(twice)
-    assert not broker.is_known(twice)
+    for each in (frame, twice) * 2:
+        broker.compare(each)
 
 
-def test_rights_and_quotas_take_the_long_way(broker: Broker) -> None:
-    """Nothing is remembered of who is watched, and nothing is said from memory."""
-    asked = with_records(broker)
-    frame = broker.frame(12, asked)
-    broker.compare(frame)
-    broker.connection.repeated_fetches = None
-    broker.node.authorizer = _Nobody()  # type: ignore[assignment]
-    said = broker.say(broker.connection, frame)
-    assert said == broker.say(ConnectionFacts(3, "elsewhere"), frame)
-    assert broker.connection.repeated_fetches is None
+def test_rights_are_asked_anew_each_time(tmp_path: Path) -> None:
+    broker = Broker(str(tmp_path), authorizer_class_name=STANDARD_AUTHORIZER)
+    frame = broker.frame(12, with_records(broker))
+    authorizer = broker.node.authorizer
+    assert authorizer is not None
+    rules = [may_read(topic) for topic in TOPICS]
+    said = []
+    for allowed in (rules, rules, rules[:1], rules[:1], [], rules):
+        authorizer.replace(allowed)
+        broker.connection.principal = ANNA
+        once = ConnectionFacts(2, "elsewhere", ANNA)
+        said.append(broker.say(broker.connection, frame))
+        assert said[-1] == broker.say(once, frame)
+    assert said[0] == said[1] == said[5]
+    assert said[2] == said[3]
+    assert len({*said}) == 3
+    broker.node.close()
 
 
-class _Nobody:
-    """Nobody may anything."""
-
-    def may(self, *_: object) -> bool:
-        return False
-
-    def may_cluster(self, *_: object) -> bool:
-        return False
+def may_read(topic: str) -> Acl:
+    return Acl(
+        resource_type=ResourceType.TOPIC,
+        name=topic,
+        pattern=PatternType.LITERAL,
+        principal=ANNA,
+        host="*",
+        operation=Operation.READ,
+        permission=Permission.ALLOW,
+    )
 
 
 @pytest.mark.parametrize("version", [12, 16])
@@ -123,10 +139,9 @@ def test_a_topic_that_is_made_anew_is_another_one(broker: Broker, version: int) 
     asked = with_records(broker)
     frame = broker.frame(version, asked)
     broker.compare(frame)
-    assert broker.is_known(frame)
+    broker.compare(frame)
     broker.node.topics.delete("t")
     broker.compare(frame)
-    assert not broker.is_known(frame)
     broker.create("t")
     broker.append("t", 0, 20_000)
     broker.compare(frame)
@@ -138,63 +153,56 @@ def test_deleted_topics_are_not_kept_in_memory(broker: Broker, version: int) -> 
     broker.compare(broker.frame(version, with_records(broker)))
     broker.node.topics.create("passing", 1)
     kept = ref(broker.partition("passing", 0))
-    assert broker.is_known(broker.frame(version, [("passing", [(0, 0)])]))
+    broker.say(broker.connection, broker.frame(version, [("passing", [(0, 0)])]))
     broker.node.topics.delete("passing")
     broker.create("next")
-    broker.is_known(broker.frame(version, [("next", [(0, 0)])]))
+    broker.say(broker.connection, broker.frame(version, [("next", [(0, 0)])]))
     gc.collect()
     assert kept() is None
 
 
-def test_times_that_are_exposed_go_the_long_way(broker: Broker) -> None:
+def test_times_that_are_exposed_are_told(broker: Broker) -> None:
     asked = with_records(broker)
     frame = broker.frame(12, asked)
-    broker.compare(frame)
+    plain = broker.compare(frame)
     broker.node.log_dir.alter_config("t", {"tidelog.expose.append.time": "true"})
-    broker.compare(frame)
-    assert not broker.is_known(frame)
+    assert broker.compare(frame) != plain
     broker.node.log_dir.alter_config("t", {"tidelog.expose.append.time": None})
-    assert broker.is_known(frame)
+    assert broker.compare(frame) == plain
 
 
-def test_records_are_counted_as_on_the_long_way(broker: Broker) -> None:
+def test_records_are_counted_as_of_who_asks_once(broker: Broker) -> None:
     asked = with_records(broker)
     tallies = []
-    for is_short in (False, True):
+    for repeats in (False, True):
         broker.node.metrics.topics.clear()
         broker.connection = ConnectionFacts(4, "somewhere")
         for offset in range(9):
             rows = [(topic, [(0, offset), (1, offset)]) for topic, _ in asked]
             broker.say(broker.connection, broker.frame(12, rows))
-            if not is_short:
-                broker.connection.repeated_fetches = None
+            if not repeats:
+                broker.connection.close()
+                broker.connection = ConnectionFacts(4, "somewhere")
+        broker.connection.close()
         topics = broker.node.metrics.topics
         tallies.append({name: (of.records_out, of.bytes_out) for name, of in topics.items()})
-    assert tallies[0] == tallies[1]
-    assert tallies[0]["t"][0] == 16
+    once, again = tallies
+    assert {name: size for name, (_, size) in once.items()} == {
+        name: size for name, (_, size) in again.items()
+    }
+    assert again["t"][0] == 16  # as its next fetches tell
 
 
-def test_a_closed_connection_remembers_nothing(broker: Broker) -> None:
-    broker.compare(broker.frame(12, with_records(broker)))
-    assert broker.connection.repeated_fetches is not None
-    broker.connection.close()
-    assert broker.connection.repeated_fetches is None
+def test_who_changes_all_the_time_is_not_learned_each_time(broker: Broker) -> None:
+    asked = with_records(broker)
 
+    def cost(number: int) -> int:
+        frame = broker.frame(12, asked, client=f"client {number:02}")
+        return steps(lambda: broker.say(broker.connection, frame))
 
-def test_who_changes_all_the_time_is_not_learned_each_time(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, learned = with_records(broker), []
-    real = repeated_fetches._learned
-
-    def counting(*args: object) -> object:
-        learned.append(args)
-        return real(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(repeated_fetches, "_learned", counting)
-    for number in range(40):
-        broker.say(broker.connection, broker.frame(12, asked, client=f"client {number}"))
-    assert len(learned) == repeated_fetches.CREDIT_MAX // repeated_fetches.LEARNING_CREDIT
+    broker.say(ConnectionFacts(2, "elsewhere"), broker.frame(12, asked))
+    costs = [cost(number) for number in range(40)]
+    assert max(costs[-10:]) < costs[0] * 0.9
 
 
 @pytest.mark.parametrize("version", [9, 12, 17])
@@ -209,7 +217,14 @@ def test_damaged_frames_say_the_same(broker: Broker, version: int) -> None:
     broker.compare(frame + b"behind")
 
 
-@pytest.mark.parametrize("bits", [7, 14, 21, 28])
-def test_lengths_of_records_are_varints(bits: int) -> None:
-    for size in range((1 << bits) - 3, (1 << bits) + 3):
-        assert layout_of(12)._sized(size) == varint_bytes(size + 1)
+@pytest.mark.parametrize("bits", [7, 14, 21])
+def test_records_of_each_length_are_told(broker: Broker, bits: int) -> None:
+    """Their length takes one byte more from a power of two on."""
+    settings = {"max.message.bytes": "4000000"}
+    broker.node.topics.create("large", 1, config=settings)
+    overhead = len(build_batch([NewRecord(value=b"", timestamp=NOW_MS)]))
+    for size in range((1 << bits) - 6, (1 << bits) + 3):
+        end = broker.append("large", 0, size - overhead)
+        frame = broker.frame(12, [("large", [(0, end - 1)])], partition_max_bytes=MANY_BYTES)
+        for _ in range(2):
+            assert len(broker.compare(frame)) > size

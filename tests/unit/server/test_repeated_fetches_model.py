@@ -5,9 +5,10 @@ from contextlib import suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker, all_in_memory
+from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker
 
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch, build_end_marker
@@ -23,6 +24,7 @@ class Life:
         self.broker = broker
         self.rng = random.Random(seed)
         self.sequences: dict[tuple[str, int], int] = {}
+        self.ends: dict[tuple[str, int], list[int]] = {}
         self.change_client()
 
     def step(self) -> None:
@@ -59,11 +61,14 @@ class Life:
     def forget(self, topic: str) -> None:
         for number in range(PARTITIONS):
             self.sequences.pop((topic, number), None)
+            self.ends.pop((topic, number), None)
 
     def append(self) -> None:
         for _ in range(self.rng.randrange(1, 12)):
             size = self.rng.choice((5, 300, 5_000, 17_000, 60_000))
-            self.broker.append(*self.working(), size, self.rng.randrange(1, 4))
+            place = self.working()
+            end = self.broker.append(*place, size, self.rng.randrange(1, 4))
+            self.ends.setdefault(place, []).append(end)
 
     def append_transactional(self) -> None:
         place = self.working()
@@ -117,7 +122,10 @@ class Life:
         """What was acknowledged is read on."""
         log = self.broker.partition(*self.some()).log
         if log.failure is None:
-            log._fail(StorageFailure(log.context.directory, "sync", "a test"))
+            self.broker.disk.is_failing = True
+            with pytest.raises(StorageFailure):
+                log.flush()
+            self.broker.disk.is_failing = False
 
     def change_client(self) -> None:
         """Another client comes: what it asks for but for partitions stays the same."""
@@ -151,14 +159,14 @@ class Life:
         found = self.broker.node.partitions.find_used(topic, number)
         if found is None or self.rng.random() < 0.03:
             return self.rng.randrange(-1, 200)
-        ends = [offset for offset in found.read_ends._places if offset < 1 << 40]
+        ends = self.ends.get((topic, number), [])
         return self.rng.choice((*ends[-3:], found.log.log_start_offset, found.high_watermark))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_whatever_happens_both_ways_say_the_same(seed: int) -> None:
-    with all_in_memory(), TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         broker = Broker(folder, seed=seed)
         try:
             life = Life(broker, seed)

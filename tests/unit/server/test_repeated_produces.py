@@ -1,9 +1,10 @@
-"""Requests of Produce that repeat are answered, byte for byte, as by the messages' codecs."""
+"""Requests of Produce that repeat are answered, byte for byte, as on a new connection."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.unit.server.steps import steps
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
@@ -19,7 +20,6 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
 from tidelog.server import dispatch
 from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.repeated_produces import CREDIT_MAX, LEARNING_CREDIT, RepeatedProduces
 from tidelog.server.server import open_node
 from tidelog.types import Codec, NewRecord
 
@@ -29,7 +29,7 @@ LENGTH_BYTES = 4
 LAST_BY_NAME = 12
 
 
-def timed_batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
+def batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
     """A batch of a producer without an id."""
     return bytes(
         build_batch([NewRecord(value=v, timestamp=timestamp) for v in values], codec=codec)
@@ -79,7 +79,7 @@ class Broker:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
-    """One that remembers requests, and one that does not."""
+    """One whose client repeats requests, and one that is asked once on each connection."""
     brokers = Broker(tmp_path / "a"), Broker(tmp_path / "b")
     yield brokers
     for each in brokers:
@@ -113,14 +113,10 @@ def numbered(frame: bytes, number: int) -> bytes:
     return frame[:4] + number.to_bytes(4, "big") + frame[8:]
 
 
-def forget(broker: Broker) -> None:
-    broker.connection.repeated_produces = None
-
-
-def is_known(broker: Broker, frame: bytes) -> bool:
-    """Whether a frame is answered without the codecs; it is appended then."""
-    assert isinstance(broker.connection.repeated_produces, RepeatedProduces)
-    return broker.connection.repeated_produces.answer(memoryview(bytearray(frame))) is not None
+def say_both(pair: tuple[Broker, Broker], frame: bytes) -> list[bytes | str]:
+    """What each says."""
+    pair[1].connection = ConnectionFacts(1, "somewhere")
+    return [broker.say(frame) for broker in pair]
 
 
 def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | None]) -> None:
@@ -130,7 +126,7 @@ def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | 
         for broker in pair:
             said.append(broker.say(numbered(frame_of(broker, version, [(0, body)]), number)))
             if broker is pair[1]:
-                forget(broker)
+                broker.connection = ConnectionFacts(1, "somewhere")
         if version <= LAST_BY_NAME or not isinstance(said[0], bytes):
             assert said[0] == said[1], (number, said)
         else:  # ids of topics are random
@@ -140,22 +136,22 @@ def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | 
 
 
 BODIES: Sequence[bytes | None] = (
-    timed_batch(b"first"),
-    timed_batch(b"second", b"third"),
-    timed_batch(b"x" * 5000),
-    timed_batch(b"x" * 5000, codec=Codec.LZ4),
-    damaged(timed_batch(b"fourth")),
-    timed_batch(b"a") + timed_batch(b"b"),
-    timed_batch(b"a")[:40],
-    timed_batch(b"", timestamp=NOW_MS + (1 << 40)),
+    batch(b"first"),
+    batch(b"second", b"third"),
+    batch(b"x" * 5000),
+    batch(b"x" * 5000, codec=Codec.LZ4),
+    damaged(batch(b"fourth")),
+    batch(b"a") + batch(b"b"),
+    batch(b"a")[:40],
+    batch(b"", timestamp=NOW_MS + (1 << 40)),
     None,
     b"",
     of_producer(0),
     of_producer(0),
     of_producer(5),
     of_producer(1, transactional=True),
-    timed_batch(b"x" * (2 << 20)),
-    timed_batch(b"last"),
+    batch(b"x" * (2 << 20)),
+    batch(b"last"),
 )
 
 
@@ -168,18 +164,23 @@ def test_what_is_remembered_changes_no_answer(pair: tuple[Broker, Broker], versi
     assert first == second
 
 
-@pytest.mark.parametrize("version", range(5, 14))
-def test_the_second_of_its_kind_is_known(pair: tuple[Broker, Broker], version: int) -> None:
+@pytest.mark.parametrize("version", [5, 9, 13])
+def test_the_second_of_its_kind_takes_fewer_steps(
+    pair: tuple[Broker, Broker], version: int
+) -> None:
     broker = pair[0]
-    broker.say(frame_of(broker, version, [(0, timed_batch(b"1"))]))
-    assert is_known(broker, frame_of(broker, version, [(0, timed_batch(b"2" * 300))]))
-    assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 2
+    frames = [frame_of(broker, version, [(0, batch(b"2" * size))]) for size in (1, 300, 20)]
+    broker.say(frames[0])
+    again = steps(lambda: broker.say(frames[1]))
+    broker.connection = ConnectionFacts(1, "somewhere")
+    once = steps(lambda: broker.say(frames[2]))
+    assert again < once / 2
+    assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 3
 
 
-def test_others_are_not(pair: tuple[Broker, Broker]) -> None:
-    broker, plain = pair[0], timed_batch(b"1")
+def test_others_are_answered_as_once(pair: tuple[Broker, Broker]) -> None:
+    broker, plain = pair[0], batch(b"1")
     known = frame_of(broker, 9, [(0, plain)])
-    broker.say(known)
     others = [
         frame_of(broker, 9, [(1, plain)]),
         frame_of(broker, 10, [(0, plain)]),
@@ -194,23 +195,34 @@ def test_others_are_not(pair: tuple[Broker, Broker]) -> None:
         known[:30],
         known[:3],
     ]
-    assert [is_known(broker, other) for other in others] == [False] * len(others)
-    assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 1
-    assert is_known(broker, known)
+    for other in others:
+        for frame in (known, other):
+            first, second = say_both(pair, frame)
+            assert first == second
+    for number in range(2):
+        logs = [each.node.partitions.get(TOPIC, number).log for each in pair]
+        assert logs[0].log_end_offset == logs[1].log_end_offset > 0
 
 
 def test_a_topic_that_is_made_anew_is_found_anew(pair: tuple[Broker, Broker]) -> None:
     broker = pair[0]
-    broker.say(frame_of(broker, 9, [(0, timed_batch(b"1"))]))
-    broker.node.partitions.forget(TOPIC)
-    assert not is_known(broker, frame_of(broker, 9, [(0, timed_batch(b"2"))]))
+    frame = frame_of(broker, 9, [(0, batch(b"1"))])
+    said = [broker.say(frame) for _ in range(3)]
+    broker.node.topics.delete(TOPIC)
+    broker.node.topics.create(TOPIC, 3)
+    log = broker.node.partitions.get(TOPIC, 0).log
+    assert broker.say(frame) == said[0]
+    assert log.log_end_offset == 1
 
 
 def test_who_changes_all_the_time_is_not_learned_each_time(pair: tuple[Broker, Broker]) -> None:
     broker = pair[0]
-    for number in range(CREDIT_MAX):
-        broker.say(frame_of(broker, 9, [(number % 2, timed_batch(b"1"))]))
-    assert isinstance(broker.connection.repeated_produces, RepeatedProduces)
-    assert broker.connection.repeated_produces._credit < LEARNING_CREDIT + CREDIT_MAX // 2
+
+    def cost(number: int) -> int:
+        frame = frame_of(broker, 9, [(number % 2, batch(b"1"))])
+        return steps(lambda: broker.say(frame))
+
+    costs = [cost(number) for number in range(100)]
+    assert max(costs[-10:]) < costs[0] * 0.9
     logs = [broker.node.partitions.get(TOPIC, number).log for number in range(2)]
-    assert [log.log_end_offset for log in logs] == [CREDIT_MAX // 2] * 2
+    assert [log.log_end_offset for log in logs] == [50] * 2
