@@ -1,14 +1,14 @@
 """The broker's cleaners: who is next, what happens to one that fails, what stops one."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.server.held_syncs import hold_syncs
-from tests.worlds.brokers.running import opened_node
+from tests.faults.hooked import HookedDisk
 from tests.worlds.directories.plain_cleaner import PlainWorker
-from tests.worlds.waiting import Patience, until_so
+from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
@@ -37,6 +37,8 @@ class Worker(PlainWorker):
         self.failures = failures
         self.asked: list[str] = []
         self.is_stopped = False
+        self.rested_ms = -BACKOFF_MS
+        self._clock = env.clock
 
     def clean(self, job: CleaningJob) -> Cleaned:
         self.asked.append(f"{job.topic}-{job.partition}")
@@ -46,7 +48,7 @@ class Worker(PlainWorker):
         return super().clean(job)
 
     def rest(self) -> None:
-        pass
+        self.rested_ms = self._clock.monotonic_ms()
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -58,12 +60,19 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
-    with opened_node(tmp_path, SETTINGS, env=Env(clock=clock)) as node:
-        yield node
+def disk() -> HookedDisk:
+    return HookedDisk()
 
 
-async def make_segments(node: Node, topic: str, count: int, **config: str) -> None:
+@pytest.fixture
+def node(tmp_path: Path, clock: ManualClock, disk: HookedDisk) -> Iterator[Node]:
+    env = Env(clock=clock, files=disk)
+    made = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=env)
+    yield made
+    made.close()
+
+
+async def fill(node: Node, topic: str, count: int, **config: str) -> None:
     """A topic of so many finished segments with one key, all durable."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     node.topics.create(topic, 1, {**CONFIG, **settings})
@@ -74,16 +83,15 @@ async def make_segments(node: Node, topic: str, count: int, **config: str) -> No
     await node.partitions.get(topic, 0).flushed()
 
 
-async def settle(node: Node, cleaners: Compaction) -> None:
-    """Let everything happen that needs no time to pass: until all cleaners rest."""
+async def settle(node: Node, worker: Worker) -> None:
+    """Let everything happen that needs no time to pass: until the cleaner waits for a while."""
     patience = Patience()
     while True:
-        patience.check("the cleaners never rest")
+        patience.check("the cleaner never rests")
         node.timers.run_due()
         await asyncio.sleep(0)
-        is_resting = any(not pause.done() for pause in cleaners._pauses)
-        delay_ms = node.timers.next_delay_ms()
-        if is_resting and (delay_ms is None or delay_ms > 0):
+        is_resting = node.env.clock.monotonic_ms() < worker.rested_ms + BACKOFF_MS
+        if is_resting and (node.timers.next_delay_ms() or 0) > 0:
             return
         await asyncio.to_thread(lambda: None)
 
@@ -92,7 +100,7 @@ async def run(node: Node, worker: Worker) -> Compaction:
     found = Compaction(node, lambda: worker)
     found.start()
     await asyncio.sleep(0)
-    await settle(node, found)
+    await settle(node, worker)
     return found
 
 
@@ -102,10 +110,10 @@ def count(node: Node, topic: str) -> int:
 
 def test_the_filthiest_comes_first_and_all_are_cleaned(node: Node) -> None:
     async def story() -> None:
-        await make_segments(node, "some", 3)
+        await fill(node, "some", 3)
         log = node.partitions.get("some", 0).log
         node.log_dir.note_cleaned(TopicPartition("some", 0), 2)
-        await make_segments(node, "all", 3)
+        await fill(node, "all", 3)
         node.topics.create("plain", 1)
         worker = Worker(node.env)
         cleaners = await run(node, worker)
@@ -125,7 +133,7 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
     node: Node, clock: ManualClock
 ) -> None:
     async def story() -> None:
-        await make_segments(node, "t", 3)
+        await fill(node, "t", 3)
         name = TopicPartition("t", 0)
         worker = Worker(node.env, failures=3)
         cleaners = await run(node, worker)
@@ -134,10 +142,10 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
             assert cleaners.failing() == {name: "out of luck"}
             assert node.metrics.cleaner.failing == {name: "out of luck"}
             clock.advance(wait_ms - 1)
-            await settle(node, cleaners)
+            await settle(node, worker)
             assert len(worker.asked) == failures
             clock.advance(BACKOFF_MS)
-            await settle(node, cleaners)
+            await settle(node, worker)
         assert len(worker.asked) == 4
         assert count(node, "t") == 1
         assert cleaners.failing() == {}
@@ -147,14 +155,20 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
     asyncio.run(story())
 
 
-def test_a_wait_has_an_end(node: Node) -> None:
+def test_a_wait_has_an_end(node: Node, clock: ManualClock) -> None:
     async def story() -> None:
-        cleaners = Compaction(node, lambda: Worker(node.env))
-        name = TopicPartition("t", 0)
-        for _ in range(40):
-            cleaners._fail(name, CleaningFailed("again"))
-        assert cleaners._failures[name].delay_ms == RETRY_MAX_MS
-        cleaners._forget(node.topics.create("t"))
+        await fill(node, "t", 3)
+        worker = Worker(node.env, failures=100)
+        cleaners = await run(node, worker)
+        for tries in range(2, 17):
+            clock.advance(RETRY_MAX_MS)
+            await settle(node, worker)
+            assert len(worker.asked) == tries
+        clock.advance(RETRY_MAX_MS - 1)
+        await settle(node, worker)
+        assert len(worker.asked) == tries
+        assert cleaners.failing() == {TopicPartition("t", 0): "out of luck"}
+        await topic_changes.delete(node, "t")
         assert cleaners.failing() == {}
         await cleaners.stop()
 
@@ -163,16 +177,17 @@ def test_a_wait_has_an_end(node: Node) -> None:
 
 def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> None:
     async def story() -> None:
-        await make_segments(node, "t", 0, max_compaction_lag_ms="5000")
+        await fill(node, "t", 0, max_compaction_lag_ms="5000")
         log = node.partitions.get("t", 0).log
         for number in range(3):
             log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
-        cleaners = await run(node, Worker(node.env))
+        worker = Worker(node.env)
+        cleaners = await run(node, worker)
         assert count(node, "t") == 3
         clock.advance(5_001)
         for _ in range(4):
             clock.advance(BACKOFF_MS)
-            await settle(node, cleaners)
+            await settle(node, worker)
             while not log.is_settled:  # the roll's sync, in a thread
                 await asyncio.to_thread(lambda: None)
         assert count(node, "t") == 1
@@ -185,19 +200,18 @@ def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> 
     """Its records are older than the lag at once; no look rolls a segment for each of them."""
 
     async def story() -> None:
-        await make_segments(
-            node, "t", 0, max_compaction_lag_ms="5000", min_cleanable_dirty_ratio="1"
-        )
+        await fill(node, "t", 0, max_compaction_lag_ms="5000", min_cleanable_dirty_ratio="1")
         log = node.partitions.get("t", 0).log
-        cleaners = await run(node, Worker(node.env))
+        worker = Worker(node.env)
+        cleaners = await run(node, worker)
         for number in range(4):
             log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=1000 + number)])
             clock.advance(BACKOFF_MS)
-            await settle(node, cleaners)
+            await settle(node, worker)
             assert (len(log.segments), count(node, "t")) == (1, number + 1)
         for _ in range(4):
             clock.advance(BACKOFF_MS)
-            await settle(node, cleaners)
+            await settle(node, worker)
             while not log.is_settled:  # the roll's sync, in a thread
                 await asyncio.to_thread(lambda: None)
         assert (len(log.segments), count(node, "t")) == (2, 1)
@@ -207,14 +221,20 @@ def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> 
 
 
 def test_a_sync_that_ends_during_a_look_is_not_overlooked(
-    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    node: Node, clock: ManualClock, disk: HookedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    may_sync = threading.Event()
+
+    def wait(call: str, _path: str) -> None:
+        if call == "sync":
+            assert may_sync.wait(PATIENCE_S)
+
     async def story() -> None:
-        await make_segments(node, "t", 0, max_compaction_lag_ms="5000")
+        await fill(node, "t", 0, max_compaction_lag_ms="5000")
         log = node.partitions.get("t", 0).log
         for number in range(3):
             log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
-        may_sync = hold_syncs(node)
+        disk.hook = wait
 
         def slowly(log_dir: LogDir, name: TopicPartition) -> Look:
             found = look(log_dir, name)
@@ -224,10 +244,11 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
 
         monkeypatch.setattr(compaction, "look", slowly)
         clock.advance(5_001)
-        cleaners = await run(node, Worker(node.env))
+        worker = Worker(node.env)
+        cleaners = await run(node, worker)
         assert (len(log.segments), count(node, "t")) == (2, 3)
         clock.advance(BACKOFF_MS)
-        await settle(node, cleaners)
+        await settle(node, worker)
         assert count(node, "t") == 1
         await cleaners.stop()
 
@@ -236,7 +257,7 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
 
 def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
     async def story() -> None:
-        await make_segments(node, "t", 3)
+        await fill(node, "t", 3)
         node.topics.create("plain", 1)
         cleaners = Compaction(node, lambda: Worker(node.env))
         name = TopicPartition("t", 0)
@@ -254,7 +275,7 @@ def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
 
 def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
     async def story() -> None:
-        await make_segments(node, "t", 3)
+        await fill(node, "t", 3)
         worker = Worker(node.env)
         loop, plain = asyncio.get_running_loop(), worker.clean
 
@@ -287,12 +308,13 @@ def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> No
             partition.log.roll()
         await partition.flushed()
         partition.advance()
-        worker, background = Worker(node.env), Background(node)
+        worker = Worker(node.env)
         loop, plain = asyncio.get_running_loop(), worker.clean
         starts: list[int] = []
 
         async def retain() -> None:
-            background._act(partition.name, background._retain)
+            Background(node).start()  # whose first look is due at once
+            node.timers.run_due()
             starts.append(partition.log.log_start_offset)
 
         def clean(job: CleaningJob) -> Cleaned:
@@ -318,7 +340,11 @@ def test_cleaners_that_are_switched_off_do_nothing(tmp_path: Path, clock: Manual
         worker = Worker(node.env)
         cleaners = Compaction(node, lambda: worker)
         cleaners.start()
-        assert cleaners._tasks == []
+        await fill(node, "t", 3)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert node.timers.next_delay_ms() is None
+        assert worker.asked == []
         await cleaners.stop()
 
     asyncio.run(story())

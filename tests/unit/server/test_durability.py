@@ -1,7 +1,7 @@
 """Group commit behind a partition: who waits, what readers see, what a failed disk leaves."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +13,8 @@ from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.record.builder import build_batch
 from tidelog.server.partition_reads import ReadOrder
 from tidelog.server.partitions import STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, Partition
-from tidelog.storage import producer_snapshot, producers
 from tidelog.storage.files import read_file
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.producer_snapshot import SnapshotEntry
 from tidelog.storage.producers import ProducerStates
 from tidelog.types import IsolationLevel, NewRecord
 
@@ -277,18 +275,8 @@ def test_whoever_says_it_copies_the_log_sees_what_was_synced_too(world: World) -
     assert order.end_offset(world.partition) == 1
 
 
-def test_roll_leaves_the_snapshot_of_producers_to_a_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    encoded, encode = list[int](), producer_snapshot.encode_snapshot
-
-    def watched(entries: Iterable[SnapshotEntry]) -> bytes:
-        rows = list(entries)
-        encoded.append(len(rows))
-        return encode(rows)
-
-    monkeypatch.setattr(producers, "encode_snapshot", watched)
-    world = make(syncs_all=False)
+def test_roll_leaves_the_snapshot_of_producers_to_a_thread() -> None:
+    world, snapshot = make(syncs_all=False), f"{ROOT}/t-0/{1:020}.snapshot"
     log = world.partition.log
     for producer_id in (7, 8):
         sent = build_batch(
@@ -297,9 +285,9 @@ def test_roll_leaves_the_snapshot_of_producers_to_a_thread(
         log.append_batches(sent)
         if producer_id == 7:
             log.roll()
-        assert not encoded
+        assert not world.files.exists(snapshot)
     world.later.settle()
-    assert encoded == [1]  # as they were when the segment was finished
-    states = ProducerStates.decode_snapshot(read_file(world.files, f"{ROOT}/t-0/{1:020}.snapshot"))
+    # As they were when the segment was finished.
+    states = ProducerStates.decode_snapshot(read_file(world.files, snapshot))
     assert set(states.producers) == {7}
     world.log_dir.abandon()

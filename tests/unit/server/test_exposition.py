@@ -3,58 +3,27 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.worlds.brokers.groups import World
 
-from tidelog.env import Clock, Env, ManualClock
 from tidelog.record.builder import build_batch
-from tidelog.server import exposition
-from tidelog.server.exposition import FAMILIES, Exposition
-from tidelog.server.metrics import Counters
-from tidelog.server.partitions import Partition
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.types import NewRecord, TopicPartition
+from tidelog.server.exposition import COMMITS_MAX, FAMILIES, GROUPS_MAX, TOPICS_MAX, Exposition
+from tidelog.server.groups.codes import Code
+from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.groups.results import CommitAsked
+from tidelog.server.node import Node
+from tidelog.server.telemetry import NodeFacts
+from tidelog.types import NewRecord
 
-NOW = 1_700_000_000_000
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 Labels = frozenset[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group, as the coordinator tells of it."""
-
-    group_id: str
-    members: int
-    offsets: list[tuple[str, int, int]]
-
-
-@dataclass(slots=True)
-class Facts:
-    """What there is to be shown, in memory."""
-
-    counters: Counters = field(default_factory=Counters)
-    clock: Clock = field(default_factory=lambda: ManualClock(NOW))
-    opened: dict[TopicPartition, Partition] = field(default_factory=dict)
-    known_groups: list[Group] = field(default_factory=list)
-
-    def partitions(self) -> Iterable[Partition]:
-        return self.opened.values()
-
-    def partition(self, topic: str, number: int) -> Partition | None:
-        return self.opened.get(TopicPartition(topic, number))
-
-    def groups(self) -> Iterable[Group]:
-        return self.known_groups
-
-
-def told(facts: Facts) -> dict[tuple[str, Labels], float]:
+def told(node: Node) -> dict[tuple[str, Labels], float]:
     async def collect() -> str:
-        return "".join([piece async for piece in Exposition(facts).pieces()])
+        return "".join([piece async for piece in Exposition(NodeFacts(node)).pieces()])
 
     return {
         (sample.name.removeprefix("tidelog_"), frozenset(sample.labels.items())): sample.value
@@ -63,47 +32,52 @@ def told(facts: Facts) -> dict[tuple[str, Labels], float]:
     }
 
 
+def commit(world: World, group: str, *commits: Commit) -> None:
+    said = world.commits.commit(CommitAsked(group_id=group), commits)
+    assert set(said.value) <= {Code.NONE}
+
+
 def labels(**given: str) -> Labels:
     return frozenset(given.items())
 
 
 def test_what_would_end_a_label_is_escaped() -> None:
-    facts = Facts(known_groups=[Group('a"b\\c\nd', 2, [])])
-    assert told(facts)["group_members", labels(group='a"b\\c\nd')] == 2
+    world, name = World(), 'a"b\\c\nd'
+    commit(world, name, Commit("flights", 0, 1))
+    assert told(world.node)["group_members", labels(group=name)] == 0
 
 
-def test_series_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "TOPICS_MAX", 2)
-    monkeypatch.setattr(exposition, "COMMITS_MAX", 3)
-    monkeypatch.setattr(exposition, "GROUPS_MAX", 1)
-    planes = Group("planes", 0, [("flights", n, 5) for n in range(7)])
-    facts = Facts(known_groups=[planes, Group("other", 0, [])])
-    for number in range(5):
-        facts.counters.fetched(f"topic-{number}", 1, 1)
-    found = told(facts)
+def test_series_have_a_bound() -> None:
+    world = World()
+    for number in range(0, COMMITS_MAX + 4, 1000):
+        numbers = range(number, min(number + 1000, COMMITS_MAX + 4))
+        commit(world, "planes", *[Commit("flights", each, 5) for each in numbers])
+    for number in range(GROUPS_MAX + 1):
+        commit(world, f"group {number}", Commit("flights", 0, 5))
+    for number in range(TOPICS_MAX + 3):
+        world.node.metrics.fetched(f"topic-{number}", 1, 1)
+    found = told(world.node)
     assert found["metrics_left_out", labels(kind="topics")] == 3
-    assert found["metrics_left_out", labels(kind="commits")] == 4
-    assert found["metrics_left_out", labels(kind="groups")] == 1
-    assert sum(name == "topic_bytes_out_total" for name, _ in found) == 2
-    assert sum(name == "group_committed_offset" for name, _ in found) == 3
+    assert found["metrics_left_out", labels(kind="groups")] == 2
+    names = [name for name, _ in found]
+    assert names.count("topic_bytes_out_total") == TOPICS_MAX
+    assert names.count("group_members") == GROUPS_MAX
+    assert names.count("group_committed_offset") == COMMITS_MAX
+    assert found["metrics_left_out", labels(kind="commits")] > 0
 
 
-def test_a_group_is_behind_by_the_append_clock(tmp_path: Path) -> None:
-    clock = ManualClock(NOW)
-    options = LogDirOptions(writable=True, create=True)
-    with LogDir.open(str(tmp_path), env=Env(clock=clock), options=options) as log_dir:
-        log_dir.create_topic("flights", partitions=1)
-        name = TopicPartition("flights", 0)
-        partition = Partition(log_dir.log("flights", 0))
-        for _ in range(3):
-            partition.append(build_batch([NewRecord(value=b"x", timestamp=1)]))
-            clock.advance(10_000)
-        groups = [
-            Group("half", 0, [("flights", 0, 1)]),
-            Group("all", 0, [("flights", 0, 3)]),
-            Group("lost", 0, [("gone", 0, 3)]),
-        ]
-        found = told(Facts(clock=clock, opened={name: partition}, known_groups=groups))
+def test_a_group_is_behind_by_the_append_clock() -> None:
+    world = World()
+    world.make_topics(flights=1)
+    now_ms = world.clock.now_ms()
+    for _ in range(3):
+        batch = build_batch([NewRecord(value=b"x", timestamp=1)])
+        world.node.partitions.get("flights", 0).append(batch)
+        world.clock.advance(10_000)
+    commit(world, "half", Commit("flights", 0, 1))
+    commit(world, "all", Commit("flights", 0, 3))
+    commit(world, "lost", Commit("gone", 0, 3))
+    found = told(world.node)
     place = {"topic": "flights", "partition": "0"}
     assert found["group_behind_seconds", labels(group="half", **place)] == 20
     assert found["group_lag", labels(group="half", **place)] == 2
@@ -113,7 +87,7 @@ def test_a_group_is_behind_by_the_append_clock(tmp_path: Path) -> None:
     assert ("group_lag", lost) not in found
     oldest = found["partition_oldest_time_seconds", labels(clock="append", **place)]
     newest = found["partition_newest_time_seconds", labels(clock="append", **place)]
-    assert (oldest, newest) == (NOW / 1000, (NOW + 20_000) / 1000)
+    assert (oldest, newest) == (now_ms / 1000, (now_ms + 20_000) / 1000)
     assert found["partition_newest_time_seconds", labels(clock="record", **place)] == 0.001
 
 

@@ -198,9 +198,15 @@ def test_the_look_at_a_segments_end_is_made_in_a_thread_once() -> None:
 
 
 def test_a_segment_that_the_writer_has_rolled_needs_no_look() -> None:
-    _, _, log = new_log(SETTINGS)
+    env, _, log = new_log(SETTINGS)
     for number in range(COUNT):
         log.append([NewRecord(key=b"k", value=bytes(49), timestamp=number)])
-    for segment in log.segments[:-1]:
+    log.flush()
+    reader = reader_of(env)
+    consume(reader, 100_000)  # which looks at them
+    known = zip(log.segments[:-1], reader.segments, strict=False)
+    for segment, looked_at in known:
         assert isinstance(segment, ClosedSegment)
-        assert segment.seen_last_batches == segment._look_at_last_batches()
+        assert isinstance(looked_at, ClosedSegment)
+        assert segment.seen_last_batches is not None
+        assert segment.seen_last_batches == looked_at.seen_last_batches

@@ -2,11 +2,15 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.worlds.brokers.running import node_fixture
+from tests.faults.hooked import HookedDisk
 
+from tidelog.config import BrokerConfig
+from tidelog.env import Env
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR, Api
 from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -14,7 +18,9 @@ from tidelog.protocol.messages.groups import FindCoordinatorRequest
 from tidelog.server.dispatch import answer
 from tidelog.server.handlers.coordinator import OPENED_KEYS_MAX
 from tidelog.server.node import ConnectionFacts, Node
+from tidelog.server.server import open_node
 from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -26,7 +32,17 @@ SETTINGS = {
 }
 GROUP, TRANSACTION = 0, 1
 
-node = node_fixture(SETTINGS)
+
+@pytest.fixture
+def disk() -> HookedDisk:
+    return HookedDisk()
+
+
+@pytest.fixture
+def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(files=disk))
+    yield made
+    made.close()
 
 
 class Client:
@@ -53,7 +69,7 @@ class Client:
         return [each.error_code for each in said.coordinators]  # type: ignore[attr-defined]
 
 
-def opened_partitions(node: Node, topic: str) -> set[int]:
+def opened(node: Node, topic: str) -> set[int]:
     left = node.partitions.unopened((topic, number) for number in range(PARTITIONS))
     return set(range(PARTITIONS)) - {name.partition for name in left}
 
@@ -63,10 +79,10 @@ def test_what_keeps_a_group_is_open_once_its_coordinator_is_found(node: Node) ->
         client = Client(node)
         assert await client.find(GROUP, "a") == [0]
         number_of = node.groups.shards.number_of
-        assert opened_partitions(node, OFFSETS_TOPIC) == {number_of("a")}
+        assert opened(node, OFFSETS_TOPIC) == {number_of("a")}
         names = [f"group-{number}" for number in range(30)]
         assert await client.find(GROUP, *names) == [0] * 30
-        assert opened_partitions(node, OFFSETS_TOPIC) == {number_of(name) for name in ("a", *names)}
+        assert opened(node, OFFSETS_TOPIC) == {number_of(name) for name in ("a", *names)}
 
     asyncio.run(story())
 
@@ -74,41 +90,38 @@ def test_what_keeps_a_group_is_open_once_its_coordinator_is_found(node: Node) ->
 def test_what_keeps_a_transactional_id_is_open_then(node: Node) -> None:
     async def story() -> None:
         assert await Client(node).find(TRANSACTION, "t") == [0]
-        assert opened_partitions(node, TRANSACTIONS_TOPIC) == {node.transactions.log.number_of("t")}
+        assert opened(node, TRANSACTIONS_TOPIC) == {node.transactions.log.number_of("t")}
 
     asyncio.run(story())
 
 
-def test_of_very_many_keys_only_the_first_are_looked_at(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_keys_only_the_first_are_looked_at(node: Node) -> None:
     async def story() -> None:
         client = Client(node)
         assert await client.find(GROUP, "a") == [0]
-        asked, shards = list[str](), node.groups.shards
-        number_of = shards.number_of
-
-        def counted(key: str) -> int:
-            asked.append(key)
-            return number_of(key)
-
-        monkeypatch.setattr(shards, "number_of", counted)
-        names = [f"group-{number}" for number in range(OPENED_KEYS_MAX + 50)]
-        assert await client.find(GROUP, *names) == [0] * len(names)
-        assert len(asked) == OPENED_KEYS_MAX
+        number_of = node.groups.shards.number_of
+        last = PARTITIONS - 1
+        names = [f"group-{number}" for number in range(8 * OPENED_KEYS_MAX)]
+        others = [name for name in ["a", *names] if number_of(name) != last][:OPENED_KEYS_MAX]
+        behind = [name for name in names if number_of(name) == last][:50]
+        assert await client.find(GROUP, *others, *behind) == [0] * (len(others) + 50)
+        opened = [
+            not node.partitions.must_open(TopicPartition(OFFSETS_TOPIC, number))
+            for number in range(PARTITIONS)
+        ]
+        assert opened == [True] * last + [False]
+        await client.find(GROUP, behind[0])
+        assert not node.partitions.must_open(TopicPartition(OFFSETS_TOPIC, last))
 
     asyncio.run(story())
 
 
-def test_the_first_write_of_a_group_syncs_nothing_on_the_loop(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, synced = node.env.files, list[int]()
-    sync_dir = files.sync_dir
+def test_the_first_write_of_a_group_syncs_nothing_on_the_loop(node: Node, disk: HookedDisk) -> None:
+    synced = list[int]()
 
-    def watched(path: str) -> None:
-        synced.append(threading.get_ident())
-        sync_dir(path)
+    def watched(call: str, _path: str) -> None:
+        if call == "sync_dir":
+            synced.append(threading.get_ident())
 
     async def story() -> None:
         client = Client(node)
@@ -124,7 +137,7 @@ def test_the_first_write_of_a_group_syncs_nothing_on_the_loop(
         said = await client.ask(CONSUMER_GROUP_HEARTBEAT, 1, joins)
         assert said.error_code == 0  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(files, "sync_dir", watched)
+    disk.hook = watched
     asyncio.run(story())
     assert synced
     assert threading.get_ident() not in synced

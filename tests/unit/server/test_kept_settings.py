@@ -1,18 +1,27 @@
 """What was changed while a broker ran and kept holds from a start's first opening on."""
 
 import asyncio
+import errno
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
-from tests.faults import SeededEnv, seeded_env
+from tests.faults import DamageFileSystem, SeededEnv, seeded_env
 
 from tidelog.config import BrokerConfig
+from tidelog.env import File
 from tidelog.errors import CorruptFile
+from tidelog.record.builder import build_batch
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
 from tidelog.storage import files, text_files
-from tidelog.storage.cluster_file import ALL_BROKERS, CLUSTER_FILE, ClusterState, write_cluster
-from tidelog.storage.log import Log
+from tidelog.storage.cluster_file import (
+    ALL_BROKERS,
+    CLUSTER_FILE,
+    ClusterState,
+    read_cluster,
+    write_cluster,
+)
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
@@ -55,36 +64,36 @@ def test_a_backfill_survives_a_start_where_it_was_to_be_kept(kill: bool) -> None
     node.close()
 
 
-def test_recovery_itself_goes_by_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", [KEPT, {}], ids=["kept", "not changed"])
+def test_recovery_itself_goes_by_what_was_kept(kept: Mapping[str, str]) -> None:
+    """How long producers are remembered that write nothing: two days are more than by default."""
     env = seeded_env(1)
-    stopped(env, kill=True)
-    seen = list[tuple[int, int]]()
-    opening = Log.open_writable
+    node = started(env)
+    node.log_dir.create_topic("t")
+    sent = [NewRecord(value=b"v", timestamp=env.clock.now_ms())]
+    batch = build_batch(sent, producer_id=7, producer_epoch=0, base_sequence=0)
+    node.partitions.get("t", 0).append(batch)
+    if kept:
+        write_cluster(env.files, PATH, ClusterState(settings={ALL_BROKERS: kept}))
+    node.log_dir.abandon()
+    env.clock.advance(2 * DAY_MS)
 
-    def watched(context: object, options: object) -> Log:
-        log = opening(context, options)  # type: ignore[arg-type]
-        expiration_ms = log._options.producer_expiration_ms()
-        seen.append((log.context.config.segment_bytes, expiration_ms))
-        return log
+    node = started(env)
 
-    monkeypatch.setattr(Log, "open_writable", watched)
-    started(env).close()
-
-    assert seen == [(20_000_000, 7 * DAY_MS)]
+    producers = node.partitions.get("t", 0).log.producer_states()
+    assert (producers.find(7) is not None) == bool(kept)
+    node.close()
 
 
-def test_an_opening_behind_a_change_goes_by_it() -> None:
+def test_a_change_holds_from_then_on() -> None:
     env = seeded_env(1)
 
     async def story() -> None:
         node = started(env)
         assert node.log_dir.producer_expiration_ms == DAY_MS
-        node.log_dir.create_topic("t")
-        log = node.log_dir.log("t", 0)
         settings = {ALL_BROKERS: {"producer.id.expiration.ms": "5000"}}
-        await node._heed(ClusterState(settings=settings))
+        await node.cluster.change(lambda state: replace(state, settings=settings))
         assert node.log_dir.producer_expiration_ms == 5000
-        assert log._options.producer_expiration_ms() == 5000
         node.close()
 
     asyncio.run(story())
@@ -113,9 +122,10 @@ def test_what_can_not_be_read_is_reported_where_no_broker_starts() -> None:
 def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
     """What a directory without its broker gives topics, and how long one of them keeps records."""
     with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
-        said = any(name.startswith("log.retention.") for name in log_dir._registry.defaults)
+        defaults = read_cluster(env.files, PATH).topic_defaults or {}
+        said = any(name.startswith("log.retention.") for name in defaults)
         assert log_dir.knows_age_limit("t") == said
-        return dict(log_dir._registry.defaults), log_dir.topic("t").config.retention_ms
+        return defaults, log_dir.topic("t").config.retention_ms
 
 
 def test_readers_know_the_defaults_that_a_broker_had() -> None:
@@ -178,18 +188,27 @@ def test_a_change_while_the_broker_runs_is_noted_with_it() -> None:
     assert offline_defaults(env) == (want, 9)
 
 
-def test_a_full_disk_keeps_no_broker_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = seeded_env(1)
+class FullDisk(DamageFileSystem):
+    """There is no room for what is kept of settings while `is_full`."""
+
+    is_full = False
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        if create and self.is_full and CLUSTER_FILE in path:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return super().open(path, write=write, create=create)
+
+
+def test_a_full_disk_keeps_no_broker_from_starting() -> None:
+    disk = FullDisk()
+    env = seeded_env(1, files=disk)
     node = started(env)
     node.log_dir.create_topic("t")
     node.close()
 
-    def full(*_: object) -> None:
-        raise OSError(28, "no space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("tidelog.server.cluster_settings.write_cluster", full)
-        config, _ = BrokerConfig.parse({"log.retention.ms": "-1"})
-        open_node(PATH, config, env=env).close()
+    disk.is_full = True
+    config, _ = BrokerConfig.parse({"log.retention.ms": "-1"})
+    open_node(PATH, config, env=env).close()
+    disk.is_full = False
 
     assert offline_defaults(env) == ({}, 7 * DAY_MS)

@@ -14,7 +14,6 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.kernels.latencies import count_latencies
 from tidelog.record.kernels.layout import DONE
-from tidelog.server import latency_counts
 from tidelog.server.latency_counts import BOUNDS_MS, Span, count_span, count_times
 from tidelog.server.metrics import LATENCY_BUCKETS_S
 from tidelog.storage.log import Log
@@ -42,7 +41,6 @@ def test_each_record_counts_in_its_bucket(
     by_kernel: bool, kind: str, enabled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.server.kernels.are_loaded", lambda: by_kernel)
-    monkeypatch.setattr(latency_counts, "_BYTES_AT_ONCE", 300)
     env, _, log = new_log(
         {"message.timestamp.type": kind, "tidelog.append.time.enable": enabled}
         | {"internal.segment.bytes": "900"}
@@ -66,6 +64,16 @@ def test_each_record_counts_in_its_bucket(
     if kind == "CreateTime" and enabled == "false":
         late = []  # nobody knows when they came
     assert (found.counts, found.total_ms) == expected(late)
+
+
+def test_so_much_is_counted_at_a_time() -> None:
+    _, _, log = new_log({"max.message.bytes": "4000000"})
+    for late_ms in (5, 100, 2000):
+        now_ms = log.context.env.clock.now_ms()
+        log.append([NewRecord(value=bytes(3 << 20), timestamp=now_ms - late_ms)])
+    first = count_span(log.segments, 0, 3)
+    assert (first.end, first.counts) == (2, expected([5, 100])[0])
+    assert count_span(log.segments, 2, 3).counts == expected([2000])[0]
 
 
 @given(

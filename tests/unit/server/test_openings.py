@@ -1,47 +1,71 @@
 """Partitions are opened beside the loop: once each, several at a time, taken in by the loop."""
 
 import asyncio
+import errno
+import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.brokers.running import node_fixture
+from tests.faults.hooked import HookedDisk
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.config import BrokerConfig
+from tidelog.env import Env
 from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
-from tidelog.storage.log import Log
 from tidelog.types import NewRecord, TopicPartition
-
-node = node_fixture(topics={"t": 6})
 
 
 class Gate:
-    """Openings of logs, watched, and held up until they may go on."""
+    """Openings of partitions of a topic, watched, and held up until they may go on.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    Attributes:
+        begun: Numbers of partitions, by the threads that open them.
+        failure: What happens to an opening.
+    """
+
+    def __init__(self, disk: HookedDisk) -> None:
         self.may_open = threading.Event()
         self.has_begun = threading.Event()
-        self.threads: list[int] = []
+        self.begun: dict[int, set[str]] = {}
         self.failure: Exception | None = None
-        opening = Log.open_writable
+        disk.hook = self._wait
 
-        def watched(*arguments: object) -> Log:
-            self.threads.append(threading.get_ident())
-            self.has_begun.set()
-            assert self.may_open.wait(PATIENCE_S)
-            if self.failure is not None:
-                raise self.failure
-            return opening(*arguments)  # type: ignore[arg-type]
+    def _wait(self, call: str, path: str) -> None:
+        found = re.search(r"/t-(\d+)/", path)
+        if call != "open" or found is None:
+            return
+        self.begun.setdefault(threading.get_ident(), set()).add(found[1])
+        self.has_begun.set()
+        assert self.may_open.wait(PATIENCE_S)
+        if self.failure is not None:
+            raise self.failure
 
-        monkeypatch.setattr(Log, "open_writable", watched)
+    def opened(self) -> list[str]:
+        """Which were opened, each as often as threads have done it."""
+        return sorted(number for numbers in self.begun.values() for number in numbers)
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
+def disk() -> HookedDisk:
+    return HookedDisk()
+
+
+@pytest.fixture
+def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig.parse({})[0], env=Env(files=disk))
+    made.topics.create("t", 6)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gate(node: Node, disk: HookedDisk) -> Gate:
+    assert node.topics.find("t") is not None  # before anything is held up
+    return Gate(disk)
 
 
 def names(node: Node) -> list[TopicPartition]:
@@ -55,7 +79,7 @@ async def begun(node: Node, gate: Gate) -> "asyncio.Future[None]":
     return opening
 
 
-def test_all_are_opened_in_threads_once_and_serve(node: Node, gate: Gate) -> None:
+def test_all_are_opened_in_threads_once_and_serve(node: Node, gate: Gate, disk: HookedDisk) -> None:
     gate.may_open.set()
 
     async def story() -> None:
@@ -63,12 +87,13 @@ def test_all_are_opened_in_threads_once_and_serve(node: Node, gate: Gate) -> Non
         both = (node.partitions.open_beside(asked, node.work) for _ in range(2))
         await asyncio.gather(*both)
         assert node.partitions.unopened([("t", 0), ("t", 5)]) == []
+        disk.hook = lambda _call, _path: None
         node.partitions.get("t", 5).log.append([NewRecord(value=b"v")])
 
     assert names(node) == [TopicPartition("t", number) for number in range(6)]
     asyncio.run(story())
-    assert len(gate.threads) == 6
-    assert threading.get_ident() not in gate.threads
+    assert gate.opened() == [*"012345"]
+    assert threading.get_ident() not in gate.begun
 
 
 def test_whoever_cannot_wait_gets_the_log_that_is_being_opened(node: Node, gate: Gate) -> None:
@@ -80,7 +105,7 @@ def test_whoever_cannot_wait_gets_the_log_that_is_being_opened(node: Node, gate:
         assert node.partitions.get("t", 0) is found
 
     asyncio.run(story())
-    assert len(gate.threads) == 6
+    assert gate.opened() == [*"012345"]
 
 
 def test_settings_that_changed_meanwhile_hold(node: Node, gate: Gate) -> None:
@@ -96,7 +121,7 @@ def test_settings_that_changed_meanwhile_hold(node: Node, gate: Gate) -> None:
 
 def test_failure_is_told_to_who_asks_next_and_then_tried_again(node: Node, gate: Gate) -> None:
     gate.may_open.set()
-    gate.failure = StorageFailure("t-0", "open", "Input/output error")
+    gate.failure = OSError(errno.EIO, "Input/output error")
     name = TopicPartition("t", 0)
 
     async def story() -> None:
@@ -138,19 +163,17 @@ def test_opening_goes_on_where_who_waits_goes_away(node: Node, gate: Gate) -> No
         node.partitions.get("t", 0)
 
     asyncio.run(story())
-    assert len(gate.threads) == 6
+    assert gate.opened() == [*"012345"]
 
 
 def test_who_opens_to_write_leaves_nothing_to_be_synced_on_the_loop(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, disk: HookedDisk
 ) -> None:
     synced: list[int] = []
-    files = node.env.files
-    sync_dir = files.sync_dir
 
-    def watched(path: str) -> None:
-        synced.append(threading.get_ident())
-        sync_dir(path)
+    def watched(call: str, _path: str) -> None:
+        if call == "sync_dir":
+            synced.append(threading.get_ident())
 
     async def story() -> None:
         name = TopicPartition("t", 0)
@@ -160,23 +183,23 @@ def test_who_opens_to_write_leaves_nothing_to_be_synced_on_the_loop(
         log.append([NewRecord(value=b"v")])
         assert log.leader_epochs.entries == ((0, 0),)
 
-    monkeypatch.setattr(files, "sync_dir", watched)
+    disk.hook = watched
     asyncio.run(story())
     assert synced
     assert threading.get_ident() not in synced
 
 
-def test_a_disk_that_fails_who_opens_to_write_leaves_the_partition_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = open_node(str(tmp_path), BrokerConfig())
+def test_a_disk_that_fails_who_opens_to_write_leaves_the_partition_offline(tmp_path: Path) -> None:
+    disk = HookedDisk()
+    node = open_node(str(tmp_path), BrokerConfig(), env=Env(files=disk))
     node.topics.create("t", 1)
 
-    def fail(log: Log) -> bool:
-        raise OSError(5, "input/output error")
+    def fail(call: str, path: str) -> None:
+        if call == "rename to" and path.endswith("/t-0/leader-epoch-checkpoint"):
+            raise OSError(errno.EIO, "input/output error")
 
     async def story() -> None:
-        monkeypatch.setattr(Log, "_note_epoch", fail)
+        disk.hook = fail
         await node.partitions.open_beside([TopicPartition("t", 0)], node.work, to_write=True)
         found = node.partitions.get("t", 0)
         assert found.failure is not None

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
+from tests.faults.hooked import HookedDisk
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.env import os_env
+from tidelog.env import File, os_env
 from tidelog.server.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
 from tidelog.server.outgoing import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Outgoing, Piece
 from tidelog.server.work import Work
+from tidelog.types import Buffer
 
 SIZE = 24 << 20
 HELD_MAX = CHUNK_BYTES
@@ -94,9 +97,9 @@ def test_file_that_is_not_the_machines_is_read_in_threads(tmp_path: Path) -> Non
     content = os.urandom(1 << 20)
 
     async def scene(side: Side, theirs: socket.socket) -> None:
-        made = piece(tmp_path / "log", content)
-        made._local = None
-        side.out.send([made, b"tail"])
+        (tmp_path / "log").write_bytes(content)
+        file = HookedDisk().open(str(tmp_path / "log"), write=True)
+        side.out.send([FilePiece(file, "log", 0, len(content)), b"tail"])
         assert await received(theirs, len(content) + 4) == content + b"tail"
 
     run(scene)
@@ -126,7 +129,20 @@ def test_heads_between_files_come_whole_and_in_order(tmp_path: Path) -> None:
     run(scene)
 
 
-class Memory:
+class LocalStandIn:
+    """A file of the machine that is only sent."""
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        raise NotImplementedError
+
+    def is_cached(self, positions: Iterable[int]) -> bool:
+        raise NotImplementedError
+
+    def send(self, socket: int, size: int, position: int) -> int:
+        raise NotImplementedError
+
+
+class Memory(LocalStandIn):
     """Says what was looked for, and that all of it below `end` is there."""
 
     def __init__(self, end: int) -> None:
@@ -144,13 +160,11 @@ class Memory:
     "size", [20_000, PROBE_BYTES, PROBE_BYTES + 1, 1 << 20, (1 << 20) + 7, 5 << 20]
 )
 def test_pages_are_looked_for_at_each_distance_and_once(
-    tmp_path: Path, size: int, is_begun: bool, probe_bytes: int
+    size: int, is_begun: bool, probe_bytes: int
 ) -> None:
     start = 5_000
-    (tmp_path / "log").write_bytes(b"")
-    file = os_env().files.open(str(tmp_path / "log"))
-    made = FilePiece(file, "log", start, size, is_begun=is_begun)
-    made._local = memory = Memory(start + size)  # type: ignore[assignment]  # no more is called
+    memory = Memory(start + size)
+    made = FilePiece(cast("File", memory), "log", start, size, is_begun=is_begun)
     half = size // 2
     assert made.is_cached(half, probe_bytes)
     assert made.is_cached(half, probe_bytes)
@@ -167,15 +181,16 @@ def test_pages_are_looked_for_at_each_distance_and_once(
     assert not made.is_cached(made.size_bytes)
 
 
-class Fading:
+class Fading(LocalStandIn):
     """A file of which some parts are said not to be in memory.
 
     It is sent by pieces, and each that is looked at is told.
     """
 
-    def __init__(self, missing: set[int], taken_bytes: int) -> None:
+    def __init__(self, missing: set[int], taken_bytes: int, inner: File) -> None:
         self.missing = missing
         self.taken_bytes = taken_bytes
+        self._inner = inner
         self.looks: list[int] = []
 
     def is_cached(self, positions: Iterable[int]) -> bool:
@@ -185,6 +200,9 @@ class Fading:
     def send(self, _socket: int, size: int, _position: int) -> int:
         return min(size, self.taken_bytes)
 
+    def pread(self, size: int, position: int) -> bytes:
+        return self._inner.pread(size, position)
+
 
 @pytest.mark.parametrize("taken_bytes", [1 << 20, 1 << 18])
 def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
@@ -193,10 +211,10 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
     async def scene(side: Side, theirs: socket.socket) -> None:
         part, each = 1 << 20, taken_bytes // PROBE_BYTES
         size = WARY_BYTES + 8 * part
-        made = piece(tmp_path / "log", b"", size=size)
+        (tmp_path / "log").write_bytes(b"")
         os.truncate(tmp_path / "log", size)
-        made._local = local = Fading({3}, taken_bytes)  # type: ignore[assignment]  # no more is called
-        side.out.send([made])
+        local = Fading({3}, taken_bytes, os_env().files.open(str(tmp_path / "log")))
+        side.out.send([FilePiece(cast("File", local), "log", 0, size)])
         await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
         # The first one of all has no neighbour that was seen.

@@ -4,23 +4,35 @@ import asyncio
 import errno
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.brokers.running import node_fixture
+from tests.faults.hooked import HookedDisk
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
+from tidelog.env import Env
 from tidelog.server import topic_changes
 from tidelog.server.node import Node
 from tidelog.server.removals import Removals
 from tidelog.server.server import Server, open_node
 
-node = node_fixture()
+
+def opened(path: Path, disk: HookedDisk | None = None) -> Node:
+    return open_node(str(path), BrokerConfig.parse({})[0], env=Env(files=disk or HookedDisk()))
 
 
-def open_here(path: Path) -> Node:
-    return open_node(str(path), BrokerConfig.parse({})[0])
+@pytest.fixture
+def disk() -> HookedDisk:
+    return HookedDisk()
+
+
+@pytest.fixture
+def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
+    made = opened(tmp_path, disk)
+    yield made
+    made.close()
 
 
 def directories(path: Path) -> list[str]:
@@ -33,17 +45,16 @@ def directories(path: Path) -> list[str]:
 
 
 class Gate:
-    """Stands before each removal of a directory."""
+    """Stands before each removal of something of a deleted topic."""
 
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._remove = node.log_dir.remove_set_aside
+    def __init__(self, disk: HookedDisk) -> None:
         self._open, self._reached = threading.Event(), threading.Event()
-        monkeypatch.setattr(node.log_dir, "remove_set_aside", self._wait)
+        disk.hook = self._wait
 
-    def _wait(self, paths: list[str]) -> None:
-        self._reached.set()
-        assert self._open.wait(PATIENCE_S)
-        self._remove(paths)
+    def _wait(self, call: str, path: str) -> None:
+        if call in {"remove", "remove_dir"} and "-delete" in path:
+            self._reached.set()
+            assert self._open.wait(PATIENCE_S)
 
     def open(self) -> None:
         """Let all through."""
@@ -61,9 +72,9 @@ async def made(node: Node, name: str, partitions: int) -> None:
 
 
 def test_a_deletion_is_answered_before_files_go(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, disk: HookedDisk
 ) -> None:
-    gate, told = Gate(node, monkeypatch), list[str]()
+    gate, told = Gate(disk), list[str]()
     node.topics.on_deleted.append(lambda info: told.append(info.name))
 
     async def story() -> None:
@@ -81,9 +92,9 @@ def test_a_deletion_is_answered_before_files_go(
 
 
 def test_who_deletes_very_many_waits_for_files(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, disk: HookedDisk
 ) -> None:
-    gate = Gate(node, monkeypatch)
+    gate = Gate(disk)
     node.removals = Removals(node.work, node.log_dir, limit=2)
 
     async def story() -> None:
@@ -104,18 +115,15 @@ def test_who_deletes_very_many_waits_for_files(
 
 
 def test_one_that_does_not_go_holds_no_other_up(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: Node, tmp_path: Path, disk: HookedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    remove_dir = node.env.files.remove_dir
-
-    def failing(path: str) -> None:
-        if "/t-1." in path:
+    def failing(call: str, path: str) -> None:
+        if call == "remove_dir" and "/t-1." in path:
             raise OSError(errno.EIO, "Input/output error")
-        remove_dir(path)
 
     async def story() -> None:
         await made(node, "t", 3)
-        monkeypatch.setattr(node.env.files, "remove_dir", failing)
+        disk.hook = failing
         await topic_changes.delete(node, "t")
         await node.removals.settle()
 
@@ -125,11 +133,9 @@ def test_one_that_does_not_go_holds_no_other_up(
     assert "stay until the next start" in caplog.text
 
 
-def test_what_a_stop_has_left_goes_after_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = open_here(tmp_path)
-    gate = Gate(node, monkeypatch)
+def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
+    disk = HookedDisk()
+    node, gate = opened(tmp_path, disk), Gate(disk)
 
     async def stopped() -> None:
         server = Server(node)
@@ -143,8 +149,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(
         await stopping
 
     async def started() -> None:
-        again = open_here(tmp_path)
-        held = Gate(again, monkeypatch)
+        again, held = opened(tmp_path, disk), Gate(disk)
         server = Server(again)
         await server.start("127.0.0.1", 0)  # which waits for none of them
         assert len(directories(tmp_path)) == 2
@@ -158,12 +163,10 @@ def test_what_a_stop_has_left_goes_after_the_next_start(
     asyncio.run(started())
 
 
-def test_a_stop_waits_for_no_more_than_the_one_that_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_waits_for_no_more_than_the_one_that_goes(tmp_path: Path) -> None:
     """Though whoever deletes has to wait for room."""
-    node = open_here(tmp_path)
-    gate = Gate(node, monkeypatch)
+    disk = HookedDisk()
+    node, gate = opened(tmp_path, disk), Gate(disk)
     node.removals = Removals(node.work, node.log_dir, limit=0)
 
     async def story() -> None:

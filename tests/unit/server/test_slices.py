@@ -1,14 +1,15 @@
 """Long answers are made a slice at a time: others have their turn in between."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.worlds.brokers.running import node_fixture
-from tests.worlds.clocks import BusyClock
+from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.env import ManualClock
+from tidelog.config import BrokerConfig
+from tidelog.env import Env, ManualClock
 from tidelog.protocol.messages import (
     ALTER_USER_SCRAM_CREDENTIALS,
     CREATE_PARTITIONS,
@@ -30,12 +31,13 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from tidelog.server.dispatch import Later
+from tidelog.server.dispatch import Later, Pieces
 from tidelog.server.handlers import handler_of
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import Long, RequestContext
-from tidelog.server.server import use_kernels
+from tidelog.server.server import open_node, use_kernels
 from tidelog.server.slices import SLICE_MS, Slices
+from tidelog.server.work import THREADS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -43,7 +45,22 @@ if TYPE_CHECKING:
 COUNT = 60
 NAMES = [f"t{number}" for number in range(COUNT)]
 
-node = node_fixture(clock=lambda: BusyClock(1_700_000_000_000))
+
+class BusyClock(ManualClock):
+    """A millisecond goes by whenever somebody looks."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = open_node(
+        str(tmp_path), BrokerConfig.parse({})[0], env=Env(clock=BusyClock(1_700_000_000_000))
+    )
+    yield made
+    made.close()
 
 
 async def turns_of_others(work: Awaitable[object]) -> tuple[object, int]:
@@ -129,21 +146,12 @@ def test_work_rests_only_when_its_slice_is_over() -> None:
     assert asyncio.run(turns_of_others(work()))[1] == 1
 
 
-def test_long_answers_are_made_into_bytes_beside_the_loop(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
     import threading
 
-    from tidelog.protocol.connection import ReceivedRequest, write_response
-    from tidelog.server import dispatch
+    from tidelog.protocol.connection import ReceivedRequest
 
-    threads = list[int]()
-
-    def watched(request: ReceivedRequest, said: "DataclassInstance") -> list[object]:
-        threads.append(threading.get_ident())
-        return list(write_response(request, said))
-
-    monkeypatch.setattr(dispatch, "write_response", watched)
+    gate = threading.Event()
     request = ReceivedRequest(DESCRIBE_CONFIGS, 4, 7, "test", describe())
     context = RequestContext(node, DESCRIBE_CONFIGS, 4, "test", ConnectionFacts(1, "test"))
 
@@ -156,7 +164,14 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(
         async def given() -> Long:
             return response
 
-        pieces = await Later(node, request, given())
+        for _ in range(THREADS):  # all of them
+            node.work.submit(lambda: gate.wait(PATIENCE_S))
+        written = asyncio.ensure_future(_pieces(Later(node, request, given())))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not written.done()
+        gate.set()
+        pieces = await written
         assert pieces
         results = response.response.results  # type: ignore[attr-defined] # of this API
         return sum(map(len, pieces)), len(results)
@@ -164,8 +179,10 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(
     size, left = asyncio.run(story())
     assert size > COUNT * 4
     assert left == 0
-    assert threads
-    assert threading.get_ident() not in threads
+
+
+async def _pieces(later: Later) -> Pieces | None:
+    return await later
 
 
 def test_open_partitions_take_kernels_in_slices(node: Node) -> None:
@@ -175,5 +192,3 @@ def test_open_partitions_take_kernels_in_slices(node: Node) -> None:
     turns = asyncio.run(turns_of_others(use_kernels(node)))[1]
     assert turns >= COUNT // (SLICE_MS + 2)
     assert node.partitions.has_kernels
-    logs = [partition.log for partition in node.partitions.opened()]
-    assert all(log._set_passes is not None for log in logs)

@@ -3,44 +3,34 @@
 import asyncio
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.worlds.brokers.running import node_fixture
+from tests.faults.hooked import HookedDisk
 from tests.worlds.waiting import PATIENCE_S
 
+from tidelog.config import BrokerConfig
+from tidelog.env import Env
 from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server import topic_changes
 from tidelog.server.node import Node
+from tidelog.server.server import open_node
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import NewRecord
 
-node = node_fixture()
+
+@pytest.fixture
+def disk() -> HookedDisk:
+    return HookedDisk()
 
 
-def test_files_of_a_deleted_topic_go_in_a_thread(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = list[int]()
-    remove = node.log_dir.remove_set_aside
-
-    def watched(paths: list[str]) -> None:
-        threads.append(threading.get_ident())
-        remove(paths)
-
-    monkeypatch.setattr(node.log_dir, "remove_set_aside", watched)
-
-    async def story() -> None:
-        await topic_changes.create(node, "t", 2)
-        node.partitions.get("t", 0)
-        await topic_changes.delete(node, "t")
-        await node.removals.settle()
-
-    asyncio.run(story())
-    assert threads[0] != threading.get_ident()
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+@pytest.fixture
+def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
+    made = open_node(str(tmp_path), BrokerConfig.parse({})[0], env=Env(files=disk))
+    yield made
+    made.close()
 
 
 def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node) -> None:
@@ -61,48 +51,42 @@ def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node)
     assert asyncio.run(story()) == (True, False)
 
 
-def test_deletion_touches_no_file_on_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, threads = node.env.files, dict[str, set[int]]()
-    for name in ("rename", "sync_dir", "remove", "remove_dir", "create"):
-        if hasattr(files, name):
-            monkeypatch.setattr(files, name, _watched(getattr(files, name), name, threads))
+def test_deletion_touches_no_file_on_the_loop(node: Node, tmp_path: Path, disk: HookedDisk) -> None:
+    threads = dict[str, set[int]]()
+
+    def watched(call: str, _path: str) -> None:
+        threads.setdefault(call, set()).add(threading.get_ident())
 
     async def story() -> None:
         await topic_changes.create(node, "t", 3)
         for number in range(3):
             node.partitions.get("t", number)
-        threads.clear()
+        disk.hook = watched
         await topic_changes.delete(node, "t")
         await node.removals.settle()
 
     asyncio.run(story())
     assert {"rename", "sync_dir", "remove", "remove_dir"} <= threads.keys()
     assert all(threading.get_ident() not in found for found in threads.values())
-
-
-def _watched(
-    call: Callable[..., object], name: str, threads: dict[str, set[int]]
-) -> Callable[..., object]:
-    def watched(*arguments: object, **more: object) -> object:
-        threads.setdefault(name, set()).add(threading.get_ident())
-        return call(*arguments, **more)
-
-    return watched
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_deletion_waits_for_what_a_log_does_beside_and_leaves_the_loop_free(
-    node: Node, tmp_path: Path
+    node: Node, tmp_path: Path, disk: HookedDisk
 ) -> None:
     gate, runs = threading.Event(), threading.Event()
 
-    def job() -> None:
-        runs.set()
-        assert gate.wait(PATIENCE_S)
+    def slowly(call: str, path: str) -> None:
+        if call == "sync" and "/t-0/" in path:
+            runs.set()
+            assert gate.wait(PATIENCE_S)
 
     async def story() -> None:
         await topic_changes.create(node, "t", 1)
         partition = node.partitions.get("t", 0)
-        partition.log._defer("t-0", "test", job)
+        partition.log.append([NewRecord(value=b"v")])
+        disk.hook = slowly
+        partition.flush_later()
         await asyncio.to_thread(runs.wait, PATIENCE_S)
         deletion = asyncio.ensure_future(topic_changes.delete(node, "t"))
         await asyncio.sleep(0)
@@ -137,25 +121,22 @@ def test_deletion_goes_on_where_who_asked_goes_away(node: Node, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["t-0", "t-1"]
 
 
-def test_failed_deletion_loses_nothing_and_tells_nobody(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told, rename = list[str](), node.env.files.rename
+def test_failed_deletion_loses_nothing_and_tells_nobody(node: Node, disk: HookedDisk) -> None:
+    told = list[str]()
     node.topics.on_deleted.append(lambda info: told.append(info.name))
 
-    def failing(source: str, target: str) -> None:
-        if target.endswith(TOPICS_FILE):
+    def failing(call: str, path: str) -> None:
+        if call == "rename to" and path.endswith(TOPICS_FILE):
             raise OSError(errno.EIO, "Input/output error")
-        rename(source, target)
 
     async def story() -> None:
         await topic_changes.create(node, "t", 3)
         for number in range(3):
             node.partitions.get("t", number).log.append([NewRecord(value=b"v")])
-        monkeypatch.setattr(node.env.files, "rename", failing)
+        disk.hook = failing
         with pytest.raises(StorageFailure):
             await topic_changes.delete(node, "t")
-        monkeypatch.undo()
+        disk.hook = lambda _call, _path: None
         assert not told
         for number in range(3):
             log = node.partitions.get("t", number).log
@@ -166,26 +147,25 @@ def test_failed_deletion_loses_nothing_and_tells_nobody(
 
 
 def test_directory_that_cant_be_renamed_keeps_a_name_and_no_topic(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, disk: HookedDisk
 ) -> None:
-    told, rename = list[str](), node.env.files.rename
+    told = list[str]()
     node.topics.on_deleted.append(lambda info: told.append(info.name))
 
-    def failing(source: str, target: str) -> None:
-        if source.endswith("t-1"):
+    def failing(call: str, path: str) -> None:
+        if call == "rename" and path.endswith("t-1"):
             raise OSError(errno.EIO, "Input/output error")
-        rename(source, target)
 
     async def story() -> None:
         await topic_changes.create(node, "t", 2)
         for number in range(2):
             node.partitions.get("t", number).log.append([NewRecord(value=b"v")])
-        monkeypatch.setattr(node.env.files, "rename", failing)
+        disk.hook = failing
         await topic_changes.delete(node, "t")
         assert told == ["t"]
         with pytest.raises(StorageFailure, match="deleted"):
             await topic_changes.create(node, "t", 2)
-        monkeypatch.undo()
+        disk.hook = lambda _call, _path: None
         await topic_changes.create(node, "t", 2)
         assert [node.partitions.get("t", number).log.log_end_offset for number in (0, 1)] == [0, 0]
 
@@ -193,10 +173,9 @@ def test_directory_that_cant_be_renamed_keeps_a_name_and_no_topic(
 
 
 def test_topics_of_one_request_go_together_but_for_one_that_is_held(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, disk: HookedDisk
 ) -> None:
-    told, writes = list[str](), list[str]()
-    rename, seven = node.env.files.rename, asyncio.Event()
+    told, writes, seven = list[str](), list[str](), asyncio.Event()
 
     def tell(info: TopicInfo) -> None:
         told.append(info.name)
@@ -205,14 +184,13 @@ def test_topics_of_one_request_go_together_but_for_one_that_is_held(
 
     node.topics.on_deleted.append(tell)
 
-    def watched(source: str, target: str) -> None:
-        writes.extend([target] if target.endswith(TOPICS_FILE) else [])
-        rename(source, target)
+    def watched(call: str, path: str) -> None:
+        writes.extend([path] if call == "rename to" and path.endswith(TOPICS_FILE) else [])
 
     async def story() -> None:
         names = [f"t{number}" for number in range(8)]
         made = [await topic_changes.create(node, name, 2) for name in names]
-        monkeypatch.setattr(node.env.files, "rename", watched)
+        disk.hook = watched
         async with node.partitions.holds.hold(["t3"], stops_appends=True):
             deletion = asyncio.ensure_future(topic_changes.delete_all(node, made))
             await seven.wait()
@@ -239,19 +217,17 @@ def test_topic_that_was_made_anew_meanwhile_is_not_the_one_to_delete(node: Node)
     asyncio.run(story())
 
 
-def test_settings_that_were_saved_hold_though_nobody_waits(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_go_on, save = threading.Event(), node.log_dir.save_config
+def test_settings_that_were_saved_hold_though_nobody_waits(node: Node, disk: HookedDisk) -> None:
+    may_go_on = threading.Event()
 
-    def slowly(*asked: object) -> object:
-        assert may_go_on.wait(PATIENCE_S)
-        return save(*asked)  # type: ignore[arg-type]  # as it was asked
+    def slowly(call: str, _path: str) -> None:
+        if call == "rename to":
+            assert may_go_on.wait(PATIENCE_S)
 
     async def story() -> int:
         await topic_changes.create(node, "t", 1)
         log = node.partitions.get("t", 0).log
-        monkeypatch.setattr(node.log_dir, "save_config", slowly)
+        disk.hook = slowly
         asking = topic_changes.alter(node, "t", lambda _: {"max.message.bytes": "200"})
         waiter = asyncio.ensure_future(asking)
         await asyncio.sleep(0)
@@ -261,6 +237,6 @@ def test_settings_that_were_saved_hold_though_nobody_waits(
         may_go_on.set()
         await node.topics.settle()
         assert not is_free
-        return log._config.max_message_bytes
+        return log.context.config.max_message_bytes
 
     assert asyncio.run(story()) == 200

@@ -5,10 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.env import ManualClock
-from tidelog.server.quotas import throttles as module
 from tidelog.server.quotas.limits import Limit
 from tidelog.server.quotas.rates import FORGOTTEN_MS, Rate
-from tidelog.server.quotas.throttles import FETCHED, PRODUCED, Throttles, most_at_once
+from tidelog.server.quotas.throttles import (
+    FETCHED,
+    PRODUCED,
+    RATES_MAX,
+    Throttles,
+    most_at_once,
+)
 from tidelog.types import INT32_MAX
 
 USES = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 5000)), min_size=1, max_size=60)
@@ -91,12 +96,11 @@ class TestThrottles:
             clock.advance(100)
         assert throttles.remembered(PRODUCED) <= FORGOTTEN_MS // 100 + 2
 
-    def test_so_many_are_remembered_at_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "RATES_MAX", 50)
+    def test_so_many_are_remembered_at_most(self) -> None:
         throttles = Throttles(ManualClock(0))
         throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
-        for number in range(500):
+        for number in range(RATES_MAX + 500):
             limit = throttles.find(PRODUCED, "User:u", f"c{number}")
             assert limit is not None
             throttles.charge(PRODUCED, limit, 1)
-        assert throttles.remembered(PRODUCED) == 50
+        assert throttles.remembered(PRODUCED) == RATES_MAX

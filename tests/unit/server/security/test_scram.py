@@ -57,16 +57,18 @@ def client_final(
 def test_the_example_of_rfc_7677() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     kept = credential_for_password(SHA_256, "pencil", salt)
-    nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-    found = ScramServer(SHA_256, lambda _: kept, nonce=b"", pretender_key=b"")
-    found._nonce = nonce  # the example's is no base64
-    first = found.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
-    assert first == f"r=rOprNGfwEbeRWgbNEkqO{nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
-    final = found.step(
-        f"c=biws,r=rOprNGfwEbeRWgbNEkqO{nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
-    )
-    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
-    assert found.user == "user"
+    assert kept.iterations == 4096
+    nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    signed = (
+        f"n=user,r=rOprNGfwEbeRWgbNEkqO,r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,"
+        f"c=biws,r={nonce}"
+    ).encode()
+    proof = base64.b64decode("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    mask = hmac.digest(kept.stored_key, signed, "sha256")
+    client_key = bytes(a ^ b for a, b in zip(proof, mask, strict=True))
+    assert hashlib.sha256(client_key).digest() == kept.stored_key
+    server = hmac.digest(kept.server_key, signed, "sha256")
+    assert base64.b64encode(server) == b"6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 @pytest.mark.parametrize("kind", KEPT)
