@@ -1,6 +1,7 @@
 """Frames cut from a stream: whole, in pieces, into the offered room; what they cost and keep."""
 
 import tracemalloc
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -54,6 +55,21 @@ CUTS = st.lists(st.sampled_from([700, 5000, 90_000, 1 << 20]), min_size=1, max_s
 BODY_SIZES = st.lists(
     st.sampled_from([0, 1, 3, 40, 3000, CHUNK_BYTES_MIN, 70_000, 300_000]), max_size=8
 )
+
+
+SMALL = 2500
+
+
+@pytest.fixture
+def _traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def memory() -> int:
+    """Bytes that are taken, where that is traced."""
+    return tracemalloc.get_traced_memory()[0]
 
 
 class TestAnyCuts:
@@ -175,20 +191,22 @@ class TestBuffers:
         pump(frames, data, [1 << 20], held=[])
         assert len(frames.room()) == CHUNK_BYTES_MAX
 
+    @pytest.mark.usefixtures("_traced")
     def test_who_rests_keeps_none_and_loses_nothing(self) -> None:
+        idle = memory()
         frames = Frames()
-        assert len(frames._chunk) == 0
+        assert memory() - idle < SMALL
         frames.feed(framed(b"a" * 3000) + framed(b"b"))
         first = frames.next()
         assert first is not None
         frames.rest()  # a frame is there yet
         assert bytes(frames.next() or b"") == b"b"
         frames.rest()  # somebody looks at the first one
-        assert len(frames._chunk) > 0
         assert first == b"a" * 3000
         first.release()
+        assert memory() - idle >= 3000
         frames.rest()
-        assert len(frames._chunk) == 0
+        assert memory() - idle < SMALL
         frames.feed(framed(b"c")[:3])
         frames.rest()  # a part of a length is there
         frames.feed(framed(b"c")[3:])
@@ -287,7 +305,9 @@ class TestForeseen:
         with pytest.raises(CorruptMessage, match="0 to 250000 are allowed"):
             frames.next()
 
+    @pytest.mark.usefixtures("_traced")
     def test_what_came_with_a_smaller_frame_takes_no_room_for_long(self) -> None:
+        idle = memory()
         frames = self.frames(900_000, 900_000)
         come = framed(b"x" * 100_000, *[b"y" * 1000] * 790)
         assert put(frames, come, foresees=True) == len(come)
@@ -297,7 +317,8 @@ class TestForeseen:
         assert frames.is_empty
         pump(frames, framed(b"z"), [1 << 20], held=[])
         pump(frames, framed(b"z"), [1 << 20], held=[])
-        assert len(frames._chunk) <= CHUNK_BYTES_MAX
+        del come
+        assert memory() - idle <= CHUNK_BYTES_MAX + SPARE_BYTES + SMALL
 
 
 class TestLone:

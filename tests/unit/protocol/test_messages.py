@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.worlds.records.messages import Fill, Sampler, every_version, samples
+from tests.worlds.records.messages import Fill, Sampler, samples
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.protocol.compiler import struct_codec
@@ -18,6 +18,8 @@ from tidelog.protocol.messages.group_records import OffsetCommitValue
 from tidelog.protocol.wire import Reader, Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _typeshed import DataclassInstance
 
     from tidelog.protocol.compiler import Codec
@@ -33,9 +35,14 @@ LIES = [
     b"\xff\xff\xff\xff\xff",
     b"\x7f\xff",
 ]
-by_version = pytest.mark.parametrize(
-    ("api", "version"), every_version(), ids=lambda part: getattr(part, "name", str(part))
-)
+by_api = pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.name)
+
+
+def every_kind(api: AnyApi) -> "Iterator[tuple[int, bool, type[DataclassInstance]]]":
+    """Request and response of each version, with whether that is a flexible one."""
+    for version in range(api.first_declared, api.last + 1):
+        for kind in (api.request, api.response):
+            yield version, api.is_flexible(version), kind
 
 
 def encode(
@@ -77,55 +84,53 @@ def damaged(whole: bytes, seed: int) -> list[bytes]:
     return found
 
 
-@by_version
+@by_api
 class TestEveryVersion:
-    def test_round_trip(self, api: AnyApi, version: int) -> None:
-        flexible = api.is_flexible(version)
-        for kind in (api.request, api.response):
+    def test_round_trip(self, api: AnyApi) -> None:
+        for version, flexible, kind in every_kind(api):
             for message in samples(kind, version):
                 data = encode(kind, version, message, flexible=flexible)
-                assert decode(kind, version, data, flexible=flexible) == message
+                assert decode(kind, version, data, flexible=flexible) == message, version
 
-    def test_defaults_round_trip(self, api: AnyApi, version: int) -> None:
-        flexible = api.is_flexible(version)
-        for kind in (api.request, api.response):
+    def test_defaults_round_trip(self, api: AnyApi) -> None:
+        for version, flexible, kind in every_kind(api):
             message = kind()
             if (api.name, version) in (("Metadata", 0), ("OffsetFetch", 1)) and kind is api.request:
                 message.topics = []  # type: ignore[attr-defined] # no null in this version
             data = encode(kind, version, message, flexible=flexible)
-            assert decode(kind, version, data, flexible=flexible) == message
+            assert decode(kind, version, data, flexible=flexible) == message, version
 
-    def test_every_cut_is_refused(self, api: AnyApi, version: int) -> None:
-        flexible = api.is_flexible(version)
-        for kind in (api.request, api.response):
+    def test_every_cut_is_refused(self, api: AnyApi) -> None:
+        for version, flexible, kind in every_kind(api):
             short = Sampler(version, 0, Fill.SHORT).message(kind)
             whole = encode(kind, version, short, flexible=flexible)
             for end in range(len(whole)):
                 with pytest.raises(CorruptMessage):
                     decode(kind, version, whole[:end], flexible=flexible)
 
-    def test_damage_is_refused_or_means_something(self, api: AnyApi, version: int) -> None:
+    def test_damage_is_refused_or_means_something(self, api: AnyApi) -> None:
         """What is read from damaged bytes is a message: it can be written and read again."""
-        flexible = api.is_flexible(version)
-        for kind in (api.request, api.response):
+        for version, flexible, kind in every_kind(api):
             whole = encode(kind, version, samples(kind, version)[0], flexible=flexible)
+            codec: Codec[DataclassInstance] = struct_codec(kind, version, flexible)
             for data in damaged(whole or b"\0", seed=version):
                 with suppress(CorruptMessage):
-                    codec: Codec[DataclassInstance] = struct_codec(kind, version, flexible)
                     message = codec.read(Reader(data))
                     again = encode(kind, version, message, flexible=flexible)
                     found = decode(kind, version, again, flexible=flexible)
                     # What is no number is equal to nothing, not even to itself.
-                    assert found == message or "nan" in repr(found)
+                    assert found == message or "nan" in repr(found), version
 
-    def test_damaged_requests(self, api: AnyApi, version: int) -> None:
-        message = Sampler(version, 0, Fill.SHORT).message(api.request)
-        asked = ClientConnection("a client").request(api, version, message)
-        frame = b"".join(asked)[4:]
-        assert read_request(frame).message == message
-        for data in [*damaged(frame, seed=version), *(frame[:end] for end in range(len(frame)))]:
-            with suppress(CorruptMessage, UnsupportedRequest):
-                read_request(data)
+    def test_damaged_requests(self, api: AnyApi) -> None:
+        for version in range(api.first_declared, api.last + 1):
+            message = Sampler(version, 0, Fill.SHORT).message(api.request)
+            asked = ClientConnection("a client").request(api, version, message)
+            frame = b"".join(asked)[4:]
+            assert read_request(frame).message == message, version
+            cuts = [frame[:end] for end in range(len(frame))]
+            for data in [*damaged(frame, seed=version), *cuts]:
+                with suppress(CorruptMessage, UnsupportedRequest):
+                    read_request(data)
 
 
 class TestRecords:
