@@ -1,18 +1,15 @@
 """The coordinator on its log: answers, epochs, time-outs, what is waited for, what fails."""
 
 import asyncio
-import errno
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pytest
-from tests.faults.hooked import FailingDisk, HookedDisk
+from tests.faults.hooked import FailingDisk
 from tests.unit.server.loops import on_a_loop, turns
-from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TIMEOUT_MS, TWO, world
-from tests.worlds.waiting import Patience, turn_until
+from tests.unit.server.transactions.worlds import ID, ONE, TIMEOUT_MS, TWO, world
+from tests.worlds.waiting import turn_until
 
-from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, TransactionState
 from tidelog.server.transactions.records import encode_key, encode_value
@@ -213,89 +210,6 @@ async def test_adding_waits_a_little_for_the_end_before(tmp_path: Path) -> None:
         await it.ended()
 
 
-class ShutTopic(HookedDisk):
-    """A disk that can't open a partition, until `failure` is None.
-
-    Attributes:
-        tries: How often that was tried.
-    """
-
-    def __init__(self, place: TopicPartition, failure: Exception | None = None) -> None:
-        super().__init__(self._fail)
-        self.failure = failure
-        self.tries = 0
-        self._part = f"/{place.topic}-{place.partition}/"
-
-    def _fail(self, call: str, path: str) -> None:
-        is_log = self._part in path and path.endswith(".log")
-        if call == "open" and is_log and self.failure is not None:
-            self.tries += 1
-            raise self.failure
-
-
-@pytest.mark.parametrize(
-    ("place", "failure"),
-    [
-        (ELSEWHERE, OSError(errno.EIO, "the disk has gone")),
-        (ELSEWHERE, RuntimeError("unforeseen")),
-        (TopicPartition(OFFSETS_TOPIC, 0), OSError(errno.EIO, "the disk has gone")),
-    ],
-    ids=str,
-)
-def test_a_partition_that_takes_no_marker_is_asked_again(
-    tmp_path: Path, place: TopicPartition, failure: Exception
-) -> None:
-    async def check(path: Path) -> None:
-        disk = ShutTopic(place)
-        async with world(path, files=disk, offsets_topic_num_partitions="1") as it:
-            it.node.topics.create(place.topic, 1)
-            disk.failure = failure
-            producer = await it.init()
-            await it.add(producer, ONE, place)
-            assert (await it.end(producer, commit=True)).code is ErrorCode.NONE
-            patience = Patience()
-            while disk.tries < 6:
-                patience.check("it is not asked again")
-                await it.pass_time(10_000)
-            assert it.known().state is TransactionState.PREPARE_COMMIT
-            disk.failure = None
-            while not it.known().is_ended:
-                patience.check("the marker is not written")
-                await it.pass_time(10_000)
-            assert it.known().state is TransactionState.COMPLETE_COMMIT
-            numbers = producer.producer_id, 0, True
-            places = [ONE] if place.topic == OFFSETS_TOPIC else [ONE, place]
-            # Others are asked again as well where it is not known which one has failed.
-            assert {*it.markers()} == {(each, *numbers) for each in places}
-
-    on_a_loop(check)(tmp_path)
-
-
-@pytest.mark.parametrize("reason", ["deleted", "a later producer", "a later coordinator"])
-def test_nothing_is_blocked_where_nothing_is_left_to_end(tmp_path: Path, reason: str) -> None:
-    async def check(path: Path) -> None:
-        async with world(path, topics={"flights": 2, ELSEWHERE.topic: 1}) as it:
-            producer = await it.init()
-            await it.add(producer, ELSEWHERE, TWO)
-            log, ended = it.node.partitions.get("ships", 0).log, []
-            if reason == "deleted":
-                it.node.topics.delete(ELSEWHERE.topic)
-            else:
-                is_later = reason == "a later producer"
-                log.end_transaction(
-                    producer_id=producer.producer_id,
-                    producer_epoch=5 if is_later else 0,
-                    coordinator_epoch=0 if is_later else 1000,
-                    commit=False,
-                )
-                ended = it.markers()
-            await it.end(producer, commit=True)
-            await it.ended()
-            assert it.markers() == [(TWO, producer.producer_id, 0, True), *ended]
-
-    on_a_loop(check)(tmp_path)
-
-
 @on_a_loop
 async def test_what_was_not_written_does_not_hold(tmp_path: Path) -> None:
     disk = FailingDisk()
@@ -392,67 +306,6 @@ async def test_each_start_has_an_epoch_of_its_own(tmp_path: Path) -> None:
             epochs = it.coordinator_epochs()
     assert len(epochs) == 3
     assert epochs == sorted(set(epochs))
-
-
-@on_a_loop
-async def test_what_is_lost_while_it_is_loaded_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The first write about what was decided fails, as with a disk that is still full."""
-    states = [
-        TransactionState.ONGOING,
-        TransactionState.PREPARE_ABORT,
-        TransactionState.PREPARE_ABORT,
-        TransactionState.EMPTY,
-    ]
-    producer = ProducerAnswer(ErrorCode.NONE)
-    async with world(tmp_path) as it:
-        for number, state in enumerate(states):
-            producer = await it.init(transactional_id=f"{number}")
-            made = replace(it.known(f"{number}"), state=state, start_ms=START_MS)
-            record = encode_key(f"{number}"), encode_value(made)
-            assert it.coordinator.log.append(0, [record]).value is ErrorCode.NONE
-    disk = HookedDisk()
-
-    def fail(call: str, path: str) -> None:
-        if call.startswith("pwrite") and f"/{TRANSACTIONS_TOPIC}-0/" in path:
-            raise OSError(errno.ENOSPC, "the disk is full")
-
-    disk.hook = fail
-    async with world(tmp_path, files=disk) as it:
-        assert it.coordinator.table.find("0") is ErrorCode.NOT_COORDINATOR
-        assert it.table == []
-        disk.hook = lambda _call, _path: None
-        opened = it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0)
-        it.node.partitions.get(TRANSACTIONS_TOPIC, 0).use(opened)
-        await it.loaded()
-        found = {each.transactional_id: each.state for each in it.table}
-        aborted = TransactionState.COMPLETE_ABORT
-        assert found == dict(zip("0123", [states[0], aborted, aborted, states[3]], strict=True))
-        assert await it.add(producer, ONE, transactional_id="3") is ErrorCode.NONE
-
-
-@on_a_loop
-async def test_what_could_not_be_read_is_read_again_by_itself_unless_it_is_damaged(
-    tmp_path: Path,
-) -> None:
-    count = "3"
-    async with world(tmp_path, transaction_state_log_num_partitions=count) as it:
-        names = {it.coordinator.log.number_of(name): name for name in map(str, range(30))}
-        for name in names.values():
-            await it.init(transactional_id=name)
-    damaged = tmp_path / f"{TRANSACTIONS_TOPIC}-1" / "00000000000000000000.log"
-    sound = damaged.read_bytes()
-    damaged.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    disk = ShutTopic(TopicPartition(TRANSACTIONS_TOPIC, 0), OSError(errno.EIO, "no disk"))
-    async with world(tmp_path, files=disk, transaction_state_log_num_partitions=count) as it:
-        table, refused = it.coordinator.table, ErrorCode.NOT_COORDINATOR
-        assert [each.transactional_id for each in it.table] == [names[2]]
-        assert [table.find(names[number]) for number in (0, 1)] == [refused] * 2
-        disk.failure = None
-        damaged.write_bytes(sound)
-        for _ in range(6):
-            await it.pass_time(10_000)
-            await it.loaded()
-        assert {each.transactional_id for each in it.table} == {names[0], names[2]}
 
 
 @on_a_loop

@@ -1,17 +1,23 @@
 """A log of transactional ids that fails while nobody writes to it, and is opened anew."""
 
+import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.faults.hooked import FailingDisk
+from tests.faults.hooked import FailingDisk, HookedDisk
 from tests.unit.server.loops import on_a_loop
-from tests.unit.server.transactions.worlds import ID, ONE, TWO, world
+from tests.unit.server.transactions.test_endings import ShutTopic
+from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO, world
 
 from tidelog.errors import StorageFailure
 from tidelog.server.topics import TRANSACTIONS_TOPIC
+from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import TransactionState
+from tidelog.server.transactions.records import encode_key, encode_value
 from tidelog.server.transactions.seam import ErrorCode
+from tidelog.types import TopicPartition
 
 
 @on_a_loop
@@ -34,3 +40,64 @@ async def test_what_a_log_reopened_beside_has_not_does_not_hold(tmp_path: Path) 
         assert it.known().state is TransactionState.EMPTY
         assert it.known().partitions == frozenset()
         assert await it.add(producer, TWO) is ErrorCode.NONE
+
+
+@on_a_loop
+async def test_what_is_lost_while_it_is_loaded_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The first write about what was decided fails, as with a disk that is still full."""
+    states = [
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_ABORT,
+        TransactionState.PREPARE_ABORT,
+        TransactionState.EMPTY,
+    ]
+    producer = ProducerAnswer(ErrorCode.NONE)
+    async with world(tmp_path) as it:
+        for number, state in enumerate(states):
+            producer = await it.init(transactional_id=f"{number}")
+            made = replace(it.known(f"{number}"), state=state, start_ms=START_MS)
+            record = encode_key(f"{number}"), encode_value(made)
+            assert it.coordinator.log.append(0, [record]).value is ErrorCode.NONE
+    disk = HookedDisk()
+
+    def fail(call: str, path: str) -> None:
+        if call.startswith("pwrite") and f"/{TRANSACTIONS_TOPIC}-0/" in path:
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+    disk.hook = fail
+    async with world(tmp_path, files=disk) as it:
+        assert it.coordinator.table.find("0") is ErrorCode.NOT_COORDINATOR
+        assert it.table == []
+        disk.hook = lambda _call, _path: None
+        opened = it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0)
+        it.node.partitions.get(TRANSACTIONS_TOPIC, 0).use(opened)
+        await it.loaded()
+        found = {each.transactional_id: each.state for each in it.table}
+        aborted = TransactionState.COMPLETE_ABORT
+        assert found == dict(zip("0123", [states[0], aborted, aborted, states[3]], strict=True))
+        assert await it.add(producer, ONE, transactional_id="3") is ErrorCode.NONE
+
+
+@on_a_loop
+async def test_what_could_not_be_read_is_read_again_by_itself_unless_it_is_damaged(
+    tmp_path: Path,
+) -> None:
+    count = "3"
+    async with world(tmp_path, transaction_state_log_num_partitions=count) as it:
+        names = {it.coordinator.log.number_of(name): name for name in map(str, range(30))}
+        for name in names.values():
+            await it.init(transactional_id=name)
+    damaged = tmp_path / f"{TRANSACTIONS_TOPIC}-1" / "00000000000000000000.log"
+    sound = damaged.read_bytes()
+    damaged.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    disk = ShutTopic(TopicPartition(TRANSACTIONS_TOPIC, 0), OSError(errno.EIO, "no disk"))
+    async with world(tmp_path, files=disk, transaction_state_log_num_partitions=count) as it:
+        table, refused = it.coordinator.table, ErrorCode.NOT_COORDINATOR
+        assert [each.transactional_id for each in it.table] == [names[2]]
+        assert [table.find(names[number]) for number in (0, 1)] == [refused] * 2
+        disk.failure = None
+        damaged.write_bytes(sound)
+        for _ in range(6):
+            await it.pass_time(10_000)
+            await it.loaded()
+        assert {each.transactional_id for each in it.table} == {names[0], names[2]}
