@@ -55,11 +55,14 @@ BAD = 3
 # Bits outside of the checksum, in the header of one batch: base offset, length, magic.
 FLIPS = [
     (7, 0),
+    (6, 2),
+    (3, 0),  # an offset that the segment can't hold
     (0, 7),
     (11, 3),
+    (10, 0),  # a length that takes in batches behind it
     (8, 7),
     (16, 6),
-    *(rarely(*flip) for flip in [(7, 1), (7, 2), (6, 2), (3, 0), (10, 0), (16, 0)]),
+    *(rarely(*flip) for flip in [(7, 1), (7, 2), (16, 0)]),
 ]
 
 
