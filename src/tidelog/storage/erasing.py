@@ -43,7 +43,7 @@ from tidelog.storage.group_offsets import GROUPS_FILE
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.key_search import DELETED, SearchedFile, search
 from tidelog.storage.segment import Segment, iterate_batches
-from tidelog.storage.staging import remove_quietly, staging_path
+from tidelog.storage.staging import STAGING_SUFFIX, remove_quietly, staging_path
 from tidelog.types import NO_TIMESTAMP, NewRecord, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ UNREACHABLE: Final = (
     "what consumers have taken: their state, tables, caches and sinks",
     "records that hold the key in their value or headers, under another key",
 )
+# How the names of files begin that an erasing stages.
+_STAGED: Final = "erase-"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -246,7 +248,7 @@ class _Purger:
     def _stage(self, segment: Segment, offsets: set[int]) -> NewSegment:
         """The segment without the records of these offsets, durably, under a staged name."""
         drawn = uuid.UUID(int=self._log_dir.env.random.getrandbits(128)).hex
-        name = f"erase-{drawn}"
+        name = f"{_STAGED}{drawn}"
         file = self._fs.open(self._staging(name), create=True)
         position = 0
         try:
@@ -295,9 +297,13 @@ class _Purger:
         return is_whole(self._log.segments, self._log.log_start_offset)
 
     def remove_aside(self, found: Sequence[SearchedFile]) -> None:
-        """Remove files that only wait for their deletion, where they hold the key."""
+        """Remove files that nobody waits for, where they hold the key.
+
+        They wait for their deletion, or an erasing that ended on its way had staged them.
+        """
         for one in found:
-            if one.offsets and one.path.endswith(DELETED):
+            is_staged = f"/{_STAGED}" in one.path and one.path.endswith(STAGING_SUFFIX)
+            if one.offsets and (is_staged or one.path.endswith(DELETED)):
                 self._fs.remove(one.path)
                 self._work.removed.append(one.path)
 
