@@ -60,11 +60,6 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def disk() -> HookedDisk:
-    return HookedDisk()
-
-
-@pytest.fixture
 def node(tmp_path: Path, clock: ManualClock, disk: HookedDisk) -> Iterator[Node]:
     env = Env(clock=clock, files=disk)
     made = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=env)
@@ -72,7 +67,7 @@ def node(tmp_path: Path, clock: ManualClock, disk: HookedDisk) -> Iterator[Node]
     made.close()
 
 
-async def fill(node: Node, topic: str, count: int, **config: str) -> None:
+async def make_segments(node: Node, topic: str, count: int, **config: str) -> None:
     """A topic of so many finished segments with one key, all durable."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     node.topics.create(topic, 1, {**CONFIG, **settings})
@@ -110,10 +105,10 @@ def count(node: Node, topic: str) -> int:
 
 def test_the_filthiest_comes_first_and_all_are_cleaned(node: Node) -> None:
     async def story() -> None:
-        await fill(node, "some", 3)
+        await make_segments(node, "some", 3)
         log = node.partitions.get("some", 0).log
         node.log_dir.note_cleaned(TopicPartition("some", 0), 2)
-        await fill(node, "all", 3)
+        await make_segments(node, "all", 3)
         node.topics.create("plain", 1)
         worker = Worker(node.env)
         cleaners = await run(node, worker)
@@ -133,7 +128,7 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
     node: Node, clock: ManualClock
 ) -> None:
     async def story() -> None:
-        await fill(node, "t", 3)
+        await make_segments(node, "t", 3)
         name = TopicPartition("t", 0)
         worker = Worker(node.env, failures=3)
         cleaners = await run(node, worker)
@@ -157,7 +152,7 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
 
 def test_a_wait_has_an_end(node: Node, clock: ManualClock) -> None:
     async def story() -> None:
-        await fill(node, "t", 3)
+        await make_segments(node, "t", 3)
         worker = Worker(node.env, failures=100)
         cleaners = await run(node, worker)
         for tries in range(2, 17):
@@ -177,7 +172,7 @@ def test_a_wait_has_an_end(node: Node, clock: ManualClock) -> None:
 
 def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> None:
     async def story() -> None:
-        await fill(node, "t", 0, max_compaction_lag_ms="5000")
+        await make_segments(node, "t", 0, max_compaction_lag_ms="5000")
         log = node.partitions.get("t", 0).log
         for number in range(3):
             log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
@@ -200,7 +195,9 @@ def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> 
     """Its records are older than the lag at once; no look rolls a segment for each of them."""
 
     async def story() -> None:
-        await fill(node, "t", 0, max_compaction_lag_ms="5000", min_cleanable_dirty_ratio="1")
+        await make_segments(
+            node, "t", 0, max_compaction_lag_ms="5000", min_cleanable_dirty_ratio="1"
+        )
         log = node.partitions.get("t", 0).log
         worker = Worker(node.env)
         cleaners = await run(node, worker)
@@ -230,7 +227,7 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
             assert may_sync.wait(PATIENCE_S)
 
     async def story() -> None:
-        await fill(node, "t", 0, max_compaction_lag_ms="5000")
+        await make_segments(node, "t", 0, max_compaction_lag_ms="5000")
         log = node.partitions.get("t", 0).log
         for number in range(3):
             log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
@@ -257,7 +254,7 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
 
 def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
     async def story() -> None:
-        await fill(node, "t", 3)
+        await make_segments(node, "t", 3)
         node.topics.create("plain", 1)
         cleaners = Compaction(node, lambda: Worker(node.env))
         name = TopicPartition("t", 0)
@@ -275,7 +272,7 @@ def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
 
 def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
     async def story() -> None:
-        await fill(node, "t", 3)
+        await make_segments(node, "t", 3)
         worker = Worker(node.env)
         loop, plain = asyncio.get_running_loop(), worker.clean
 
@@ -340,7 +337,7 @@ def test_cleaners_that_are_switched_off_do_nothing(tmp_path: Path, clock: Manual
         worker = Worker(node.env)
         cleaners = Compaction(node, lambda: worker)
         cleaners.start()
-        await fill(node, "t", 3)
+        await make_segments(node, "t", 3)
         for _ in range(20):
             await asyncio.sleep(0)
         assert node.timers.next_delay_ms() is None

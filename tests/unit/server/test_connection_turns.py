@@ -11,6 +11,7 @@ from weakref import ref
 
 import pytest
 from tests.unit.server.wire_client import WireClient, turns
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
 from tidelog.config import BrokerConfig
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
 
 MORE = 2
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig(), env=Env(clock=ManualClock(1_700_000_000_000)))
-    made.topics.create("t", 1)
-    yield made
-    made.close()
+node = node_fixture(clock=lambda: ManualClock(1_700_000_000_000), topics={"t": 1})
 
 
 def answered(client: WireClient) -> int:

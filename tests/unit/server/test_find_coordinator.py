@@ -2,15 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.faults.hooked import HookedDisk
+from tests.worlds.brokers.running import node_fixture
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR, Api
 from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -18,7 +14,6 @@ from tidelog.protocol.messages.groups import FindCoordinatorRequest
 from tidelog.server.dispatch import answer
 from tidelog.server.handlers.coordinator import OPENED_KEYS_MAX
 from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.server import open_node
 from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.types import TopicPartition
 
@@ -32,17 +27,7 @@ SETTINGS = {
 }
 GROUP, TRANSACTION = 0, 1
 
-
-@pytest.fixture
-def disk() -> HookedDisk:
-    return HookedDisk()
-
-
-@pytest.fixture
-def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig.parse(SETTINGS)[0], env=Env(files=disk))
-    yield made
-    made.close()
+node = node_fixture(SETTINGS, has_disk=True)
 
 
 class Client:
@@ -69,7 +54,7 @@ class Client:
         return [each.error_code for each in said.coordinators]  # type: ignore[attr-defined]
 
 
-def opened(node: Node, topic: str) -> set[int]:
+def opened_partitions(node: Node, topic: str) -> set[int]:
     left = node.partitions.unopened((topic, number) for number in range(PARTITIONS))
     return set(range(PARTITIONS)) - {name.partition for name in left}
 
@@ -79,10 +64,10 @@ def test_what_keeps_a_group_is_open_once_its_coordinator_is_found(node: Node) ->
         client = Client(node)
         assert await client.find(GROUP, "a") == [0]
         number_of = node.groups.shards.number_of
-        assert opened(node, OFFSETS_TOPIC) == {number_of("a")}
+        assert opened_partitions(node, OFFSETS_TOPIC) == {number_of("a")}
         names = [f"group-{number}" for number in range(30)]
         assert await client.find(GROUP, *names) == [0] * 30
-        assert opened(node, OFFSETS_TOPIC) == {number_of(name) for name in ("a", *names)}
+        assert opened_partitions(node, OFFSETS_TOPIC) == {number_of(name) for name in ("a", *names)}
 
     asyncio.run(story())
 
@@ -90,7 +75,7 @@ def test_what_keeps_a_group_is_open_once_its_coordinator_is_found(node: Node) ->
 def test_what_keeps_a_transactional_id_is_open_then(node: Node) -> None:
     async def story() -> None:
         assert await Client(node).find(TRANSACTION, "t") == [0]
-        assert opened(node, TRANSACTIONS_TOPIC) == {node.transactions.log.number_of("t")}
+        assert opened_partitions(node, TRANSACTIONS_TOPIC) == {node.transactions.log.number_of("t")}
 
     asyncio.run(story())
 

@@ -3,17 +3,16 @@ what is counted of them are the same.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults.hooked import HookedDisk
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 from tests.worlds.waiting import turn_until
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env
 from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import LIST_OFFSETS, METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest
@@ -26,7 +25,6 @@ from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.metrics import Counters
 from tidelog.server.node import Node
-from tidelog.server.server import open_node
 from tidelog.types import NewRecord
 
 TOPIC = "lookups"
@@ -37,17 +35,16 @@ def disk() -> HookedDisk:
     return HookedDisk()
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, disk: HookedDisk) -> Iterator[Node]:
-    path = str(tmp_path_factory.mktemp("node"))
-    found = open_node(path, BrokerConfig(), env=Env(files=disk))
-    found.metrics = Counters()
-    found.topics.create(TOPIC, 1)
-    log = found.partitions.get(TOPIC, 0).log
+def take_three(node: Node) -> None:
+    """Records at 1, 2 and 3 seconds in a topic of one partition; what is asked is counted."""
+    node.metrics = Counters()
+    node.topics.create(TOPIC, 1)
+    log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
-    found.partitions.get(TOPIC, 0).advance()
-    yield found
-    found.close()
+    node.partitions.get(TOPIC, 0).advance()
+
+
+node = node_fixture(prepare=take_three, has_disk=True, scope="module")
 
 
 def lookup(time: int, partition: int = 0) -> bytes:

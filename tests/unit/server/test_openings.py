@@ -4,11 +4,11 @@ import asyncio
 import errno
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.hooked import HookedDisk
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.config import BrokerConfig
@@ -17,6 +17,8 @@ from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
 from tidelog.types import NewRecord, TopicPartition
+
+node = node_fixture(topics={"t": 6}, has_disk=True)
 
 
 class Gate:
@@ -47,19 +49,6 @@ class Gate:
     def opened(self) -> list[str]:
         """Which were opened, each as often as threads have done it."""
         return sorted(number for numbers in self.begun.values() for number in numbers)
-
-
-@pytest.fixture
-def disk() -> HookedDisk:
-    return HookedDisk()
-
-
-@pytest.fixture
-def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig.parse({})[0], env=Env(files=disk))
-    made.topics.create("t", 6)
-    yield made
-    made.close()
 
 
 @pytest.fixture

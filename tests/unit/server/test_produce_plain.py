@@ -35,7 +35,9 @@ TOPICS = ("a", "b", "stamped", "compacted", "__consumer_offsets", "missing")
 BY_ID = 13
 
 
-def batch(*, key: bytes | None = None, sequence: int = -1, transactional: bool = False) -> bytes:
+def plain_batch(
+    *, key: bytes | None = None, sequence: int = -1, transactional: bool = False
+) -> bytes:
     has_producer = sequence >= 0
     return bytes(
         build_batch(
@@ -49,7 +51,7 @@ def batch(*, key: bytes | None = None, sequence: int = -1, transactional: bool =
 
 
 def with_byte(at: int, value: int, *, is_sealed: bool = True) -> bytes:
-    data = bytearray(batch())
+    data = bytearray(plain_batch())
     data[at] = value
     if is_sealed:
         seal(data, 0)
@@ -58,15 +60,15 @@ def with_byte(at: int, value: int, *, is_sealed: bool = True) -> bytes:
 
 RECORDS = st.sampled_from(
     [
-        *[batch()] * 6,
-        batch(key=b"k"),
-        batch(sequence=0),
-        batch(sequence=1),
-        batch(sequence=0, transactional=True),
-        batch() + batch(),
-        batch() + b"\0",
-        batch()[:-1],
-        batch()[:30],
+        *[plain_batch()] * 6,
+        plain_batch(key=b"k"),
+        plain_batch(sequence=0),
+        plain_batch(sequence=1),
+        plain_batch(sequence=0, transactional=True),
+        plain_batch() + plain_batch(),
+        plain_batch() + b"\0",
+        plain_batch()[:-1],
+        plain_batch()[:30],
         b"",
         None,
         with_byte(MAGIC_AT, 1, is_sealed=False),
@@ -75,7 +77,7 @@ RECORDS = st.sampled_from(
         with_byte(ATTRIBUTES_AT + 1, TRANSACTIONAL_BIT),
         with_byte(ATTRIBUTES_AT + 1, 7),
         with_byte(7, 1),
-        with_byte(len(batch()) - 1, 1, is_sealed=False),
+        with_byte(len(plain_batch()) - 1, 1, is_sealed=False),
     ]
 )
 PARTS = st.lists(st.tuples(st.integers(0, PARTITIONS), RECORDS), min_size=1, max_size=4)
@@ -242,7 +244,7 @@ def test_a_partition_named_twice_with_a_codec_of_nobody_is_answered() -> None:
     """It was not: the connection was closed."""
     node = open_side()
     odd = with_byte(ATTRIBUTES_AT + 1, 7)
-    both: list[tuple[int, bytes | None]] = [(0, batch()), (0, odd)]
+    both: list[tuple[int, bytes | None]] = [(0, plain_batch()), (0, odd)]
     for parts in (both, both[::-1]):
         said = asyncio.run(answered(node, Asked(3, 1, [("a", parts)])))
         assert isinstance(said, list)

@@ -4,11 +4,11 @@ import asyncio
 import errno
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.hooked import HookedDisk
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
@@ -18,21 +18,11 @@ from tidelog.server.node import Node
 from tidelog.server.removals import Removals
 from tidelog.server.server import Server, open_node
 
+node = node_fixture(has_disk=True)
 
-def opened(path: Path, disk: HookedDisk | None = None) -> Node:
+
+def open_here(path: Path, disk: HookedDisk | None = None) -> Node:
     return open_node(str(path), BrokerConfig.parse({})[0], env=Env(files=disk or HookedDisk()))
-
-
-@pytest.fixture
-def disk() -> HookedDisk:
-    return HookedDisk()
-
-
-@pytest.fixture
-def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
-    made = opened(tmp_path, disk)
-    yield made
-    made.close()
 
 
 def directories(path: Path) -> list[str]:
@@ -135,7 +125,7 @@ def test_one_that_does_not_go_holds_no_other_up(
 
 def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
     disk = HookedDisk()
-    node, gate = opened(tmp_path, disk), Gate(disk)
+    node, gate = open_here(tmp_path, disk), Gate(disk)
 
     async def stopped() -> None:
         server = Server(node)
@@ -149,7 +139,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
         await stopping
 
     async def started() -> None:
-        again, held = opened(tmp_path, disk), Gate(disk)
+        again, held = open_here(tmp_path, disk), Gate(disk)
         server = Server(again)
         await server.start("127.0.0.1", 0)  # which waits for none of them
         assert len(directories(tmp_path)) == 2
@@ -166,7 +156,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
 def test_a_stop_waits_for_no_more_than_the_one_that_goes(tmp_path: Path) -> None:
     """Though whoever deletes has to wait for room."""
     disk = HookedDisk()
-    node, gate = opened(tmp_path, disk), Gate(disk)
+    node, gate = open_here(tmp_path, disk), Gate(disk)
     node.removals = Removals(node.work, node.log_dir, limit=0)
 
     async def story() -> None:

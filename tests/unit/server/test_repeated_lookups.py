@@ -1,14 +1,14 @@
 """Lookups that are answered from templates say, byte for byte, what the messages' codecs say."""
 
 import tracemalloc
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.server.steps import steps
+from tests.worlds.brokers.running import node_fixture
 
-from tidelog.config import BrokerConfig
 from tidelog.errors import TidelogError
 from tidelog.protocol.connection import ClientConnection, read_request, write_response
 from tidelog.protocol.messages import LIST_OFFSETS
@@ -22,7 +22,6 @@ from tidelog.server.handlers import served_versions
 from tidelog.server.handlers.list_offsets import list_offsets
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import RequestContext
-from tidelog.server.server import open_node
 from tidelog.types import NewRecord
 
 TOPIC = "lookups"
@@ -33,17 +32,16 @@ TIMES = st.sampled_from(
 )
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    found = open_node(str(folder), BrokerConfig())
-    found.topics.create(TOPIC, 3)
-    log = found.partitions.get(TOPIC, 0).log
+def take_three(node: Node) -> None:
+    """Records at 1, 2 and 3 seconds in the first of three partitions, of which two are open."""
+    node.topics.create(TOPIC, 3)
+    log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
-    found.partitions.get(TOPIC, 0).advance()
-    found.partitions.get(TOPIC, 1)
-    yield found
-    found.close()
+    node.partitions.get(TOPIC, 0).advance()
+    node.partitions.get(TOPIC, 1)
+
+
+node = node_fixture(prepare=take_three, scope="module")
 
 
 def request(

@@ -29,7 +29,7 @@ LENGTH_BYTES = 4
 LAST_BY_NAME = 12
 
 
-def batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
+def timed_batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
     """A batch of a producer without an id."""
     return bytes(
         build_batch([NewRecord(value=v, timestamp=timestamp) for v in values], codec=codec)
@@ -136,22 +136,22 @@ def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | 
 
 
 BODIES: Sequence[bytes | None] = (
-    batch(b"first"),
-    batch(b"second", b"third"),
-    batch(b"x" * 5000),
-    batch(b"x" * 5000, codec=Codec.LZ4),
-    damaged(batch(b"fourth")),
-    batch(b"a") + batch(b"b"),
-    batch(b"a")[:40],
-    batch(b"", timestamp=NOW_MS + (1 << 40)),
+    timed_batch(b"first"),
+    timed_batch(b"second", b"third"),
+    timed_batch(b"x" * 5000),
+    timed_batch(b"x" * 5000, codec=Codec.LZ4),
+    damaged(timed_batch(b"fourth")),
+    timed_batch(b"a") + timed_batch(b"b"),
+    timed_batch(b"a")[:40],
+    timed_batch(b"", timestamp=NOW_MS + (1 << 40)),
     None,
     b"",
     of_producer(0),
     of_producer(0),
     of_producer(5),
     of_producer(1, transactional=True),
-    batch(b"x" * (2 << 20)),
-    batch(b"last"),
+    timed_batch(b"x" * (2 << 20)),
+    timed_batch(b"last"),
 )
 
 
@@ -169,7 +169,7 @@ def test_the_second_of_its_kind_takes_fewer_steps(
     pair: tuple[Broker, Broker], version: int
 ) -> None:
     broker = pair[0]
-    frames = [frame_of(broker, version, [(0, batch(b"2" * size))]) for size in (1, 300, 20)]
+    frames = [frame_of(broker, version, [(0, timed_batch(b"2" * size))]) for size in (1, 300, 20)]
     broker.say(frames[0])
     again = steps(lambda: broker.say(frames[1]))
     broker.connection = ConnectionFacts(1, "somewhere")
@@ -179,7 +179,7 @@ def test_the_second_of_its_kind_takes_fewer_steps(
 
 
 def test_others_are_answered_as_once(pair: tuple[Broker, Broker]) -> None:
-    broker, plain = pair[0], batch(b"1")
+    broker, plain = pair[0], timed_batch(b"1")
     known = frame_of(broker, 9, [(0, plain)])
     others = [
         frame_of(broker, 9, [(1, plain)]),
@@ -206,7 +206,7 @@ def test_others_are_answered_as_once(pair: tuple[Broker, Broker]) -> None:
 
 def test_a_topic_that_is_made_anew_is_found_anew(pair: tuple[Broker, Broker]) -> None:
     broker = pair[0]
-    frame = frame_of(broker, 9, [(0, batch(b"1"))])
+    frame = frame_of(broker, 9, [(0, timed_batch(b"1"))])
     said = [broker.say(frame) for _ in range(3)]
     broker.node.topics.delete(TOPIC)
     broker.node.topics.create(TOPIC, 3)
@@ -219,7 +219,7 @@ def test_who_changes_all_the_time_is_not_learned_each_time(pair: tuple[Broker, B
     broker = pair[0]
 
     def cost(number: int) -> int:
-        frame = frame_of(broker, 9, [(number % 2, batch(b"1"))])
+        frame = frame_of(broker, 9, [(number % 2, timed_batch(b"1"))])
         return steps(lambda: broker.say(frame))
 
     costs = [cost(number) for number in range(100)]

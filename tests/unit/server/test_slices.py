@@ -1,15 +1,15 @@
 """Long answers are made a slice at a time: others have their turn in between."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.worlds.brokers.running import node_fixture
+from tests.worlds.clocks import BusyClock
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env, ManualClock
+from tidelog.env import ManualClock
 from tidelog.protocol.messages import (
     ALTER_USER_SCRAM_CREDENTIALS,
     CREATE_PARTITIONS,
@@ -35,7 +35,7 @@ from tidelog.server.dispatch import Later, Pieces
 from tidelog.server.handlers import handler_of
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import Long, RequestContext
-from tidelog.server.server import open_node, use_kernels
+from tidelog.server.server import use_kernels
 from tidelog.server.slices import SLICE_MS, Slices
 from tidelog.server.work import THREADS
 
@@ -45,22 +45,7 @@ if TYPE_CHECKING:
 COUNT = 60
 NAMES = [f"t{number}" for number in range(COUNT)]
 
-
-class BusyClock(ManualClock):
-    """A millisecond goes by whenever somebody looks."""
-
-    def monotonic_ms(self) -> int:
-        self.advance(1)
-        return super().monotonic_ms()
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = open_node(
-        str(tmp_path), BrokerConfig.parse({})[0], env=Env(clock=BusyClock(1_700_000_000_000))
-    )
-    yield made
-    made.close()
+node = node_fixture(clock=lambda: BusyClock(1_700_000_000_000))
 
 
 async def turns_of_others(work: Awaitable[object]) -> tuple[object, int]:

@@ -3,34 +3,21 @@
 import asyncio
 import errno
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.hooked import HookedDisk
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Env
 from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.server import topic_changes
 from tidelog.server.node import Node
-from tidelog.server.server import open_node
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import NewRecord
 
-
-@pytest.fixture
-def disk() -> HookedDisk:
-    return HookedDisk()
-
-
-@pytest.fixture
-def node(tmp_path: Path, disk: HookedDisk) -> Iterator[Node]:
-    made = open_node(str(tmp_path), BrokerConfig.parse({})[0], env=Env(files=disk))
-    yield made
-    made.close()
+node = node_fixture(has_disk=True)
 
 
 def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node) -> None:

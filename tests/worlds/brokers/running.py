@@ -5,6 +5,7 @@ A module of tests names its own: `node = node_fixture(topics={"t": 6})`.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -49,6 +50,7 @@ def node_fixture(
     clock: Callable[[], Clock] | None = None,
     topics: Mapping[str, int] | None = None,
     prepare: Callable[[Node], object] | None = None,
+    has_disk: bool = False,
     scope: Scope = "function",
 ) -> object:
     """Return a fixture that opens a node in `tmp_path`, for a larger scope in a folder of its own.
@@ -58,12 +60,15 @@ def node_fixture(
         clock: Makes the node's clock; the machine's clock where None.
         topics: Topics to create, each with its number of partitions.
         prepare: Called with the node before the first test gets it.
+        has_disk: Its files are those of the fixture `disk`.
         scope: Which tests share the node.
     """
 
     @pytest.fixture(scope=scope)
     def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-        env = None if clock is None else Env(clock=clock())
+        env = Env() if clock is None else Env(clock=clock())
+        if has_disk:
+            env = replace(env, files=request.getfixturevalue("disk"))
         with opened_node(_folder(request, scope), settings, env=env) as node:
             for name, partitions in (topics or {}).items():
                 node.topics.create(name, partitions)
