@@ -225,6 +225,7 @@ class World:
         needs_member_id: bool = False,
         knows_skipping: bool = True,
         session_ms: int = SESSION_MS,
+        client_id: str = "us",
     ) -> Reply[Joined]:
         """Join; the answer may come later."""
         return self.members.join(
@@ -232,7 +233,7 @@ class World:
                 group_id=GROUP,
                 member_id=member_id,
                 instance_id=instance_id,
-                client_id="us",
+                client_id=client_id,
                 client_host="/here",
                 protocol_type=protocol_type,
                 protocols=tuple(protocols),

@@ -29,6 +29,9 @@ MEMBER_METADATA_BYTES: Final = 8 << 20
 GROUP_METADATA_BYTES: Final = 128 << 20
 # Ids of a group that were given out and that nobody has joined with yet; likewise.
 PENDING_MAX: Final = 10_000
+# The id of one member stands in answers to others, where older versions write 32,767 bytes at most.
+MEMBER_ID_BYTES: Final = 32_767
+_UUID_BYTES: Final = 37  # with its dash
 
 
 class Membership:
@@ -121,6 +124,8 @@ class Membership:
         return group.is_empty or member is not None or len(group.members) < limit
 
     def _new_id(self, name: str) -> str:
+        if len(name) > (MEMBER_ID_BYTES - _UUID_BYTES) // 4:  # a character has four bytes at most
+            name = name.encode()[: MEMBER_ID_BYTES - _UUID_BYTES].decode(errors="ignore")
         return f"{name}-{uuid.UUID(int=self._random.getrandbits(128), version=4)}"
 
     def _add(self, group: ClassicGroup, asked: JoinAsked, member_id: str) -> Reply[Joined]:

@@ -1,11 +1,12 @@
 """Members of one group: they join, sync, stay, leave, fail and come back, by a clock of ours."""
 
+import pytest
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.group import GroupState
-from tidelog.server.groups.membership import MEMBER_METADATA_BYTES, PENDING_MAX
+from tidelog.server.groups.membership import MEMBER_ID_BYTES, MEMBER_METADATA_BYTES, PENDING_MAX
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from tidelog.server.groups.results import CommitAsked, MemberRef
 
@@ -47,6 +48,19 @@ class TestFirstRebalance:
         assert asked.code is Code.MEMBER_ID_REQUIRED
         assert asked.member_id.startswith("us-")
         assert world.join_all([world.ask_join(asked.member_id)])[0].code is Code.NONE
+
+    @pytest.mark.parametrize("name", ["n" * 32_767, "\U0001f600" * 8_191, "n" * 32_730])
+    @pytest.mark.parametrize("is_static", [True, False])
+    def test_id_fits_the_answers_to_others_however_long_the_name(
+        self, name: str, is_static: bool
+    ) -> None:
+        world = World()
+        instance_id = name if is_static else None
+        asked = [world.ask_join(client_id=name, instance_id=instance_id), world.ask_join()]
+        joined = world.join_all(asked)
+        assert len({member.member_id for member in joined}) == 2
+        assert all(len(member.member_id.encode()) <= MEMBER_ID_BYTES for member in joined)
+        assert joined[0].member_id.startswith(name[:8_000])
 
     def test_id_that_nobody_joins_with_holds_others_up_for_its_session_only(self) -> None:
         world = World()
