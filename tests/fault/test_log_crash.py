@@ -1,4 +1,4 @@
-"""Power is lost at every recorded call of a log at work, and in 5,000 ways drawn by a seed.
+"""Power is lost at every recorded call of a log at work, and in 3,000 ways drawn by a seed.
 
 One workload is run once; every crash of it is a state of its disk. A failure names the workload's
 seed, the crash's seed and the fate of each unsynced change, and comes back when run again.
@@ -17,8 +17,8 @@ from tests.faults.journal import Change, Sync, SyncDir
 from tests.faults.refused import logs_of
 
 STEP_COUNT = 60
-# Each workload gives a share of the 5,000 states; all prefixes of each are looked at.
-SEEDS = (1, 2, 3, 4)
+# Each workload gives a share of the 3,000 states; all prefixes of each are looked at.
+SEEDS = (1, 3)
 WIDE_SEEDS = (5, 40)
 WIDE_STEP_COUNT = 14
 STATES_PER_WORKLOAD = 1_000
@@ -57,9 +57,9 @@ def test_seeded_states(seed: int) -> None:
     assert result.judged > STATES_PER_WORKLOAD // 4  # many differ; many moments have few choices
 
 
-def test_there_are_5000_seeded_states() -> None:
+def test_there_are_3000_seeded_states() -> None:
     wide = len(WIDE_SEEDS) * STATES_PER_WIDE_WORKLOAD
-    assert len(SEEDS) * STATES_PER_WORKLOAD + wide == 5_000
+    assert len(SEEDS) * STATES_PER_WORKLOAD + wide == 3_000
 
 
 @pytest.mark.parametrize("keep", list(Keep))

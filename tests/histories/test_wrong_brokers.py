@@ -15,7 +15,7 @@ from tidelog.server.markers import PartitionMarkers
 from tidelog.server.open_transactions import TransactionEnd
 from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import SegmentBytes
-from tidelog.server.transactions import coordinator, steps
+from tidelog.server.transactions import steps
 from tidelog.server.transactions.seam import ErrorCode
 from tidelog.storage import producer_rules, producers
 from tidelog.storage.segment import Segment
@@ -89,7 +89,6 @@ def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyP
 
 def test_nobody_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "refusal_of", lambda *_: ErrorCode.NONE)
-    monkeypatch.setattr(coordinator, "refusal_of", lambda *_: ErrorCode.NONE)
     for rules in (producers, producer_rules):
         monkeypatch.setattr(rules, "check_epoch", lambda *_: None)
     assert Fault.FENCED_WRITE in found(20)

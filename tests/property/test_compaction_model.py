@@ -17,7 +17,7 @@ from tidelog.storage.compaction.process import InProcess
 from tidelog.storage.compaction.runner import Worker
 
 # So many sequences run in a plain run, and in a sweep beside them; a tenth on the plain cleaner.
-QUICK, SWEPT = 1_000, 19_000
+QUICK, SWEPT = 400, 19_600
 CHUNKS, SWEPT_CHUNKS = 5, 38
 STEPS = 8
 
