@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 from tests.unit.server.wire_client import WireClient, turns
+from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 from tests.worlds.waiting import Patience, turn_until
 
@@ -20,10 +22,16 @@ from tidelog.protocol.messages.membership import (
     SyncGroupRequest,
 )
 from tidelog.server.clients import Clients
+from tidelog.server.connection import Connection
+from tidelog.server.dispatch import Pieces, Promised
 from tidelog.server.groups.codes import Code
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
+from tidelog.types import Buffer
 
+node = node_fixture()
+
+FRAME = b"\0\0\0\4\0\x12\0\0"
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
 GROUP = "readers"
 REBALANCE_MS = 20_000
@@ -150,13 +158,58 @@ async def test_what_no_request_brings_goes_out_in_the_next_turn(it: World) -> No
 
 
 @on_a_loop
-async def test_an_answer_that_cannot_be_written_ends_its_own_connection_alone(it: World) -> None:
+async def test_a_long_client_id_costs_nobody_an_answer(it: World) -> None:
     first, member_id = await it.stable("a")
-    leader, other = it.come("b"), it.come("c")
-    long = it.come("d" * 32_760)  # whose id is longer than what the leader can be told
+    others = [it.come("b"), it.come("c"), it.come("d" * 32_760)]
     it.leave(first, member_id)
     assert isinstance(await it.answer(first), LeaveGroupResponse)
-    assert isinstance(await it.answer(other), JoinGroupResponse)
-    over = [client.transport.is_over for client in (first, leader, other, long)]
-    assert over == [False, True, False, True]
-    assert [*leader.transport.sent, *long.transport.sent] == []
+    for client in others:
+        assert isinstance(await it.answer(client), JoinGroupResponse)
+    assert not any(client.transport.is_over for client in (first, *others))
+
+
+class Promise(Promised):
+    """An answer that the test brings."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Callable[[], Pieces]], None]
+
+    def when_there(self, tell: Callable[[Callable[[], Pieces]], None]) -> None:
+        self.tell = tell
+
+
+class One:
+    """A client whose requests are answered with what the test says."""
+
+    def __init__(self, node: Node, clients: Clients, said: Callable[[], object]) -> None:
+        self.transport = FakeTransport()
+        self.connection = Connection(node, clients)
+        self.connection._answer = lambda *_: said()  # type: ignore[assignment]  # any outcome
+        self.connection.connection_made(cast("asyncio.Transport", self.transport))
+
+    def ask(self) -> None:
+        room = self.connection.get_buffer(-1)
+        room[: len(FRAME)] = FRAME
+        room.release()
+        self.connection.buffer_updated(len(FRAME))
+
+
+def test_an_answer_that_cannot_be_made_ends_its_own_connection_alone(node: Node) -> None:
+    async def run() -> None:
+        clients, promise = Clients(node), Promise()
+        waits = One(node, clients, lambda: promise)
+
+        def fail() -> list[Buffer]:
+            raise ValueError("no answer")
+
+        def bring() -> list[Buffer]:
+            promise.tell(fail)
+            return [b"now"]
+
+        brings = One(node, clients, bring)
+        waits.ask()
+        brings.ask()
+        assert (bytes(brings.transport.sent), brings.transport.is_over) == (b"now", False)
+        assert (bytes(waits.transport.sent), waits.transport.is_over) == (b"", True)
+
+    asyncio.run(run())
