@@ -302,7 +302,8 @@ class _Purger:
         They wait for their deletion, or an erasing that ended on its way had staged them.
         """
         for one in found:
-            is_staged = f"/{_STAGED}" in one.path and one.path.endswith(STAGING_SUFFIX)
+            file_name = one.path.rpartition("/")[2]
+            is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
             if one.offsets and (is_staged or one.path.endswith(DELETED)):
                 self._fs.remove(one.path)
                 self._work.removed.append(one.path)

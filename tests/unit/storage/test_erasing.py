@@ -171,6 +171,20 @@ def test_what_lies_aside_and_may_not_be_touched_is_told() -> None:
     assert any(".cleaned" in line for line in done.not_reached)
 
 
+def test_what_somebody_else_has_staged_is_told_whatever_the_topic_s_name() -> None:
+    env = log_with_key()
+    data = read(env, "00000000000000000000.log")
+    path = f"{PATH}/erase-me-0/load-1.log.staging"
+    with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
+        directory.create_topic("erase-me", partitions=1)
+        staged = env.files.open(path, create=True)
+        staged.pwritev([data], 0)
+        staged.close()
+        done = erase(directory, "erase-me", KEY, execute=True)
+    assert env.files.exists(path)
+    assert [line.partition(":")[0] for line in done.not_reached] == [path]
+
+
 def test_tables_from_before_are_refused_afterwards() -> None:
     env = log_with_key()
     middle = env.clock.now_ms() - 150

@@ -205,7 +205,8 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# As `arrays.HEADERS`, but names may be null: our own check refuses those, not a cast.
+# The type of `arrays.HEADERS`, in which names may be null here: a check of ours refuses such names,
+# with a better error than a cast has.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
