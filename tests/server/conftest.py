@@ -8,7 +8,7 @@ from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.server import gate, metrics_http, tls_listener
-from tidelog.server.security import key_sources
+from tidelog.server.security import bearer_tokens
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,7 +18,7 @@ def patient_doors() -> Iterator[None]:
         patch.setattr(gate, "DEADLINE_MS", PATIENCE_S * 1000)
         patch.setattr(tls_listener, "TLS_TIMEOUT_S", PATIENCE_S)
         patch.setattr(metrics_http, "TIMEOUT_S", float(PATIENCE_S))
-        patch.setattr(key_sources, "TIMEOUT_S", PATIENCE_S)
+        patch.setattr(bearer_tokens, "TIMEOUT_S", PATIENCE_S)
         yield
 
 

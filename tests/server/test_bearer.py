@@ -28,8 +28,8 @@ from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import ConfigError
 from tidelog.server import doors
 from tidelog.server.in_process import Broker
-from tidelog.server.security import key_sources
-from tidelog.server.security.key_sources import (
+from tidelog.server.security import bearer_tokens
+from tidelog.server.security.bearer_tokens import (
     AGAIN_MS,
     KEPT_INTERVALS,
     KEPT_MIN_MS,
@@ -273,11 +273,12 @@ def test_a_broker_without_keys_does_not_start(tmp_path: Path) -> None:
         tidelog.broker(settings=given).close()
 
 
-def test_without_the_package_a_broker_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["jwt", "cryptography"])
+def test_without_a_package_a_broker_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr(doors, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match="cryptography"):
+    monkeypatch.setattr(doors, "find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(ConfigError, match="needs the packages `PyJWT` and `cryptography`"):
         tidelog.broker(settings=settings_in(tmp_path)).close()
 
 
@@ -329,7 +330,7 @@ def test_an_answer_that_never_ends_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(key_sources, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(bearer_tokens, "TIMEOUT_S", 0.3)
     clock = ManualClock(0)
     found = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     handler.ended.clear()
@@ -340,7 +341,7 @@ def test_an_answer_that_never_ends_is_given_up(
     with pytest.raises(ConfigError, match="did not come within"):
         KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     handler.ended.set()
-    monkeypatch.setattr(key_sources, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(bearer_tokens, "TIMEOUT_S", PATIENCE_S)
     site.server.RequestHandlerClass, site.keys = whole, key_set(NEW.shown())
     clock.advance(AGAIN_MS)
     assert names(found) == ["new"]

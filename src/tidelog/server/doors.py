@@ -124,15 +124,14 @@ def _plain_users(node: Node, config: BrokerConfig) -> "PlainFile":
 
 
 def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], Exchange]":
-    from tidelog.server.security.key_sources import SETTING, open_keys
+    from tidelog.server.security.bearer_tokens import SETTING, TokenRules, check_token, open_keys
     from tidelog.server.security.sasl import BearerExchange
-    from tidelog.server.security.tokens import TokenRules, check_token
 
     url = config.sasl_oauthbearer_jwks_endpoint_url
     if not url:
         raise ConfigError(SETTING, None, "is needed by sasl.enabled.mechanisms=OAUTHBEARER")
-    if find_spec("cryptography") is None:
-        text = "OAUTHBEARER needs the package `cryptography`"
+    if find_spec("jwt") is None or find_spec("cryptography") is None:
+        text = "OAUTHBEARER needs the packages `PyJWT` and `cryptography`"
         raise ConfigError("sasl.enabled.mechanisms", "OAUTHBEARER", text)
     keys = open_keys(node.env, url, config.sasl_oauthbearer_jwks_endpoint_refresh_ms)
     audiences = config.sasl_oauthbearer_expected_audience.split(",")

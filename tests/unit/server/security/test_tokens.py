@@ -7,19 +7,19 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.worlds.brokers.signing import EcKey, RsaKey, Secret, Signer, key_set, pack, token
+from tests.worlds.brokers.signing import EcKey, RsaKey, Secret, key_set, pack, token
 
-from tidelog.server.security.errors import LoginFailed
-from tidelog.server.security.jwks import (
+from tidelog.server.security.bearer_tokens import (
     ALGORITHMS,
-    EC_ALGORITHMS,
     KEYS_MAX,
-    RSA_ALGORITHMS,
     PublicKey,
+    TokenRules,
+    check_token,
     read_keys,
+    unpack,
 )
+from tidelog.server.security.errors import LoginFailed
 from tidelog.server.security.sasl import BearerExchange, Login
-from tidelog.server.security.tokens import TokenRules, check_token
 
 NOW_S: Final = 1_700_000_000
 CLAIMS: Final[Mapping[str, object]] = {
@@ -30,8 +30,8 @@ CLAIMS: Final[Mapping[str, object]] = {
     "exp": NOW_S + 600,
 }
 RSA: Final = RsaKey("r")
-CURVES: Final = {name: EcKey(name, name) for name in EC_ALGORITHMS}
-SIGNERS: Final[dict[str, Signer]] = {**dict.fromkeys(RSA_ALGORITHMS, RSA), **CURVES}
+CURVES: Final = {name: EcKey(name, name) for name in ("ES256", "ES384", "ES512")}
+SIGNERS: Final[dict[str, RsaKey | EcKey]] = {**dict.fromkeys(ALGORITHMS, RSA), **CURVES}
 ALL: Final = key_set(RSA.shown(), *(key.shown() for key in CURVES.values()))
 RULES: Final = TokenRules(algorithms=frozenset(ALGORITHMS))
 
@@ -207,6 +207,8 @@ def test_a_name_that_comes_twice_is_no_token() -> None:
         key_set(RSA.shown(n="AQ")),
         key_set(RSA.shown(e="!")),
         key_set(RSA.shown(n=7)),
+        key_set(RSA.shown(n=str(RSA.shown()["n"]) + "==")),
+        key_set(RSA.shown(e=pack(((1 << 32) + 1).to_bytes(5, "big")))),
         key_set(RsaKey("small", 1024).shown()),
         key_set(CURVES["ES256"].shown(crv="P-384")),
         key_set(CURVES["ES256"].shown(x="AQ")),
@@ -218,6 +220,26 @@ def test_a_name_that_comes_twice_is_no_token() -> None:
 def test_sets_without_a_key_that_counts(keys: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_keys(keys)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "ES512"])
+def test_numbers_of_a_key_with_a_zero_ahead_or_without_the_zeros_that_are_there(
+    algorithm: str,
+) -> None:
+    signer = SIGNERS[algorithm]
+    shown = signer.shown()
+    names = ("n", "e") if algorithm == "RS256" else ("x", "y")
+    numbers = [unpack(str(shown[name])).lstrip(b"\0") for name in names]
+    for zeros in (b"", b"\0"):
+        given = {name: pack(zeros + each) for name, each in zip(names, numbers, strict=True)}
+        made = token(signer, algorithm, CLAIMS)
+        assert check(made, keys=key_set(signer.shown(**given))).user == "alice"
+
+
+def test_a_private_key_counts_as_its_public_half() -> None:
+    for signer, algorithm in ((RSA, "RS256"), (CURVES["ES256"], "ES256")):
+        keys = key_set(signer.shown(d="AQ", p="AQ"))
+        assert check(token(signer, algorithm, CLAIMS), keys=keys).user == "alice"
 
 
 def test_keys_that_do_not_count_are_passed_over() -> None:

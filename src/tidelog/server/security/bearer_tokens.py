@@ -1,0 +1,491 @@
+"""OAUTHBEARER: what a token has to say, which keys may have signed it, and where keys come from.
+
+A key counts for the algorithms of its own kind alone, so no header of a token can make another use
+of it. Secrets (`oct`) are never keys here, and there is no algorithm `none`. PyJWT reads keys and
+checks signatures; not claims, which it would compare with the clock of the machine.
+
+Over 400 lines because half of them fetch keys in a bounded time, and nothing else uses them.
+
+Keys come from a file that is read again when it changes, or from an address. Both are asked in
+threads beside the loop: each log-in by a token is checked there.
+
+Source: RFC 7515, RFC 7517, RFC 7518, RFC 7519, RFC 8725; KIP-768; behaviour of Kafka 4.3's
+BrokerJwtValidator.
+"""
+
+import base64
+import binascii
+import json
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    ProxyHandler,
+    Request,
+    build_opener,
+    url2pathname,
+)
+
+from tidelog.env import Env
+from tidelog.errors import ConfigError
+from tidelog.server.security.errors import LoginFailed
+from tidelog.server.security.sasl import Login
+from tidelog.server.security.watched import Watched
+from tidelog.storage.files import read_file
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from jwt.algorithms import AllowedPublicKeys
+
+_LOGGER: Final = logging.getLogger("tidelog.server")
+SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
+BYTES_MAX: Final = 1 << 20
+# For all of an answer, however many pieces it comes in; less than a connection has to log in.
+TIMEOUT_S: float = 5
+# Keys count for so many intervals behind the last time that they could be fetched: a key that was
+# withdrawn must not be valid for as long as its address is out of order.
+KEPT_INTERVALS: Final = 4
+KEPT_MIN_MS: Final = 3_600_000
+# A key that nobody knows may be new: it is asked for, but not more often.
+AGAIN_MS: Final = 10_000
+_ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
+_RIGHT: Final = "must be file:///PATH or https://HOST/..."
+# By kind, which is an RSA key or one on a curve: what it may sign by, the members that are its
+# numbers, and the bytes of one of them.
+_KINDS: Final = {
+    "RSA": (("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("n", "e"), 1),
+    "P-256": (("ES256",), ("x", "y"), 32),
+    "P-384": (("ES384",), ("x", "y"), 48),
+    "P-521": (("ES512",), ("x", "y"), 66),
+}
+ALGORITHMS: Final = tuple(name for names, _, _ in _KINDS.values() for name in names)
+KEYS_MAX: Final = 256
+RSA_BITS_MIN: Final = 2048
+# Larger ones take long, which whoever asks must not be able to make us.
+RSA_BITS_MAX: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """One key.
+
+    Attributes:
+        key_id: Its name, None where it has none.
+        algorithms: By which it may sign.
+        key: The key itself.
+    """
+
+    key_id: str | None
+    algorithms: frozenset[str]
+    key: "AllowedPublicKeys"
+
+    def has_signed(self, algorithm: str, signed: bytes, signature: bytes) -> bool:
+        """Whether a signature is this key's, by an algorithm that it may use."""
+        from jwt import get_algorithm_by_name
+
+        if algorithm not in self.algorithms:
+            return False
+        return get_algorithm_by_name(algorithm).verify(signed, self.key, signature)
+
+
+# The keys of a name, or all for None; they may have to be fetched.
+FindKeys = Callable[[str | None], Sequence[PublicKey]]
+_SECONDS_MAX: Final = 1 << 40
+_NAME_MAX: Final = 1024
+# What Java's trim takes away, and Kafka with it.
+_BLANKS: Final = "".join(map(chr, range(0x21)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What a token has to be.
+
+    Attributes:
+        algorithms: By which it may be signed.
+        audiences: It has to be for one of these; empty for whoever.
+        issuer: Who has to have made it; empty for whoever.
+        skew_s: How far clocks may be apart.
+        user_claim: Which claim names the user.
+    """
+
+    algorithms: frozenset[str]
+    audiences: frozenset[str] = frozenset()
+    issuer: str = ""
+    skew_s: int = 30
+    user_claim: str = "sub"
+
+
+def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> Login:
+    """Whose a token is.
+
+    Raises:
+        LoginFailed: It is not good. The reason shows nothing that is in it.
+    """
+    try:
+        claims = _opened(token, find, rules.algorithms)
+    except (ValueError, UnicodeError):
+        raise LoginFailed("a token that is no JWT") from None
+    _check_times(claims, rules, now_ms)
+    if rules.issuer and claims.get("iss") != rules.issuer:
+        raise LoginFailed("a token of another issuer")
+    audience = claims.get("aud")
+    named = audience if isinstance(audience, list) else [audience]
+    if rules.audiences and not any(isinstance(a, str) and a in rules.audiences for a in named):
+        raise LoginFailed("a token for another audience")
+    _check_scope(claims.get("scope"))
+    user = _trimmed(claims.get(rules.user_claim))
+    if not 0 < len(user) <= _NAME_MAX:
+        raise LoginFailed(f"a token without a name in `{rules.user_claim}`")
+    # Parts of a second don't count, as in Kafka.
+    return Login(user, int(_seconds(claims, "exp")) * 1000)
+
+
+def _opened(token: str, find: FindKeys, algorithms: frozenset[str]) -> Mapping[str, object]:
+    """The claims, once the signature is known to be right."""
+    packed_header, packed_claims, packed_signature = token.split(".")
+    header = read_json(unpack(packed_header))
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or algorithm not in algorithms:
+        raise LoginFailed("a token that is signed by an algorithm that is not allowed")
+    if "crit" in header or not isinstance(key_id, str | None):
+        raise LoginFailed("a token whose header asks for what is not known")
+    signed = f"{packed_header}.{packed_claims}".encode("ascii")
+    signature = unpack(packed_signature)
+    if not any(key.has_signed(algorithm, signed, signature) for key in find(key_id)):
+        raise LoginFailed("a token that nobody trusted has signed")
+    return read_json(unpack(packed_claims))
+
+
+def _check_times(claims: Mapping[str, object], rules: TokenRules, now_ms: int) -> None:
+    now_s = now_ms / 1000
+    if _seconds(claims, "exp") + rules.skew_s <= now_s:
+        raise LoginFailed("a token that has expired")
+    _seconds(claims, "iat")  # is needed; when that was counts for nothing, as in Kafka
+    if "nbf" in claims and _seconds(claims, "nbf") - rules.skew_s > now_s:
+        raise LoginFailed("a token that does not hold yet")
+
+
+def _check_scope(found: object) -> None:
+    """Nothing comes of a scope here, but one that Kafka can't read lets nobody in."""
+    if isinstance(found, str):
+        found = [found]
+    names = [_trimmed(each) for each in found] if isinstance(found, list) else []
+    if not all(names) or len(set(names)) < len(names):
+        raise LoginFailed("a token with a scope that is empty or comes twice")
+
+
+def _trimmed(found: object) -> str:
+    """A text without what is blank around it, empty for anything else."""
+    return found.strip(_BLANKS) if isinstance(found, str) else ""
+
+
+def _seconds(claims: Mapping[str, object], name: str) -> float:
+    found = claims.get(name)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not 0 <= found < _SECONDS_MAX:  # type: ignore[operator]  # a number
+        raise LoginFailed(f"a token without a time in `{name}`")
+    return found  # type: ignore[return-value]  # the same
+
+
+def unpack(text: str) -> bytes:
+    """Base64url without padding; raises ValueError for anything else."""
+    try:
+        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError("no base64url") from error
+    if base64.urlsafe_b64encode(found).rstrip(b"=").decode() != text:
+        raise ValueError("no base64url")
+    return found
+
+
+def read_json(data: Buffer) -> Mapping[str, object]:
+    """An object without names that come twice; raises ValueError for anything else."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name that comes twice")
+        return found
+
+    def refuse(word: str) -> object:
+        raise ValueError(word)
+
+    try:
+        found: object = json.loads(
+            bytes(data).decode(), object_pairs_hook=once, parse_constant=refuse
+        )
+    except RecursionError as error:
+        raise ValueError("too deep") from error
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
+def read_keys(data: Buffer) -> tuple[PublicKey, ...]:
+    """The keys of a set that may have signed something; others are passed over.
+
+    Raises:
+        ValueError: It is no set, has too many keys, or none that can be used.
+    """
+    listed = read_json(data).get("keys")
+    if not isinstance(listed, list) or len(listed) > KEYS_MAX:
+        raise ValueError(f"a list of at most {KEYS_MAX} `keys` expected")
+    found = tuple(key for each in listed if (key := _key_of(each)) is not None)
+    if not found:
+        raise ValueError("no key for signatures by an algorithm that is known")
+    return found
+
+
+def _key_of(given: object) -> PublicKey | None:
+    from jwt import PyJWK, PyJWTError
+
+    if not isinstance(given, dict) or given.get("use", "sig") != "sig":
+        return None
+    operations = given.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        return None
+    kind = str(given.get("crv" if given.get("kty") == "EC" else "kty"))
+    try:
+        algorithms, members, size = _KINDS[kind]
+        numbers = {name: _number(given[name], size) for name in members}
+        key = PyJWK({"kty": given["kty"], "crv": kind} | numbers).key
+    except (PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    if kind == "RSA" and (
+        not RSA_BITS_MIN <= key.key_size <= RSA_BITS_MAX or key.public_numbers().e >= 1 << 32
+    ):
+        return None
+    key_id = given.get("kid")
+    return PublicKey(
+        key_id if isinstance(key_id, str) else None,
+        frozenset(name for name in algorithms if given.get("alg", name) == name),
+        key,
+    )
+
+
+def _number(found: object, size: int) -> str:
+    """A number in all of its bytes: some makers put a zero ahead, others leave out what is 0."""
+    if not isinstance(found, str):
+        raise TypeError("no number")
+    return base64.urlsafe_b64encode(unpack(found).lstrip(b"\0").rjust(size, b"\0")).decode()
+
+
+def open_keys(env: Env, url: str, refresh_ms: int) -> "KeyFile | KeyUrl":
+    """The keys at a URL: `file:`, `https:`, or `http:` on this machine.
+
+    Raises:
+        ConfigError: Another URL, or keys can't be had from it.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        raise ConfigError(SETTING, url, _RIGHT) from None
+    if "@" in parts.netloc:
+        raise ConfigError(SETTING, f"{parts.scheme}://...@{host}", f"{_RIGHT}, without a password")
+    if parts.scheme == "file" and not parts.netloc:
+        return KeyFile(env, url2pathname(parts.path))
+    if not host or not (parts.scheme == "https" or (parts.scheme, host) in _ON_THIS_MACHINE):
+        raise ConfigError(SETTING, url, _RIGHT)
+    return KeyUrl(env, url, refresh_ms)
+
+
+def _named(keys: Sequence[PublicKey], key_id: str | None) -> Sequence[PublicKey]:
+    return keys if key_id is None else [key for key in keys if key.key_id == key_id]
+
+
+class KeyFile:
+    """Keys in a file. Any thread may ask."""
+
+    def __init__(self, env: Env, path: str) -> None:
+        """Read the file; raises ConfigError."""
+        self._files = env.files
+        self._path = path
+        self._keys = Watched(env.files, path, what="keys of tokens", read=self._read)
+
+    def find(self, key_id: str | None) -> Sequence[PublicKey]:
+        """The keys of a name, all for None."""
+        return _named(self._keys.newest(), key_id)
+
+    def _read(self) -> tuple[PublicKey, ...]:
+        try:
+            return read_keys(read_file(self._files, self._path, limit=BYTES_MAX))
+        except OSError as error:
+            reason = f"can't be read: {error.strerror or error}"
+            raise ConfigError(SETTING, self._path, reason) from error
+        except ValueError as error:
+            raise ConfigError(SETTING, self._path, f"is no set of keys: {error}") from error
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Another place is not the one that was trusted."""
+
+    def redirect_request(self, *_args: object, **_more: object) -> None:
+        """Nowhere else."""
+
+
+class _Call:
+    """One request over HTTP, which ends when its time is over."""
+
+    def __init__(self, url: str) -> None:
+        self._socket: socket.socket | None = None
+        self._is_late = False
+        proxies = ProxyHandler({}) if url.startswith("http:") else ProxyHandler()
+        handlers = (_Plain(self._note), _Encrypted(self._note), _NoRedirects())
+        self._open = build_opener(proxies, *handlers).open
+        self._url = url
+
+    def fetch(self, limit: int) -> bytes:
+        """At most `limit` bytes of the answer.
+
+        Raises:
+            OSError, ValueError, HTTPException: It can't be had in time.
+        """
+        asked = Request(self._url, headers={"Accept": "application/json"})  # noqa: S310 - `open_keys`
+        timer = threading.Timer(TIMEOUT_S, self._end)
+        timer.daemon = True
+        timer.start()
+        data = b""
+        try:
+            with self._open(asked, timeout=TIMEOUT_S) as answer:
+                data = answer.read(limit)
+        except (OSError, ValueError, HTTPException):
+            if not self._is_late:
+                raise
+        finally:
+            timer.cancel()
+        if self._is_late:
+            raise TimeoutError(f"the whole answer did not come within {TIMEOUT_S} s")
+        return data
+
+    def _note(self, made: socket.socket) -> None:
+        """A socket to shut down at the end: a connection lets go of its own before the answer."""
+        self._socket = made
+
+    def _end(self) -> None:
+        """End whatever the call waits for."""
+        self._is_late = True
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+_Note: TypeAlias = Callable[[socket.socket], None]
+
+
+class _Plain(HTTPHandler):
+    def __init__(self, note: _Note) -> None:
+        super().__init__()
+        self._note = note
+
+    def http_open(self, req: Request) -> HTTPResponse:
+        note = self._note
+
+        class Connection(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                note(self.sock)
+
+        return self.do_open(Connection, req)
+
+
+class _Encrypted(HTTPSHandler):
+    def __init__(self, note: _Note) -> None:
+        super().__init__()
+        self._note = note
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        note = self._note
+
+        class Connection(HTTPSConnection):
+            def connect(self) -> None:
+                HTTPConnection.connect(self)
+                context = ssl.create_default_context()
+                host = getattr(self, "_tunnel_host", None) or self.host
+                # The handshake behind the note: it, too, may come a byte at a time.
+                self.sock = context.wrap_socket(
+                    self.sock, server_hostname=host, do_handshake_on_connect=False
+                )
+                note(self.sock)
+                self.sock.do_handshake()
+
+        return self.do_open(Connection, req)
+
+
+class KeyUrl:
+    """Keys at an address: asked for again from time to time, and for a key that is not known.
+
+    Any thread may ask; one of them fetches.
+    """
+
+    def __init__(self, env: Env, url: str, refresh_ms: int) -> None:
+        """Fetch them; raises ConfigError."""
+        self._clock = env.clock
+        self._url = url
+        self._refresh_ms = refresh_ms
+        self._lock = threading.Lock()
+        self._kept_ms = max(KEPT_INTERVALS * refresh_ms, KEPT_MIN_MS)
+        self._fetched_ms = self._tried_ms = self._clock.monotonic_ms()
+        self._has_failed = False
+        self._keys = self._fetch()
+
+    def find(self, key_id: str | None) -> Sequence[PublicKey]:
+        """The keys of a name, all for None."""
+        found = self._known(key_id)
+        # Nobody waits for another one's fetch: all threads could come to wait for a slow address.
+        if not self._is_due(is_known=bool(found)) or not self._lock.acquire(blocking=False):
+            return found
+        try:
+            if self._is_due(is_known=bool(found)):
+                self._refresh()
+        finally:
+            self._lock.release()
+        return self._known(key_id)
+
+    def _known(self, key_id: str | None) -> Sequence[PublicKey]:
+        """The keys of a name, none where they could not be fetched for too long."""
+        if self._clock.monotonic_ms() - self._fetched_ms >= self._kept_ms:
+            return ()
+        return _named(self._keys, key_id)
+
+    def _is_due(self, *, is_known: bool) -> bool:
+        silent_ms = self._clock.monotonic_ms() - self._tried_ms
+        if not is_known:
+            return silent_ms >= AGAIN_MS
+        return silent_ms >= (
+            min(AGAIN_MS, self._refresh_ms) if self._has_failed else self._refresh_ms
+        )
+
+    def _refresh(self) -> None:
+        self._tried_ms = began_ms = self._clock.monotonic_ms()
+        try:
+            self._keys = self._fetch()
+        except ConfigError as error:
+            self._has_failed = True
+            left_s = max(self._fetched_ms + self._kept_ms - began_ms, 0) // 1000
+            _LOGGER.warning("the old keys of tokens stay for %d s more: %s", left_s, error)
+        else:
+            self._has_failed = False
+            self._fetched_ms = began_ms
+
+    def _fetch(self) -> tuple[PublicKey, ...]:
+        try:
+            data = _Call(self._url).fetch(BYTES_MAX + 1)
+        except (OSError, ValueError, HTTPException) as error:
+            raise ConfigError(SETTING, self._url, f"can't be fetched: {error}") from error
+        if len(data) > BYTES_MAX:
+            raise ConfigError(SETTING, self._url, f"has more than {BYTES_MAX} bytes")
+        try:
+            return read_keys(data)
+        except ValueError as error:
+            raise ConfigError(SETTING, self._url, f"is no set of keys: {error}") from error
