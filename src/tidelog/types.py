@@ -19,6 +19,8 @@ Offset = NewType("Offset", int)
 TimestampMs = NewType("TimestampMs", int)
 
 NO_TIMESTAMP: Final = -1
+# In place of a time in ms that the log does not know, such as an append time.
+UNKNOWN_MS: Final = -1
 NO_OFFSET: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -31,9 +33,25 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 
+INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
+UINT32_MAX: Final = 2**32 - 1
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
+
+NS_PER_MS: Final = 1_000_000
+US_PER_MS: Final = 1_000
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Times that stand for an offset in ListOffsets. Source: Kafka's protocol guide.
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+# Offsets that stand for the ends of a log, as Spark's Kafka connector has them.
+LATEST_OFFSET: Final = -1
+EARLIEST_OFFSET: Final = -2
 
 
 class TimestampType(IntEnum):
@@ -148,7 +166,6 @@ class Header:
     value: bytes | None
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _TIME_FORM: Final = "a create time is 0 to 2^63-1 ms since 1970, or null for the log's clock"
 
@@ -181,7 +198,7 @@ def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise InvalidTime(str(given), f"{name} has no time zone; give the datetime one")
-        return -((_EPOCH - given) // _MS) if rounds_up else (given - _EPOCH) // _MS
+        return -((EPOCH - given) // _MS) if rounds_up else (given - EPOCH) // _MS
     try:
         ms = index(given)  # type: ignore[arg-type]
     except TypeError:

@@ -13,7 +13,7 @@ from tests.worlds.kafka.clients import await_ended
 from tests.worlds.kafka.either import AnyBroker
 from tests.worlds.waiting import until_so
 
-from tidelog.cluster.offsets import LATEST
+from tidelog.types import LATEST_TIMESTAMP
 
 
 def add_partitions(broker: Broker, topic: str, count: int) -> None:
@@ -23,7 +23,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
         future.result(timeout=REQUEST_TIMEOUT_S)
 
     # Its constructor hands out an object of the subclass that fits.
-    latest = OffsetSpec(LATEST)  # type: ignore[abstract]
+    latest = OffsetSpec(LATEST_TIMESTAMP)  # type: ignore[abstract]
     asked = dict.fromkeys((TopicPartition(topic, number) for number in range(count)), latest)
 
     def do_answer() -> bool:

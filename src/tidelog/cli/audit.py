@@ -19,9 +19,8 @@ from tidelog.spark.jobs.audit import AuditOptions, Kind, measure, plan_of
 from tidelog.spark.jobs.audit_tables import Audited, Difference, Last, TopicFigures
 from tidelog.spark.places import Place
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
-from tidelog.storage.latency import HOUR_MS
 from tidelog.timespec import OPEN_END, OPEN_START
-from tidelog.types import NO_TIMESTAMP, IsolationLevel
+from tidelog.types import HOUR_MS, NO_TIMESTAMP, IsolationLevel
 
 EQUAL: Final = ExitCode.OK
 # Those of `cmp` and `diff`, which scripts know.

@@ -9,6 +9,7 @@ from tidelog.cli.opening import open_directory
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
 from tidelog.timespec import parse_duration
+from tidelog.types import NS_PER_MS
 
 if TYPE_CHECKING:
     from tidelog.cluster.connection import Cluster
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # Client settings, certificates included, are smaller than this.
 _CONFIG_LIMIT_BYTES = 1 << 20
-_NS_PER_MS = 1_000_000
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def open_own_logs(
 
 def duration_ms(text: str) -> int:
     """A length of time in ms, a started one counts whole; raises InvalidTime."""
-    return -(-parse_duration(text) // _NS_PER_MS)
+    return -(-parse_duration(text) // NS_PER_MS)
 
 
 def wanted_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:

@@ -11,6 +11,7 @@ from tidelog.cli.opening import open_directory
 from tidelog.cli.output import Cell
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.surroundings import Surroundings
+from tidelog.config.resets import EARLIEST, LATEST
 from tidelog.directory import Directory
 from tidelog.types import (
     NO_TIMESTAMP,
@@ -23,8 +24,6 @@ from tidelog.types import (
 if TYPE_CHECKING:
     from tidelog.cluster.remote_directory import RemoteDirectory
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 MAX: Final = "max"
 
 

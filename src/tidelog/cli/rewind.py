@@ -1,7 +1,7 @@
 """`tidelog rewind`: a consumer group goes back to a point in time."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.cli import brokers, output, times
 from tidelog.cli.choices import ClockName, Format
@@ -9,15 +9,13 @@ from tidelog.cli.cluster_options import Access
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.problems import ExitCode, UsageProblem
 from tidelog.cli.surroundings import Surroundings
+from tidelog.config.resets import EARLIEST, LATEST
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidelog.cluster.own import OwnLogs
     from tidelog.cluster.rewind import Move, Target
     from tidelog.cluster.view import ClusterView, Count
-
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

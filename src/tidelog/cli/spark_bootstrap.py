@@ -27,6 +27,7 @@ from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions, BootstrapO
 from tidelog.spark.jobs.checks import lines
 from tidelog.spark.jobs.record_columns import RecordColumns
 from tidelog.spark.report import Items, Report, Section, Text
+from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +57,6 @@ _BY_SUFFIX: Final = {
 # A heading, and types by looking: what a CSV file of a table needs.
 _DEFAULTS: Final = {"csv": {"header": "true", "inferSchema": "true"}}
 _ID_CHARACTERS: Final = 32
-_HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +241,6 @@ def _append_hours(outcome: BootstrapOutcome) -> dict[int, int]:
     found: dict[int, int] = {}
     for one in outcome.partitions:
         if one.append_ms >= 0:
-            hour = one.append_ms // _HOUR_MS
+            hour = one.append_ms // HOUR_MS
             found[hour] = found.get(hour, 0) + one.records
     return found

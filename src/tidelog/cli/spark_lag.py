@@ -21,8 +21,7 @@ from tidelog.spark.jobs.lag import GroupLag, hour_rows, measure
 from tidelog.spark.jobs.lag_observe import check_groups
 from tidelog.spark.places import Place
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
-from tidelog.storage.latency import HOUR_MS
-from tidelog.types import IsolationLevel
+from tidelog.types import HOUR_MS, IsolationLevel
 
 PARTITIONS: Final = (
     output.text("group"),

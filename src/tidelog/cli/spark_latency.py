@@ -24,9 +24,9 @@ from tidelog.spark.jobs.latency_tables import (
     watermark_rows,
 )
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
-from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.latency import RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
-from tidelog.types import TopicPartition
+from tidelog.types import HOUR_MS, NS_PER_MS, TopicPartition
 
 HOURS: Final = (
     output.text("topic"),
@@ -46,7 +46,6 @@ TOPICS: Final = (
 )
 # Plots are of so many topics at most, those with most records.
 _PLOTTED: Final = 6
-_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ def latency(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
     start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
-    delays = [parse_duration(text) // _NS_PER_MS for text in request.delays]
+    delays = [parse_duration(text) // NS_PER_MS for text in request.delays]
     topics = read_targets(request.targets)
     pairs(access.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(topics or ()))], request.report)

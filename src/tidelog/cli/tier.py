@@ -30,13 +30,12 @@ from tidelog.storage.tiering import (
 )
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import parse_duration
-from tidelog.types import TopicPartition
+from tidelog.types import NS_PER_MS, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
 
 Prepare = Callable[[DirectoryState], None]
-_NS_PER_MS: Final = 1_000_000
 _STATUS: Final = [
     output.text("partition"),
     *map(
@@ -97,7 +96,7 @@ class TierCommand:
         """What `--grace` says; raises UsageProblem."""
         if re.fullmatch("0+", self.grace):
             return 0
-        return parse_duration(self.grace) // _NS_PER_MS
+        return parse_duration(self.grace) // NS_PER_MS
 
     # -- moving ------------------------------------------------------------------------------
 

@@ -3,9 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
 
-UNKNOWN_MS: Final = -1
+from tidelog.types import UNKNOWN_MS
 
 
 class AppendRuns:

@@ -26,7 +26,7 @@ from tidelog.cluster.view import (
 from tidelog.env import Clock, SystemClock
 from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.storage.topic_info import named_few
-from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
+from tidelog.types import MAX_TIMESTAMP, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cluster.told_search import ToldSearch
@@ -138,7 +138,7 @@ class Cluster(Closing, Client):
 
         After deleted records Kafka may name one below the log start.
         """
-        asked = dict.fromkeys(partitions, offsets.MAX_TIMESTAMP)
+        asked = dict.fromkeys(partitions, MAX_TIMESTAMP)
         found = offsets.lookup(self, asked, IsolationLevel.READ_UNCOMMITTED)
         return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
 

@@ -5,7 +5,7 @@ For as many records as people look at, without numpy; `fetched_rows` does the sa
 
 from collections.abc import Iterator
 
-from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
+from tidelog.cluster.append_runs import AppendRuns
 from tidelog.cluster.connection import Cluster
 from tidelog.cluster.partition_fetch import Fetched, PartitionFetch
 from tidelog.cluster.remote import as_record
@@ -15,7 +15,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.offset_order import in_order
 from tidelog.record.record import ControlType, Record
 from tidelog.record.views import Batch, walk
-from tidelog.types import IsolationLevel, TopicPartition
+from tidelog.types import UNKNOWN_MS, IsolationLevel, TopicPartition
 
 
 def fetched_records(

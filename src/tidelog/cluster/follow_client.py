@@ -17,7 +17,7 @@ from tidelog.protocol.connection import (
 )
 from tidelog.protocol.messages import API_VERSIONS, AnyApi, Api
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.wire import INT16_MAX
+from tidelog.types import INT16_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
+from tidelog.cluster.append_runs import AppendRuns
 from tidelog.cluster.follow_ends import Aborted, ask_aborted, ends_before
 from tidelog.cluster.follow_epochs import EpochEnd, OwnEpoch, is_other_batch, parting_offset
 from tidelog.cluster.follow_leader import Leader, LeaderPartition, Position
@@ -30,7 +30,7 @@ from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.record.batch import MAGIC_2
 from tidelog.record.views import Batch, walk
 from tidelog.storage.log import Log
-from tidelog.types import NO_LEADER_EPOCH, TopicPartition
+from tidelog.types import NO_LEADER_EPOCH, UNKNOWN_MS, TopicPartition
 
 # An append of many batches is written at once; more than this is written in several.
 _APPEND_BYTES: Final = 1 << 20

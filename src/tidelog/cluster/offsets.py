@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Final
 from tidelog.cluster import codes
 from tidelog.cluster.client import Client
 from tidelog.cluster.view import Watermarks
-from tidelog.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
+from tidelog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import ListOffsetsResultInfo  # type: ignore[attr-defined]
 
-# Special times of ListOffsets. Source: Kafka's protocol guide.
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
 
 # The id of all zeros, which older brokers answer.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -24,8 +26,8 @@ def watermarks(
     client: Client, partitions: Sequence[TopicPartition], isolation: IsolationLevel
 ) -> dict[TopicPartition, Watermarks]:
     """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
-    starts = lookup(client, dict.fromkeys(partitions, EARLIEST), isolation)
-    ends = lookup(client, dict.fromkeys(partitions, LATEST), isolation)
+    starts = lookup(client, dict.fromkeys(partitions, EARLIEST_TIMESTAMP), isolation)
+    ends = lookup(client, dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation)
     return {p: Watermarks(starts[p].offset, ends[p].offset) for p in partitions}
 
 
@@ -74,7 +76,7 @@ def lookup(
         name
         for name, time_ms in times.items()
         if name not in answers
-        or answers[name].offset < (0 if time_ms in (LATEST, EARLIEST) else -1)
+        or answers[name].offset < (0 if time_ms in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) else -1)
     ]
     if silent:
         reason = f"no answer from the leader within {client.timeout_s:g} s"

@@ -43,10 +43,11 @@ from tidelog.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tidelog.protocol.wire import INT16_MAX, NO_UUID
+from tidelog.protocol.wire import NO_UUID
 from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
 from tidelog.record.views import is_cut, view_batch
 from tidelog.types import (
+    INT16_MAX,
     INT64_MAX,
     NO_LEADER_EPOCH,
     Buffer,

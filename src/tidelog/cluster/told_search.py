@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 
-from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
+from tidelog.cluster.append_runs import AppendRuns
 from tidelog.cluster.follow_transport import connect_socket
 from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
 from tidelog.cluster.view import Appended, Watermarks
 from tidelog.env import Clock
 from tidelog.errors import InvalidRequest
-from tidelog.types import OffsetAndTimestamp, TopicPartition
+from tidelog.types import UNKNOWN_MS, OffsetAndTimestamp, TopicPartition
 
 
 class ToldSearch:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.cluster.append_runs import UNKNOWN_MS, AppendRuns
+from tidelog.cluster.append_runs import AppendRuns
 from tidelog.cluster.partition_fetch import Fetched, PartitionFetch
 from tidelog.env import Clock
 from tidelog.errors import OffsetOutOfRange, TidelogError
 from tidelog.record.append_stamp import stamp_of
 from tidelog.record.record import Record
-from tidelog.types import TopicPartition
+from tidelog.types import UNKNOWN_MS, TopicPartition
 
 # Each has two connections; of a topic with more partitions the latest have them.
 _OPEN_MAX: Final = 32

@@ -27,9 +27,8 @@ from tidelog.config.values import (
     whole_number,
     word_list,
 )
+from tidelog.types import HOUR_MS, MINUTE_MS
 
-_MINUTE_MS: Final = 60_000
-_HOUR_MS: Final = 3_600_000
 _INT64_MAX_TEXT: Final = "9223372036854775807"
 
 CLEANUP_COMPACT: Final = "compact"
@@ -90,7 +89,7 @@ _SEGMENTS: Final = (
         name="segment.ms",
         kind=_long(1),
         default="604800000",
-        synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
+        synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
         doc="Span of record time in ms after which a segment is rolled, from its first record's"
         " timestamp; by the wall clock where records have none.",
     ),
@@ -98,7 +97,7 @@ _SEGMENTS: Final = (
         name="segment.jitter.ms",
         kind=_long(0),
         default="0",
-        synonyms=(Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
+        synonyms=(Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", HOUR_MS)),
         doc="Largest random time in ms taken off segment.ms, so that not all roll at once.",
     ),
     ConfigKey(
@@ -155,8 +154,8 @@ _RETENTION: Final = (
         default="604800000",
         synonyms=(
             Synonym("log.retention.ms"),
-            Synonym("log.retention.minutes", _MINUTE_MS),
-            Synonym("log.retention.hours", _HOUR_MS),
+            Synonym("log.retention.minutes", MINUTE_MS),
+            Synonym("log.retention.hours", HOUR_MS),
         ),
         doc="A segment goes when its largest timestamp is older than this many ms; -1 is for ever."
         " tidelog.retention.clock says how timestamps count.",

@@ -13,15 +13,13 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.errors import CorruptMessage, InvalidRequest
-from tidelog.types import INT32_MAX, Buffer
+from tidelog.types import INT16_MAX, INT32_MAX, UINT32_MAX, Buffer
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
 # A 32-bit number in groups of seven bits.
 VARINT_MAX_BYTES: Final = 5
-UINT32_MAX: Final = 2**32 - 1
-INT16_MAX: Final = 2**15 - 1
 # The compact form could say more; Kafka reads no longer ones.
 STRING_BYTES_MAX: Final = INT16_MAX
 # Kafka's messages have at most nine tagged fields in a struct; each takes a microsecond to skip.

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 from tidelog.scan.bounds import TimeMode
 from tidelog.scan.count import Count, PartitionCount, count
 from tidelog.scan.plan import SPLIT_BYTES, ScanPlan, plan
-from tidelog.scan.split import EARLIEST, LATEST, Piece, Split, Wanted
+from tidelog.scan.split import Piece, Split, Wanted
 from tidelog.scan.stats import ScanStats
+from tidelog.types import EARLIEST_OFFSET as EARLIEST
+from tidelog.types import LATEST_OFFSET as LATEST
 
 if TYPE_CHECKING:
     from tidelog.scan.reader import ReadOptions, read, to_reader, to_table

@@ -8,11 +8,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
-from tidelog.scan.split import EARLIEST, LATEST, Wanted
+from tidelog.scan.split import Wanted
 from tidelog.storage.log_reader import LogReader, unknown_times_note
 from tidelog.types import (
+    EARLIEST_OFFSET,
     INT64_MAX,
     INT64_MIN,
+    LATEST_OFFSET,
     ClockName,
     IsolationLevel,
     OffsetAndTimestamp,
@@ -152,11 +154,11 @@ def _overlap(times: tuple[int, int] | None, others: tuple[int, int]) -> tuple[in
 
 def _check(partition: TopicPartition, wanted: Wanted) -> None:
     for name, offset in (("start", wanted.start_offset), ("end", wanted.end_offset)):
-        if offset is not None and offset < EARLIEST:
+        if offset is not None and offset < EARLIEST_OFFSET:
             raise InvalidRequest(
                 f"{partition}: {name} offset {offset}: 0 or more, -2 earliest or -1 latest"
             )
-    if wanted.end_offset == EARLIEST:
+    if wanted.end_offset == EARLIEST_OFFSET:
         raise InvalidRequest(f"{partition}: an end offset of -2 (earliest) can't be")
     pairs = (
         ("offset", wanted.start_offset, wanted.end_offset),
@@ -175,7 +177,7 @@ def _offsets(
     """Start and end inside the log, and what was asked for outside of it."""
     log_start, log_end = reader.log_start_offset, reader.log_end_offset
     start = _start(wanted.start_offset, log_start, visible)
-    end = visible if wanted.end_offset in (None, LATEST) else wanted.end_offset
+    end = visible if wanted.end_offset in (None, LATEST_OFFSET) else wanted.end_offset
     assert end is not None
     lost = []
     if start < log_start and start < end:
@@ -189,9 +191,9 @@ def _offsets(
 
 
 def _start(asked: int | None, log_start: int, visible: int) -> int:
-    if asked is None or asked == EARLIEST:
+    if asked is None or asked == EARLIEST_OFFSET:
         return log_start
-    return visible if asked == LATEST else asked
+    return visible if asked == LATEST_OFFSET else asked
 
 
 def _lost(reader: PartitionView, start: int, end: int, reason: str) -> LostOffsets:

@@ -17,12 +17,12 @@ from tidelog.scan.plan import list_partitions, plan, with_directory
 from tidelog.scan.split import Wanted
 from tidelog.scan.stats import ScanStats
 from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.latency import RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.zone_files import ZoneCache, load_or_build
 from tidelog.storage.zones import ZoneMap
-from tidelog.types import INT64_MAX, ClockName, TopicPartition
+from tidelog.types import HOUR_MS, INT64_MAX, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,12 +20,11 @@ from tidelog.scan.plan import list_partitions, with_directory
 from tidelog.scan.stats import ScanStats
 from tidelog.storage.latency import LatencyHistogram
 from tidelog.storage.log_dir import LogDir
-from tidelog.types import INT64_MIN, TopicPartition
+from tidelog.types import INT64_MIN, MINUTE_MS, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MINUTE_MS = 60_000
 # Delays that people choose, from none to a day.
 DELAYS_MS: Sequence[int] = (
     0,

@@ -11,12 +11,13 @@ Everything here is immutable and made of plain values, so it can be pickled and 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
-
-EARLIEST: Final = -2
-LATEST: Final = -1
+from tidelog.types import (
+    INT64_MAX,
+    ClockName,
+    IsolationLevel,
+    TopicPartition,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +25,9 @@ class Wanted:
     """What is wanted of a partition; None leaves a side open.
 
     Attributes:
-        start_offset: First offset, inclusive; `EARLIEST` or `LATEST` for the log's own ends.
-        end_offset: Offset behind the last one; `LATEST` for the end at planning.
+        start_offset: First offset, inclusive; `EARLIEST_OFFSET` or `LATEST_OFFSET` for the log's
+            own ends.
+        end_offset: Offset behind the last one; `LATEST_OFFSET` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
         least_offset: Nothing before this offset is wanted; where the log begins later, nothing is

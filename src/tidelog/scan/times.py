@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tidelog.scan.split import Piece
-from tidelog.storage.append_time import UNKNOWN_MS, AppendTimes
+from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.append_time_columns import sound_rows
+from tidelog.types import UNKNOWN_MS
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs

@@ -25,6 +25,7 @@ from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.pending import Pending
 from tidelog.server.requests import LENGTH_BYTES, Asked, api_name, key_of
+from tidelog.types import NS_PER_MS
 
 if TYPE_CHECKING:
     from tidelog.server.doors import Door
@@ -39,7 +40,6 @@ TLS_AHEAD_BYTES: Final = 64 << 10
 # Who sends no more may listen, or may have gone: so long something is waited for that nobody but
 # the client needs, such as records to come.
 ENDED_WAIT_MS: Final = 60_000
-_NS_PER_MS: Final = 1_000_000
 # A request that took so long is logged, but for those that wait for records or for other members.
 SLOW_S: Final = 1.0
 _WAITING: Final = frozenset({1, 11, 14, 78})
@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._looked_ns = now_ns = self._now_ns()
-        self.last_active_ms = now_ns // _NS_PER_MS
+        self.last_active_ms = now_ns // NS_PER_MS
         # Mostly there is one whole request, and nothing before it.
         frame = self._frames.lone(nbytes) if self._is_plain() else None
         if frame is None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.wire import read_varint, varint_bytes
-from tidelog.types import Buffer
+from tidelog.types import NO_LEADER_EPOCH, Buffer
 
 # Before it rows have another form, and few ask so.
 FIRST_VERSION: Final = 9
@@ -36,7 +36,6 @@ _INT32: Final = Struct(">i")
 _ROW: Final = Struct(">iiqi8xiB")
 # The same without last epoch and tagged fields.
 _OLD_ROW: Final = Struct(">iiq8xi")
-_NO_EPOCH: Final = -1
 # Of an answer's row: partition, error, high watermark, last stable offset, log start.
 _FACTS: Final = Struct(">ihqqq")
 # Length, correlation id, (no tagged fields,) throttle time, error, session.
@@ -106,7 +105,7 @@ class Layout:
             raise ValueError
         rows: Sequence[AskedRow] = list(self._row.iter_unpack(data[at:end]))
         if not self.is_flexible:
-            rows = [(*row[:3], _NO_EPOCH, row[3], 0) for row in rows]
+            rows = [(*row[:3], NO_LEADER_EPOCH, row[3], 0) for row in rows]
         elif data[end]:
             raise ValueError  # tagged fields of the topic
         return AskedTopic(key, rows), end + len(self._tags)

@@ -22,7 +22,7 @@ from tidelog.server.exposed_times import expose_append_times
 from tidelog.server.partitions import Partition
 from tidelog.server.read_failures import tell_failure
 from tidelog.server.segment_bytes import SegmentBytes
-from tidelog.types import NO_OFFSET, Buffer, IsolationLevel
+from tidelog.types import NO_OFFSET, UNKNOWN_MS, Buffer, IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.server.fetch_sessions import CachedPartition
@@ -43,7 +43,6 @@ _LEADER_SINCE: Final = 16
 TIER_BYTES: Final = 1 << 20
 # Of a partition, where append times come along: there may be one for each batch.
 TIMED_BYTES: Final = 4 << 20
-UNKNOWN_MS: Final = -1
 
 Records: TypeAlias = "Buffer | FilePiece"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidelog.scan.bounds import Bounds
-from tidelog.scan.split import LATEST, Wanted
-from tidelog.types import TopicPartition
+from tidelog.scan.split import Wanted
+from tidelog.types import LATEST_OFFSET, TopicPartition
 
 
 class WhyEmpty(StrEnum):
@@ -136,7 +136,7 @@ def _of_offsets(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
         return WhyEmpty.DELETED, f"deleted already: the log starts at {facts.start}"
     if start is not None and start >= facts.visible and facts.visible < facts.end:
         return WhyEmpty.NOT_VISIBLE, _hidden(facts)
-    if start is not None and (start == LATEST or start >= facts.end):
+    if start is not None and (start == LATEST_OFFSET or start >= facts.end):
         return WhyEmpty.NOT_THERE, f"the log ends at {facts.end}"
     if start is not None and end is not None and 0 <= end <= start:
         return WhyEmpty.NOT_WANTED, f"offsets {start} to {end} are none"

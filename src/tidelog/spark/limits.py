@@ -8,7 +8,7 @@ either true or false; a comparison with a time is never true of a record without
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql.datasource import (
@@ -29,11 +29,10 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.spark.source_options import SourceOptions
-from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
+from tidelog.types import EPOCH, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
 _CLOCKS: Final = {"timestamp": ClockName.RECORD, "appendTimestamp": ClockName.APPEND}
 _NAMES: Final[dict[str, type[int | str]]] = {"topic": str, "partition": int}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
     EqualTo: operator.eq,
@@ -234,7 +233,7 @@ def _microseconds(value: object) -> int | None:
     if not isinstance(value, datetime):
         return None
     # Spark hands over aware times; naive ones are in the session's zone, which nobody here knows.
-    return (value - _EPOCH) // _MICROSECOND if value.tzinfo is not None else None
+    return (value - EPOCH) // _MICROSECOND if value.tzinfo is not None else None
 
 
 def _floor_ms(value: object) -> int | None:

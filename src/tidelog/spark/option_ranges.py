@@ -8,13 +8,11 @@ from typing import Final
 from tidelog.errors import InvalidRequest, InvalidTime
 from tidelog.spark.options import READ_OPTIONS, Options
 from tidelog.timespec import parse_point
-from tidelog.types import TopicPartition
+from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 # The option of each side of a batch, the word for where the log begins or ends, and its number.
-START: Final = ("startingOffsets", "earliest", EARLIEST)
-END: Final = ("endingOffsets", "latest", LATEST)
+START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
+END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
 PerPartition = Mapping[TopicPartition, int]
 # One for all partitions, or one for each; None where nothing was said.
 Given = int | PerPartition | None

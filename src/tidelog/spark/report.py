@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from tidelog.markup import shown
 from tidelog.spark.svg import Axis, Panels, Series, legend, lines, stacked_bars
 from tidelog.timespec.points import zone_of
+from tidelog.types import HOUR_MS
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --soft: #66727f; --line: #d9dfe5; --page: #fff;
@@ -36,7 +37,6 @@ th:first-child, td:first-child, .text td, .text th { text-align: left; }
 .note { color: var(--soft); } li { margin: .2rem 0; } code { font-size: .92em; }
 """
 _STYLES: Final = 4
-_HOUR_MS: Final = 3_600_000
 _HOUR_S: Final = 3_600
 _DAY_HOURS: Final = 24
 # Steps of a time axis, in hours: the first one that needs no more bars than this is taken.
@@ -44,8 +44,8 @@ _BARS_MAX: Final = 240
 _STEPS_HOURS: Final = (1, 3, 6, 12, 24, 7 * 24, 28 * 24, 364 * 24)
 _TICKS: Final = 7
 # What no calendar holds is plotted at its ends.
-_FIRST_HOUR: Final = -62_135_596_800_000 // _HOUR_MS
-_LAST_HOUR: Final = 253_402_300_799_999 // _HOUR_MS
+_FIRST_HOUR: Final = -62_135_596_800_000 // HOUR_MS
+_LAST_HOUR: Final = 253_402_300_799_999 // HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)

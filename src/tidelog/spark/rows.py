@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from tidelog.errors import InvalidRequest, InvalidTimestamp, RequestError, SerdeError
 from tidelog.spark.source_options import REASON, scan_columns
-from tidelog.types import INT64_MAX, TopicPartition
+from tidelog.types import INT64_MAX, US_PER_MS, TopicPartition
 
 if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
@@ -55,7 +55,6 @@ TYPES: Final[dict[str, DataType]] = {
     "leaderEpoch": IntegerType(),
     REASON: StringType(),
 }
-_US_PER_MS: Final = 1000
 
 
 # What key and value are, by the name of their serializer.
@@ -238,7 +237,7 @@ def _none_wrong(_: "Column") -> "Iterable[tuple[int, RequestError]]":
 def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestError]]":
     """Times in ms that are beyond 64 bits in microseconds."""
     times = np.asarray(column.cast(pa.int64()).fill_null(0))
-    most = INT64_MAX // _US_PER_MS
+    most = INT64_MAX // US_PER_MS
     for row in np.flatnonzero((times > most) | (times < -most)).tolist():
         yield (
             row,

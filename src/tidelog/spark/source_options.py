@@ -6,7 +6,7 @@ of source can do is refused for the other, with the reason.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from tidelog.env import Env, os_env
@@ -22,7 +22,7 @@ from tidelog.spark.option_ranges import (
 )
 from tidelog.spark.options import READ_OPTIONS, Options, read_serdes
 from tidelog.timespec import parse_point
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import EPOCH, ClockName, IsolationLevel, TopicPartition
 
 SPLIT_BYTES: Final = 128 << 20
 # The Kafka connector's defaults.
@@ -88,7 +88,6 @@ _REFUSED_CLIENT: Final = {
     "enable.auto.commit": "a read commits no offsets to a group",
     "interceptor.classes": "interceptors could change the records",
 }
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 
 
@@ -186,7 +185,7 @@ class SourceOptions:
             return self.time_texts[time_ms]
         try:
             is_number = not self.time_texts
-            return f"{time_ms} ms" if is_number else f"{_EPOCH + timedelta(milliseconds=time_ms)}"
+            return f"{time_ms} ms" if is_number else f"{EPOCH + timedelta(milliseconds=time_ms)}"
         except OverflowError:
             return f"{time_ms} ms"
 

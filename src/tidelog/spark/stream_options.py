@@ -11,11 +11,12 @@ from typing import Final
 
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, InvalidTime
-from tidelog.spark.option_ranges import EARLIEST, LATEST, Given, read_by_partition, read_time_option
+from tidelog.spark.option_ranges import Given, read_by_partition, read_time_option
 from tidelog.spark.options import READ_OPTIONS, Options
 from tidelog.spark.source_options import SourceOptions, read_source_options
 from tidelog.spark.stream_limits import MAX_DELAY_MS, Limits
-from tidelog.timespec.units import NS_PER_MS, parse_duration
+from tidelog.timespec.units import parse_duration
+from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, NS_PER_MS
 
 STREAM_OPTIONS: Final = {
     "maxOffsetsPerTrigger": "how many offsets a micro-batch takes, at most, of all partitions",
@@ -45,7 +46,7 @@ _START: Final = (
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
 )
-_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_WORDS: Final = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
 _GROUP_PREFIX: Final = "spark-kafka-source"
 
 
@@ -59,7 +60,7 @@ class Start:
         needs_match: No record at or after a time is an error; else the end is meant.
     """
 
-    offsets: Given = LATEST
+    offsets: Given = LATEST_OFFSET
     times: Given = None
     needs_match: bool = True
 
@@ -145,7 +146,7 @@ def _start(options: Options, now_ms: int) -> Start:
     times = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     return Start(
         # The connector's precedence: a time wins over an offset.
-        offsets=LATEST if times is not None else _offsets(options),
+        offsets=LATEST_OFFSET if times is not None else _offsets(options),
         times=times,
         needs_match=options.choice(
             "startingOffsetsByTimestampStrategy", {"latest": False, "error": True}, "error"
@@ -160,7 +161,7 @@ def _offsets(options: Options) -> Given:
         return options.choice(name, _WORDS, "latest")
 
     def read(where: str, value: object) -> int:
-        if type(value) is int and value >= EARLIEST:
+        if type(value) is int and value >= EARLIEST_OFFSET:
             return value
         raise InvalidRequest(
             f"{where}: offset {json.dumps(value)}, a number >= 0, -2 (earliest) or -1 (latest)"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from tidelog.errors import InvalidRequest, LostOffsets
-from tidelog.spark.option_ranges import EARLIEST, LATEST, Given
+from tidelog.spark.option_ranges import Given
 from tidelog.spark.stream_loss import Extent, Seen
 from tidelog.spark.stream_options import Start
-from tidelog.types import TopicPartition
+from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
 TimeLookup: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]
@@ -64,9 +64,9 @@ def _by_time(
 def _inside(name: TopicPartition, asked: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
     """The offset asked for moved into the log, and what of it is not there."""
     start, end = extent
-    if asked == EARLIEST:
+    if asked == EARLIEST_OFFSET:
         return start, []
-    if asked == LATEST:
+    if asked == LATEST_OFFSET:
         return end, []
     if asked < start:
         reason = f"startingOffsets asks for them, the log starts at {start}"

@@ -11,7 +11,6 @@ Source: KIP-33 for the time index; facts of docs/format.md.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from tidelog.record.batch import RecordBatch
 from tidelog.record.views import Batch
@@ -27,9 +26,7 @@ from tidelog.storage.tail import TailSegment, judge_tail
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.trust import fingerprint, fingerprint_of
 from tidelog.storage.txn_index import AbortedTxn
-from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
-
-UNKNOWN_MS: Final = -1
+from tidelog.types import INT32_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer
 
 
 class ActiveSegment(TailSegment):

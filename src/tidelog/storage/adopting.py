@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage import files, roll, zone_files
-from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
+from tidelog.storage.active import ActiveSegment
 from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.writable import LogOptions, WritableLog
+from tidelog.types import UNKNOWN_MS
 
 __all__ = ["AdoptingLog", "Adoption", "LogOptions"]
 

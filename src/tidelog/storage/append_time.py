@@ -37,13 +37,12 @@ from uuid import UUID
 
 from tidelog.record.coding import crc32c
 from tidelog.storage.append_time_rows import AppendTimeRows, gaps, owner_of, unpack_columns
-from tidelog.types import INT32_MAX, INT64_MAX, Buffer
+from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 
 __all__ = ["AppendTimeRows", "AppendTimes", "encode_header"]
 
 MAGIC: Final = b"TLAT"
 VERSION: Final = 1
-UNKNOWN_MS: Final = -1
 
 _HEADER: Final = Struct(">4shh16sI")
 _ROW: Final = Struct(">qiII")

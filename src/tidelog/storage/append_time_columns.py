@@ -14,12 +14,12 @@ from tidelog.record.kernels.sums import chain_rows, count_chained, sum_rows, sum
 from tidelog.storage.append_time import (
     HEADER_SIZE,
     ROW_SIZE,
-    UNKNOWN_MS,
     AppendTimeRows,
     AppendTimes,
     encode_header,
 )
 from tidelog.storage.append_time_rows import owner_of
+from tidelog.types import UNKNOWN_MS
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs

@@ -23,13 +23,12 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
-from tidelog.types import Buffer, ClockName
+from tidelog.types import UNKNOWN_MS, Buffer, ClockName
 
 HISTORY_FILE: Final = "compaction-history"
 HISTORY_VERSION: Final = 0
 # A table as of any time is exact: nothing was ever taken.
 ALWAYS_MS: Final = 0
-UNKNOWN_MS: Final = -1
 
 _HEAD_FIELDS: Final = 4
 _SEGMENT_FIELDS: Final = 2

@@ -33,7 +33,6 @@ from tidelog.storage.compaction.history import is_whole
 from tidelog.storage.compaction_history import (
     ALWAYS_MS,
     HISTORY_FILE,
-    UNKNOWN_MS,
     CompactionHistory,
     read_history,
     write_history,
@@ -44,7 +43,7 @@ from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.key_search import DELETED, SearchedFile, search
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.staging import STAGING_SUFFIX, remove_quietly, staging_path
-from tidelog.types import NO_TIMESTAMP, NewRecord, TimestampType, TopicPartition
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, NewRecord, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.log import Log

@@ -15,7 +15,6 @@ from tidelog.storage.log_reader import LogReader
 from tidelog.storage.note_keeping import last_fingerprint
 from tidelog.storage.reading import LogSlice, checked_records, slices
 from tidelog.storage.retention import (
-    NO_OFFSET,
     CountedTime,
     Deletion,
     SegmentFacts,
@@ -27,9 +26,10 @@ from tidelog.storage.retention import (
 from tidelog.storage.roll import RollReason
 from tidelog.storage.roll_storm import STORM_ROLLS, Roll, RollStorm, find_storm
 from tidelog.storage.segment import Segment
-from tidelog.storage.segment_notes import UNKNOWN_MS, SegmentNote, read_notes
+from tidelog.storage.segment_notes import SegmentNote, read_notes
 from tidelog.storage.segment_times import read_times
 from tidelog.storage.tiers.remote_segment import RemoteSegment
+from tidelog.types import NO_OFFSET, UNKNOWN_MS
 
 FOR_EVER: Final = None
 

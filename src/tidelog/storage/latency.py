@@ -20,9 +20,8 @@ from typing import Final
 
 from tidelog.errors import CorruptIndex, CorruptRecord
 from tidelog.record.coding import read_varint, read_varlong, write_varint, write_varlong
-from tidelog.types import INT64_MAX, INT64_MIN, Buffer
+from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, Buffer
 
-HOUR_MS: Final = 3_600_000
 HOURS_LIMIT: Final = 2048
 # Half a bucket's width against the smallest value in it.
 RELATIVE_ERROR: Final = 1 / 64

@@ -13,7 +13,6 @@ from typing import Final
 
 from tidelog.errors import ClockJump, FencedLeaderEpoch, InvalidRequest
 from tidelog.record.builder import build_end_marker
-from tidelog.storage.active import UNKNOWN_MS
 from tidelog.storage.appends import (
     AppendContext,
     AppendOrigin,
@@ -27,13 +26,7 @@ from tidelog.storage.opening import LogOptions
 from tidelog.storage.producers import Duplicate, ProducerStates
 from tidelog.storage.stepping import SteppingLog
 from tidelog.storage.writing import may_have_producers
-from tidelog.types import (
-    NO_TIMESTAMP,
-    Buffer,
-    Codec,
-    NewRecord,
-    TimestampType,
-)
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
 
 BATCH_BYTES: Final = 16_384
 

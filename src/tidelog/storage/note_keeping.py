@@ -17,9 +17,10 @@ from tidelog.record.coding import crc32c
 from tidelog.storage.roll import RollReason
 from tidelog.storage.roll_storm import STORM_ROLLS, Roll, RollStorm, find_storm, is_by_append
 from tidelog.storage.segment import Segment, SegmentContext
-from tidelog.storage.segment_notes import UNKNOWN_MS, NotesFile, SegmentNote
+from tidelog.storage.segment_notes import NotesFile, SegmentNote
 from tidelog.storage.tail import TailSegment
 from tidelog.storage.trust import last_batch
+from tidelog.types import UNKNOWN_MS
 
 _LOGGER: Final = logging.getLogger(__name__)
 _NO_BATCH: Final = 0

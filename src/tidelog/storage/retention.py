@@ -23,13 +23,10 @@ Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from tidelog.config import RetentionClock
-from tidelog.types import NO_TIMESTAMP
-
-UNKNOWN_MS: Final = -1
-NO_OFFSET: Final = -1
+from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS
 
 
 class RetentionRule(StrEnum):

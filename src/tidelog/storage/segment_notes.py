@@ -30,7 +30,6 @@ from tidelog.storage.roll import RollReason
 from tidelog.storage.segment import SegmentContext
 from tidelog.types import Buffer
 
-UNKNOWN_MS: Final = -1
 SEGMENT_NOTES_FILE: Final = "segment-notes"
 NOTES_VERSION: Final = 0
 _FIELD_COUNT: Final = 7

@@ -10,14 +10,13 @@ from tidelog.errors import CorruptBatch, CorruptData, InvalidRequest
 from tidelog.record.batch import RecordBatch, assign_offset, stamp_append_time
 from tidelog.record.views import walk
 from tidelog.storage import files
-from tidelog.storage.active import UNKNOWN_MS
 from tidelog.storage.adopting import Adoption
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.index_files import IndexBuilder
 from tidelog.storage.log import Log
 from tidelog.storage.staging import StagedSegment
 from tidelog.storage.trust import fingerprint
-from tidelog.types import Codec, TimestampType
+from tidelog.types import UNKNOWN_MS, Codec, TimestampType
 
 CHUNK_BYTES: Final = 4 << 20
 

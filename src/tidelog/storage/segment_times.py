@@ -13,7 +13,7 @@ Reads, never writes. Source: docs/retention.md.
 import dataclasses
 import heapq
 from math import gcd
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData
@@ -21,7 +21,7 @@ from tidelog.storage.closed import ClosedSegment
 from tidelog.storage.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.tail import TailSegment
-from tidelog.types import NO_TIMESTAMP
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tidelog.storage.append_time import AppendTimes
     from tidelog.storage.log_reader import LogReader
     from tidelog.storage.zones import Zone
-
-UNKNOWN_MS: Final = -1
 
 
 def read_times(

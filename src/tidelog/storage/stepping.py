@@ -10,11 +10,11 @@ from typing import Final
 
 from tidelog.errors import ClockJump, StorageFailure, TidelogError
 from tidelog.record.batch import RecordBatch
-from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
+from tidelog.storage.active import ActiveSegment
 from tidelog.storage.append_clock import Moment
 from tidelog.storage.appends import AppendOrigin, AppendResult
 from tidelog.storage.writing import WritingLog, one
-from tidelog.types import NO_PRODUCER_ID, NO_TIMESTAMP, Buffer
+from tidelog.types import NO_PRODUCER_ID, NO_TIMESTAMP, UNKNOWN_MS, Buffer
 
 
 class PlainAppend:

@@ -25,11 +25,12 @@ from tidelog.storage.retention import (
 from tidelog.storage.roll import RollReason
 from tidelog.storage.segment import Segment
 from tidelog.storage.segment_notes import SegmentNote
-from tidelog.storage.segment_times import UNKNOWN_MS, read_times
+from tidelog.storage.segment_times import read_times
 from tidelog.storage.tiers.record import TierRecord, record_path
 from tidelog.storage.tiers.release import copies_of, plan_release
 from tidelog.storage.tiers.rows import TierSegment
 from tidelog.storage.tiers.view import TierView
+from tidelog.types import UNKNOWN_MS
 
 HIGH_WATERMARK: Final = -1
 # What a cut leaves of segments in the tier, by uid.

@@ -12,11 +12,19 @@ from tidelog.errors import ClockJump, StorageFailure
 from tidelog.record.batch import MAGIC_2, RecordBatch
 from tidelog.record.views import Batch
 from tidelog.storage import roll
-from tidelog.storage.active import UNKNOWN_MS, ActiveSegment
+from tidelog.storage.active import ActiveSegment
 from tidelog.storage.appends import AppendOrigin, AppendResult, ValidatedAppend
 from tidelog.storage.following import FollowingLog
 from tidelog.storage.producers import Duplicate
-from tidelog.types import INT32_MAX, INT64_MAX, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Buffer
+from tidelog.types import (
+    INT32_MAX,
+    INT64_MAX,
+    NO_OFFSET,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    UNKNOWN_MS,
+    Buffer,
+)
 
 
 class WritingLog(FollowingLog):

@@ -8,7 +8,6 @@ Owns no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.coding import crc32c
@@ -31,9 +30,7 @@ from tidelog.storage.zone_format import (
     no_zones,
     sum_zones,
 )
-from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
-
-_UINT32_MAX: Final = 2**32 - 1
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, UINT32_MAX, Buffer, TimestampType
 
 
 def build_plain(
@@ -179,7 +176,7 @@ class ZoneBuilder:
 
 def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
     """Whether rows can hold offsets, relative to the base: of any real segment they can."""
-    return base_offset <= first_offset and last_offset - base_offset <= _UINT32_MAX
+    return base_offset <= first_offset and last_offset - base_offset <= UINT32_MAX
 
 
 def sum_head(head: Buffer) -> int:

@@ -7,9 +7,8 @@ from typing import Final
 from tidelog.errors import InvalidTime
 from tidelog.timespec.points import TEXT_LIMIT, Moment, checked_ms, read_moment, zone_of
 from tidelog.timespec.rpk import parse_rpk_point, parse_rpk_range
-from tidelog.timespec.units import NS_PER_MS
 from tidelog.timespec.zones import format_ms, instant_ns, parse_zone
-from tidelog.types import INT64_MAX
+from tidelog.types import INT64_MAX, NS_PER_MS
 
 # Where a range has no bound. Times before 1970 are refused, so nobody can write this one: a bound
 # at 1970-01-01Z is a bound.

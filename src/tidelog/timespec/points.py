@@ -8,14 +8,13 @@ from typing import Final
 from tidelog.errors import InvalidTime
 from tidelog.timespec.units import (
     EPOCH_UNITS,
-    NS_PER_MS,
     NS_PER_SECOND,
     parse_duration,
     parse_spoken_duration,
     scaled,
 )
 from tidelog.timespec.zones import WallTime, ceil_ms, instant_ns, parse_zone
-from tidelog.types import INT64_MAX
+from tidelog.types import INT64_MAX, NS_PER_MS
 
 TEXT_LIMIT: Final = 120
 

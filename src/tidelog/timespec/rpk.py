@@ -14,7 +14,8 @@ from typing import Final
 
 from tidelog.errors import InvalidTime
 from tidelog.timespec.points import checked_ms, read_moment
-from tidelog.timespec.units import NS_PER_MS, NS_PER_SECOND, parse_duration
+from tidelog.timespec.units import NS_PER_SECOND, parse_duration
+from tidelog.types import NS_PER_MS
 
 # Each side ends at a colon or at the end of the text; the times have colons of their own.
 _TIME: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z"

@@ -8,8 +8,8 @@ import re
 from typing import Final
 
 from tidelog.errors import InvalidTime
+from tidelog.types import NS_PER_MS
 
-NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 _MINUTE: Final = 60 * NS_PER_SECOND
 _HOUR: Final = 60 * _MINUTE

@@ -14,7 +14,8 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from tidelog.errors import InvalidTime
-from tidelog.timespec.units import NS_PER_MS, NS_PER_SECOND
+from tidelog.timespec.units import NS_PER_SECOND
+from tidelog.types import NS_PER_MS
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times are naive until they have a zone
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}", re.ASCII)

@@ -35,8 +35,7 @@ from tidelog.spark.jobs.latency import measure as measure_latency
 from tidelog.spark.jobs.reindex import Mode, Outcome, run
 from tidelog.spark.places import Place
 from tidelog.storage.group_offsets import GroupOffset, GroupOffsets, write_group_offsets
-from tidelog.storage.latency import HOUR_MS
-from tidelog.types import ClockName, IsolationLevel
+from tidelog.types import HOUR_MS, ClockName, IsolationLevel
 from tidelog.types import TopicPartition as Partition
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from tidelog.scan.latency import latency as library_latency
 from tidelog.scan.lateness import lateness
 from tidelog.spark.jobs.latency import measure, whole_hours
 from tidelog.spark.places import Place
-from tidelog.storage.latency import HOUR_MS
-from tidelog.types import INT64_MAX, TopicPartition
+from tidelog.types import HOUR_MS, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

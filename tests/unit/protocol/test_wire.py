@@ -28,7 +28,8 @@ from tidelog.protocol.schema import (
     nullable_string,
     wire,
 )
-from tidelog.protocol.wire import UINT32_MAX, Reader, Writer, varint_bytes
+from tidelog.protocol.wire import Reader, Writer, varint_bytes
+from tidelog.types import UINT32_MAX
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

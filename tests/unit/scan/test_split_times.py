@@ -23,9 +23,9 @@ from tidelog.scan.split_times import (
     reduce_split,
 )
 from tidelog.scan.times_codec import decode_late, decode_times, encode_late, encode_times
-from tidelog.storage.latency import HOUR_MS, LatencyByHour, LatencyHistogram, bucket_of
+from tidelog.storage.latency import LatencyByHour, LatencyHistogram, bucket_of
 from tidelog.storage.log_dir import LogDir
-from tidelog.types import INT64_MAX, INT64_MIN
+from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN
 
 DELAYS = (0, 1_000, 100_000, 400_000)
 

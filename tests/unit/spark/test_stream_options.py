@@ -4,7 +4,6 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.spark.option_ranges import EARLIEST, LATEST
 from tidelog.spark.stream_limits import Limits
 from tidelog.spark.stream_options import (
     STREAM_OPTIONS,
@@ -12,7 +11,7 @@ from tidelog.spark.stream_options import (
     read_stream_options,
     refuse_stream_options,
 )
-from tidelog.types import TopicPartition
+from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
 DIRECTORY = {"path": "/data", "subscribe": "tides"}
 BROKER = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "tides"}
@@ -20,7 +19,7 @@ BROKER = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "tides"}
 
 def test_defaults_are_the_connectors() -> None:
     options = read_stream_options(DIRECTORY)
-    assert options.start == Start(offsets=LATEST, times=None, needs_match=True)
+    assert options.start == Start(offsets=LATEST_OFFSET, times=None, needs_match=True)
     assert options.limits == Limits()
     assert options.limits.max_delay_ms == 15 * 60 * 1000
     assert options.commit_group is None
@@ -48,8 +47,8 @@ def test_starts() -> None:
         env = Env(clock=ManualClock(1_360_342_800_000))
         return read_stream_options(DIRECTORY | given, env).start
 
-    assert start(startingOffsets="earliest").offsets == EARLIEST
-    assert start(startingOffsets=" LATEST ").offsets == LATEST
+    assert start(startingOffsets="earliest").offsets == EARLIEST_OFFSET
+    assert start(startingOffsets=" LATEST ").offsets == LATEST_OFFSET
     places = start(startingOffsets='{"tides": {"0": 5, "1": -1, "2": -2}}').offsets
     assert places == {TopicPartition("tides", n): at for n, at in enumerate((5, -1, -2))}
     assert start(startingTimestamp="1000", startingOffsets="earliest").times == 1000

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from tidelog.errors import CorruptIndex
 from tidelog.storage.latency import (
     BUCKET_MAX,
-    HOUR_MS,
     HOURS_LIMIT,
     RELATIVE_ERROR,
     LatencyByHour,
@@ -16,7 +15,7 @@ from tidelog.storage.latency import (
     bucket_of,
     latency_of,
 )
-from tidelog.types import INT64_MAX, INT64_MIN
+from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN
 
 latencies = (
     st.integers(-200, 200) | st.integers(-(10**7), 10**7) | st.integers(-INT64_MAX, INT64_MAX)

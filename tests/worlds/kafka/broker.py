@@ -27,7 +27,7 @@ from tests.worlds.kafka.home import QUICK_JVM, KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import until_so
 
-from tidelog.cluster.offsets import EARLIEST
+from tidelog.types import EARLIEST_TIMESTAMP
 
 ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 
@@ -344,7 +344,7 @@ class Broker:
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
         """Return when each partition answers: its broker is told of a leader before it leads."""
         # Its constructor hands out an object of the subclass that fits.
-        earliest = OffsetSpec(EARLIEST)  # type: ignore[abstract]
+        earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract]
         asked = dict.fromkeys((TopicPartition(name, n) for n in numbers), earliest)
 
         def do_answer() -> bool:

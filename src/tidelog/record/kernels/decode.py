@@ -43,12 +43,11 @@ from tidelog.record.kernels.memory import (
     put_long,
 )
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 # length, attributes, timestamp delta, offset delta, two lengths, header count: a byte each.
 RECORD_SIZE_MIN: Final = 7
 RECORD_HEADER_SIZE_MIN: Final = 2
-NO_TIMESTAMP: Final = -1
-_INT64_MAX: Final = 2**63 - 1
 # In place of the header count's place, where the count is 0.
 NO_HEADERS: Final = -1
 
@@ -248,8 +247,8 @@ def _decode_records(
     end, count = batch[BODY_END], batch[RECORD_COUNT]
     at, record, last_delta = progress[AT], progress[RECORD], progress[LAST_DELTA]
     row, key_used, value_used = progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES]
-    key_room = out.key.data.size if rows.keys == COPIED else _INT64_MAX
-    value_room = out.value.data.size if rows.values == COPIED else _INT64_MAX
+    key_room = out.key.data.size if rows.keys == COPIED else INT64_MAX
+    value_room = out.value.data.size if rows.values == COPIED else INT64_MAX
     status = DONE
     while record < count:
         after, time_delta, delta, key_at, key_size, value_at, value_size, headers_at = parse_record(
@@ -315,7 +314,7 @@ def is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
         return False
     if not rows.by_time:
         return True
-    is_before_end = timestamp < rows.time_end or rows.time_end == _INT64_MAX
+    is_before_end = timestamp < rows.time_end or rows.time_end == INT64_MAX
     return timestamp != NO_TIMESTAMP and rows.time_start <= timestamp and is_before_end
 
 

@@ -18,7 +18,6 @@ from tidelog.record.kernels.decode import (
     AT,
     BATCH,
     LAST_DELTA,
-    NO_TIMESTAMP,
     RECORD,
     RECORD_SIZE_MIN,
     ROWS,
@@ -67,6 +66,7 @@ from tidelog.record.kernels.layout import (
 from tidelog.record.kernels.memory import Bytes, Ints, Longs, get_long, prefetch, put_long
 from tidelog.record.kernels.value_hash import KEY_SEED, MIX_SEED, hash_value
 from tidelog.record.kernels.varints import POISON
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 # Words of a row: the fields of `digests` before the partition.
 ROW_WORDS: Final = PARTITION
@@ -98,7 +98,6 @@ SPAN_FIELDS: Final = 3
 # Spans that are counted before the caller takes them away; a power of two.
 SPANS: Final = 1024
 _SPANS_USED_MAX: Final = 512
-_INT64_MAX: Final = 2**63 - 1
 
 # Those of a usual finalizer.
 _MIX_1: Final = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -150,7 +149,7 @@ def _span_slot(time: int, into: KeyRows) -> int:
     for _ in range(_SPANS_USED_MAX):
         if spans[slot, SPAN_COUNT] == 0 or spans[slot, SPAN] == span:
             spans[slot, SPAN] = span
-            if 0 <= time < _INT64_MAX - into.span_ms:
+            if 0 <= time < INT64_MAX - into.span_ms:
                 state[SPAN_SLOT], state[SPAN_FIRST] = slot, span * into.span_ms
                 state[SPAN_LAST] = state[SPAN_FIRST] + (into.span_ms - 1)
             return int(slot)

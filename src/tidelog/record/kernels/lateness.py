@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from tidelog.record.kernels.arithmetic import add_wrapping, subtract_wrapping
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import NO_TIMESTAMP
 from tidelog.record.kernels.layout import DONE, FULL
 from tidelog.record.kernels.memory import Longs
 from tidelog.record.kernels.zones import BUCKET_MAX, bucket_of, distance
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
 # Spans of time counted before the caller takes them away; a power of two, since a span's number
 # says where to look for it.
@@ -35,9 +35,6 @@ LATE_MAX: Final = 5
 LARGEST: Final = 6  # create times; goes in as that of the records before
 SMALLEST: Final = 7
 FACTS: Final = 8
-
-_INT64_MAX: Final = 2**63 - 1
-_INT64_MIN: Final = -(2**63)
 
 
 class HourCounts(NamedTuple):
@@ -130,7 +127,7 @@ def _slot_of(time_ms: int, hours: HourCounts) -> int:
         slot = (number + probe) & (SLOTS - 1)
         if spans[slot, SPAN_COUNT] == 0:
             spans[slot, SPAN] = number
-            spans[slot, SPAN_MIN], spans[slot, SPAN_MAX] = _INT64_MAX, _INT64_MIN
+            spans[slot, SPAN_MIN], spans[slot, SPAN_MAX] = INT64_MAX, INT64_MIN
             return int(slot)
         if spans[slot, SPAN] == number:
             return int(slot)

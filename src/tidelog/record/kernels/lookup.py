@@ -43,12 +43,12 @@ from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32, l
 from tidelog.record.kernels.scan import frame_status, shows_jump
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
 from tidelog.record.legacy_header import MESSAGE_TIMESTAMP_AT
+from tidelog.types import INT64_MAX
 
 OFFSET_ENTRY_SIZE: Final = 8
 TIME_ENTRY_SIZE: Final = 12
 _POSITION_IN_ENTRY: Final = 4
 _OFFSET_IN_ENTRY: Final = 8
-_INT64_MAX: Final = 2**63 - 1
 NOTHING: Final = -1
 
 # Columns of the answers.
@@ -275,7 +275,7 @@ def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool
         magic = load_byte(log, at + MAGIC_AT)
         if magic >= MAGIC_2:
             delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
-            if delta < 0 or last > _INT64_MAX - delta:
+            if delta < 0 or last > INT64_MAX - delta:
                 return False
             last += delta
         if last >= offset:
@@ -353,7 +353,7 @@ def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
         # The offset of a legacy message or wrapper is its last record's.
         return NOT_FOUND if offset < floor_offset else NEED_PLAIN
     last_delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
-    if offset < 0 or last_delta < 0 or offset > _INT64_MAX - last_delta:
+    if offset < 0 or last_delta < 0 or offset > INT64_MAX - last_delta:
         return BAD_OFFSETS
     if offset + last_delta < floor_offset or load_int64(log, at + MAX_TIMESTAMP_AT) < target:
         return NOT_FOUND

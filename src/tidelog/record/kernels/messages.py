@@ -44,7 +44,6 @@ _KEY_AT_1: Final = KEY_LENGTH_AT[1]
 _LENGTH_MIN_0: Final = MESSAGE_LENGTH_MIN[0]
 _LENGTH_MIN_1: Final = MESSAGE_LENGTH_MIN[1]
 _BROKEN: Final = -1
-_NO_TIME: Final = NO_TIMESTAMP
 # Rows of `rules`, and of `stamp`.
 NEEDS_KEY: Final = 0
 CHECKS_TIMES: Final = 1
@@ -154,7 +153,7 @@ def check_messages(
         the place means nothing unless the status is DONE.
     """
     at, end, count, refused_count = 0, data.size, 0, 0
-    last, largest, counts_from_0, has_time_error = -1, _NO_TIME, True, False
+    last, largest, counts_from_0, has_time_error = -1, NO_TIMESTAMP, True, False
     key_at = _KEY_AT_1 if magic == 1 else _KEY_AT_0
     while at < end:
         after = _frame_end(data, at, end, magic)
@@ -162,12 +161,12 @@ def check_messages(
             break
         last = load_int64(data, at)
         counts_from_0 &= last == count
-        timestamp = load_int64(data, at + MESSAGE_TIMESTAMP_AT) if magic == 1 else _NO_TIME
+        timestamp = load_int64(data, at + MESSAGE_TIMESTAMP_AT) if magic == 1 else NO_TIMESTAMP
         largest = max(largest, timestamp)
         has_key = load_int32(data, at + key_at) != -1
         lacks_key = rules[NEEDS_KEY] != 0 and not has_key
         is_refused = lacks_key
-        if rules[CHECKS_TIMES] != 0 and timestamp != _NO_TIME:
+        if rules[CHECKS_TIMES] != 0 and timestamp != NO_TIMESTAMP:
             is_refused |= timestamp < rules[EARLIEST] or timestamp > rules[LATEST]
         if is_refused:
             has_time_error |= not lacks_key

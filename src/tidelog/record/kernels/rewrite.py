@@ -36,7 +36,7 @@ from tidelog.record.header import (
 from tidelog.record.kernels.arithmetic import add_wrapping, subtract_wrapping
 from tidelog.record.kernels.checksums import fetch_body
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import NO_TIMESTAMP, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_RECORD,
@@ -73,6 +73,7 @@ from tidelog.record.kernels.varints import (
     varlong_size,
     write_varlong,
 )
+from tidelog.types import NO_TIMESTAMP
 
 # What to do with a batch.
 DROP: Final = 0

@@ -67,10 +67,10 @@ from tidelog.record.kernels.memory import (
     load_int64,
 )
 from tidelog.record.legacy_header import MESSAGE_ATTRIBUTES_AT, MESSAGE_CRC_AT
+from tidelog.types import INT64_MAX
 
 # A message of magic 1 has a timestamp more than one of magic 0.
 _TIMESTAMP_SIZE: Final = 8
-_INT64_MAX: Final = 2**63 - 1
 _UINT32_MASK: Final = 2**32 - 1
 
 
@@ -184,7 +184,7 @@ def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
         if left < HEADER_SIZE:
             return False
         delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
-        if delta < 0 or offset > _INT64_MAX - delta:
+        if delta < 0 or offset > INT64_MAX - delta:
             return False
         end_of_batch += delta
     return before <= offset <= last and end_of_batch < end_offset
@@ -204,7 +204,7 @@ def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
         _read_message(log, at, out, slot)
         return base_offset >= 0
     last_delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
-    if base_offset < 0 or last_delta < 0 or base_offset > _INT64_MAX - last_delta:
+    if base_offset < 0 or last_delta < 0 or base_offset > INT64_MAX - last_delta:
         return False
     out[slot, LAST_OFFSET] = base_offset + last_delta
     _read_fixed_fields(log, at, out, slot)

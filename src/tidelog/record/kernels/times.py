@@ -3,7 +3,7 @@
 from tidelog.record.header import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels.arithmetic import add_wrapping
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import NO_TIMESTAMP, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -18,7 +18,7 @@ from tidelog.record.kernels.layout import (
 )
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.varints import POISON
-from tidelog.types import INT64_MAX, INT64_MIN
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
 
 @kernel

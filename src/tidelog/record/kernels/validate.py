@@ -4,21 +4,17 @@ The rules and the answer are those of `tidelog.storage.body_check`, the plain re
 takes `check_body` in its place.
 """
 
-from typing import Final
-
 import numpy as np
 
 from tidelog.errors import CorruptRecord
 from tidelog.record.kernels.arithmetic import add_wrapping
 from tidelog.record.kernels.compiler import kernel
-from tidelog.record.kernels.decode import NO_TIMESTAMP, RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
 from tidelog.record.kernels.layout import BAD_COUNT, BAD_RECORD, BAD_REST, DONE
 from tidelog.record.kernels.memory import Bytes
 from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.varints import POISON
-from tidelog.types import Buffer
-
-_INT64_MAX: Final = 2**63 - 1
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer
 
 
 @kernel
@@ -33,7 +29,7 @@ def validate_batch_body(
         none; whether any record has no key; whether the offset deltas are 0, 1, 2, ... What comes
         after the place means nothing unless the status is DONE.
     """
-    largest, smallest = NO_TIMESTAMP, _INT64_MAX
+    largest, smallest = NO_TIMESTAMP, INT64_MAX
     has_null_key, in_order = False, True
     at, end = 0, body.size
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from tidelog.record.kernels.arithmetic import add_wrapping, bit_length
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import NO_TIMESTAMP, RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -35,6 +35,7 @@ from tidelog.record.kernels.layout import (
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.sums import join_sums, sum_bytes
 from tidelog.record.kernels.varints import POISON
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
 ZONE_POSITION: Final = 0
 ZONE_SIZE: Final = 1
@@ -74,9 +75,6 @@ LAST_DELTA: Final = 3
 RUN: Final = 4
 USED_SPANS: Final = 5
 PROGRESS_FIELDS: Final = 6
-
-_INT64_MAX: Final = 2**63 - 1
-_INT64_MIN: Final = -(2**63)
 
 
 class Runs(NamedTuple):
@@ -166,8 +164,8 @@ def _begin(batch: Longs, row: Longs) -> None:
     row[ZONE_CONTROL] = batch[RECORD_COUNT] if is_control else 0
     row[ZONE_TRANSACTIONAL] = 1 if is_transactional and not is_control else 0
     row[ZONE_TOMBSTONES] = row[ZONE_TIMED] = row[ZONE_STAMPED] = 0
-    row[ZONE_MIN_RECORD] = row[ZONE_MIN_APPEND] = _INT64_MAX
-    row[ZONE_MAX_RECORD] = row[ZONE_MAX_APPEND] = _INT64_MIN
+    row[ZONE_MIN_RECORD] = row[ZONE_MIN_APPEND] = INT64_MAX
+    row[ZONE_MAX_RECORD] = row[ZONE_MAX_APPEND] = INT64_MIN
 
 
 @inlined
@@ -179,9 +177,9 @@ def _take_records(
     delta_max, end = batch[LAST_OFFSET] - base_offset, batch[BODY_END]
     is_stamped, is_lost = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0, batch[CREATE_STATE]
     is_data = batch[ATTRIBUTES] & CONTROL_BIT == 0
-    last_ms, span, tombstones, run_ms, run_end = _INT64_MIN, -1, 0, NO_TIMESTAMP, _INT64_MIN
-    timed, low, high = 0, _INT64_MAX, _INT64_MIN
-    stamped, append_low, append_high = 0, _INT64_MAX, _INT64_MIN
+    last_ms, span, tombstones, run_ms, run_end = INT64_MIN, -1, 0, NO_TIMESTAMP, INT64_MIN
+    timed, low, high = 0, INT64_MAX, INT64_MIN
+    stamped, append_low, append_high = 0, INT64_MAX, INT64_MIN
     at, last_delta, number, status = progress[AT], progress[LAST_DELTA], progress[RECORD], DONE
     while number < batch[RECORD_COUNT]:
         after, time_delta, delta, _, _, _, value_size, _ = parse_record(data, at, end)
@@ -232,7 +230,7 @@ def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
     while run + 1 < runs.starts.size and runs.starts[run + 1] <= offset:
         run += 1
     progress[RUN] = run
-    return runs.times[run], runs.starts[run + 1] if run + 1 < runs.starts.size else _INT64_MAX
+    return runs.times[run], runs.starts[run + 1] if run + 1 < runs.starts.size else INT64_MAX
 
 
 @inlined
@@ -246,7 +244,7 @@ def _span_of(append_ms: int, spans: Spans, progress: Longs) -> int:
     if used == SPANS:
         return -1
     spans.facts[used, SPAN] = number
-    spans.facts[used, SPAN_MIN], spans.facts[used, SPAN_MAX] = _INT64_MAX, _INT64_MIN
+    spans.facts[used, SPAN_MIN], spans.facts[used, SPAN_MAX] = INT64_MAX, INT64_MIN
     progress[USED_SPANS] = used + 1
     return int(used)
 
@@ -262,11 +260,11 @@ def _count_latency(spans: Spans, span: int, append_ms: int, create_ms: int) -> N
 @inlined
 def distance(later_ms: int, earlier_ms: int) -> int:
     """The difference, held within 63 bits."""
-    if earlier_ms < 0 and later_ms > _INT64_MAX + earlier_ms:
-        return _INT64_MAX
-    if earlier_ms > 0 and later_ms < -_INT64_MAX + earlier_ms:
-        return -_INT64_MAX
-    return max(later_ms - earlier_ms, -_INT64_MAX)
+    if earlier_ms < 0 and later_ms > INT64_MAX + earlier_ms:
+        return INT64_MAX
+    if earlier_ms > 0 and later_ms < -INT64_MAX + earlier_ms:
+        return -INT64_MAX
+    return max(later_ms - earlier_ms, -INT64_MAX)
 
 
 @inlined

@@ -12,10 +12,10 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.group import ClassicGroup, GroupState
-from tidelog.server.groups.offsets import NO_EPOCH
 from tidelog.server.groups.results import NO_GENERATION, CommitAsked
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import AnyGroup
+from tidelog.types import NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Commit:
     topic: str
     partition: int
     offset: int
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
     metadata: str | None = None
     topic_id: UUID = NO_UUID
 

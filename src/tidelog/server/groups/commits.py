@@ -4,7 +4,6 @@ Source: Kafka 4.3's offset manager; KIP-211 (expiry), KIP-496 (deleting offsets)
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
@@ -22,8 +21,7 @@ from tidelog.server.groups.results import CommitAsked
 from tidelog.server.groups.share.changes import share_end_records
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.groups.table import AnyGroup, GroupTable, Journal
-
-MINUTE_MS: Final = 60_000
+from tidelog.types import MINUTE_MS
 
 
 class Commits:

@@ -9,9 +9,9 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.protocol.wire import NO_UUID
+from tidelog.types import NO_LEADER_EPOCH
 
 NO_EXPIRY: Final = -1
-NO_EPOCH: Final = -1
 NO_RECORD: Final = -1
 
 
@@ -30,7 +30,7 @@ class CommittedOffset:
     """
 
     offset: int
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     commit_ms: int = 0
     expire_ms: int = NO_EXPIRY

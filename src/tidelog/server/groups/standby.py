@@ -18,12 +18,13 @@ from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.groups.host import LOGGER, Host
 from tidelog.server.groups.internal_topic import RETRY_MS, InternalTopic
 from tidelog.server.groups.journal import OffsetsLog
-from tidelog.server.groups.offsets import NO_EPOCH, CommittedOffset
+from tidelog.server.groups.offsets import CommittedOffset
 from tidelog.server.groups.partitioning import partition_for
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import LoadedShard
 from tidelog.server.groups.table import AnyGroup
 from tidelog.storage.group_offsets import GROUPS_FILE, GroupOffset, read_group_offsets
+from tidelog.types import NO_LEADER_EPOCH
 
 # Far below what a batch may hold.
 RECORDS_PER_BATCH: Final = 500
@@ -125,7 +126,7 @@ class Standby:
             return None
         return CommittedOffset(
             min(place.offset, log.log_end_offset),
-            NO_EPOCH if place.leader_epoch is None else place.leader_epoch,
+            NO_LEADER_EPOCH if place.leader_epoch is None else place.leader_epoch,
             place.metadata,
             now_ms,
             topic_id=NO_UUID if info is None or info.topic_id is None else info.topic_id,

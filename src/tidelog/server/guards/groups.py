@@ -68,10 +68,10 @@ from tidelog.server.handlers.groups import GROUP_OPERATIONS, NULL_NAMES_FIRST_VE
 from tidelog.server.handlers.offsets import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.types import NO_OFFSET
 
 BATCHED_KEYS_FIRST_VERSION: Final = 4
 NO_NODE: Final = -1
-NO_OFFSET: Final = -1
 
 
 def join_group(asker: Asker, request: JoinGroupRequest) -> Answer:

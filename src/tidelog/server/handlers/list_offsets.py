@@ -35,20 +35,25 @@ from tidelog.server.time_lookups import (
 from tidelog.server.work import Work
 from tidelog.storage.log import Log
 from tidelog.storage.segment import Segment
-from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetAndTimestamp
+from tidelog.types import (
+    EARLIEST_TIMESTAMP,
+    ISOLATION_LEVELS,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    OffsetAndTimestamp,
+)
 
 READ_COMMITTED: Final = 1
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 # Since which version a special time may be asked for.
 SPECIAL_SINCE: Final = {
-    LATEST: 0,
-    EARLIEST: 0,
+    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 0,
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL: 8,
     LATEST_TIERED: 9,
@@ -339,9 +344,9 @@ async def _old_style(
         return _failed(log, asked, error)
     if log.segments[-1].size_bytes:
         starts.append((log.log_end_offset, node.env.clock.now_ms()))
-    if asked.timestamp == EARLIEST:
+    if asked.timestamp == EARLIEST_TIMESTAMP:
         starts = starts[:1]
-    elif asked.timestamp != LATEST:
+    elif asked.timestamp != LATEST_TIMESTAMP:
         before = [number for number, (_, ms) in enumerate(starts, 1) if ms <= asked.timestamp]
         starts = starts[: before[-1]] if before else []
     count = max(asked.max_num_offsets, 0)

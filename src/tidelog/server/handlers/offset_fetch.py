@@ -30,12 +30,12 @@ from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.requests import MANY, Long, RequestContext
 from tidelog.server.slices import Slices
+from tidelog.types import NO_OFFSET
 
 TOP_ERROR_FIRST_VERSION: Final = 2
 BATCHED_FIRST_VERSION: Final = 8
 MEMBERS_FIRST_VERSION: Final = 9
 TOPIC_IDS_FIRST_VERSION: Final = 10
-NO_OFFSET: Final = -1
 # Groups that are answered before others have the loop.
 GROUPS_AT_ONCE: Final = 100
 

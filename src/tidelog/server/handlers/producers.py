@@ -18,8 +18,8 @@ from tidelog.server.requests import MANY, Long, RequestContext
 from tidelog.server.slices import in_slices
 from tidelog.server.topic_rules import UNKNOWN_TOPIC, ensure_name
 from tidelog.storage.producer_entry import ProducerEntry
+from tidelog.types import NO_OFFSET
 
-NO_OFFSET: Final = -1
 NO_TOPIC: Final = "This server does not host this topic-partition."
 
 

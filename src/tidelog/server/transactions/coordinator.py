@@ -13,12 +13,7 @@ from tidelog.server.timers import Timer
 from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.endings import Endings
 from tidelog.server.transactions.host import LOGGER, TransactionHost
-from tidelog.server.transactions.metadata import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    Transaction,
-    TransactionMetadata,
-)
+from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
 from tidelog.server.transactions.seam import ErrorCode, Markers
 from tidelog.server.transactions.steps import (
     SERVER_VERSION,
@@ -34,7 +29,7 @@ from tidelog.server.transactions.steps import (
 )
 from tidelog.server.transactions.table import TransactionTable
 from tidelog.storage.topic_info import TopicInfo
-from tidelog.types import TopicPartition
+from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 # How long to add partitions waits for the end of the transaction before, rather than be asked
 # again. Source: `add.partitions.to.txn.retry.backoff.max.ms`, by which Kafka's brokers ask again.

@@ -14,12 +14,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
-from tidelog.types import INT32_MAX, TopicPartition
+from tidelog.types import INT16_MAX, INT32_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-NO_PRODUCER_ID: Final = -1
-NO_PRODUCER_EPOCH: Final = -1
 NO_TIME: Final = -1
-INT16_MAX: Final = 2**15 - 1
 # The last epoch that a producer may have; one more is kept to fence it with.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
 # From this version of transactions on each transaction has an epoch of its own.

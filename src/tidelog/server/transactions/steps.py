@@ -12,13 +12,11 @@ from typing import Final, NamedTuple, TypeAlias
 from tidelog.server.transactions.metadata import (
     EPOCH_BUMP_VERSION,
     LAST_PRODUCER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     TransactionMetadata,
     TransactionState,
 )
 from tidelog.server.transactions.seam import ErrorCode
-from tidelog.types import TopicPartition
+from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 Step: TypeAlias = TransactionMetadata | ErrorCode
 

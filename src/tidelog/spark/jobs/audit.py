@@ -40,9 +40,8 @@ from tidelog.spark.jobs.latency import parallelism
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
-from tidelog.storage.latency import HOUR_MS
 from tidelog.timespec import parse_point
-from tidelog.types import Isolation, IsolationLevel, TopicPartition
+from tidelog.types import HOUR_MS, Isolation, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.scan.split_json import decode_split
-from tidelog.storage.latency import HOUR_MS
-from tidelog.types import NO_TIMESTAMP, ClockName, TimestampType
+from tidelog.types import HOUR_MS, NO_TIMESTAMP, ClockName, TimestampType
 
 if TYPE_CHECKING:
     import numpy as np

@@ -39,9 +39,9 @@ from tidelog.spark.jobs.parts import Row, do_parts
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
-from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR
+from tidelog.storage.latency import RELATIVE_ERROR
 from tidelog.timespec import parse_point
-from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
+from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from tidelog.scan.split import Wanted
 from tidelog.spark.jobs.latency_tables import Measured, joined
 from tidelog.spark.jobs.targets import open_cluster
 from tidelog.spark.places import Place
-from tidelog.types import NO_TIMESTAMP, ClockName, TimestampType, TopicPartition
+from tidelog.types import NO_TIMESTAMP, US_PER_MS, ClockName, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,6 @@ _REDUCED: Final = (
     " head binary"
 )
 _CELLS: Final = ("facts", "by_append", "by_create", "late", "head")
-_US_PER_MS: Final = 1000
 _STAMPED: Final = TimestampType.LOG_APPEND_TIME.config_name
 
 
@@ -191,8 +190,8 @@ def _ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
     import numpy as np
     import pyarrow as pa
 
-    known = column.cast(pa.int64()).fill_null(NO_TIMESTAMP * _US_PER_MS)
-    found: Longs = np.asarray(known, np.int64) // _US_PER_MS
+    known = column.cast(pa.int64()).fill_null(NO_TIMESTAMP * US_PER_MS)
+    found: Longs = np.asarray(known, np.int64) // US_PER_MS
     found.flags.writeable = False
     return found
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from tidelog.scan.lateness import TopicLateness
-from tidelog.storage.latency import HOUR_MS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
-from tidelog.types import ClockName
+from tidelog.storage.latency import RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
     from tidelog.scan.split_times import Late, SplitTimes

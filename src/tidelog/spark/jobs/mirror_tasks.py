@@ -30,7 +30,7 @@ from tidelog.spark.jobs.mirror_rows import (
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.spark.task_facts import task_number
 from tidelog.storage.staging import StagedSegment
-from tidelog.types import NO_TIMESTAMP, time_refused
+from tidelog.types import NO_TIMESTAMP, US_PER_MS, time_refused
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,7 +40,6 @@ ORIGIN: Final = ("source", "topic", "partition", "offset")
 TARGET_PARTITION: Final = "targetPartition"
 RECORD: Final = ("key", "value", "headers", "timestamp")
 REPORT_SCHEMA: Final = "report string"
-_US_PER_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +158,9 @@ def _create_ms(batch: pa.RecordBatch) -> "npt.NDArray[np.int64]":
         topic, partition, offset = (
             batch.column(name)[row] for name in ("topic", "partition", "offset")
         )
-        time_ms = int(micros[row]) // _US_PER_MS
+        time_ms = int(micros[row]) // US_PER_MS
         raise time_refused(f"{time_ms} ms", f"row of {topic}-{partition}, offset {offset}")
-    return np.where(np.asarray(column.is_valid()), micros // _US_PER_MS, NO_TIMESTAMP)
+    return np.where(np.asarray(column.is_valid()), micros // US_PER_MS, NO_TIMESTAMP)
 
 
 def _ints(batch: pa.RecordBatch, name: str) -> "npt.NDArray[np.int32]":

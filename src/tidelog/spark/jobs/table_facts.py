@@ -5,15 +5,15 @@ One pass over key and time; the values are not looked at.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.cluster.view import Count
 from tidelog.spark.jobs.checks import Load
+from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_HOUR_MS: Final = 3_600_000
 # Times further off are told by these hours: a few million rows at the very most.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
@@ -111,7 +111,7 @@ def _looked_at(records: "DataFrame") -> "list[Column]":
     has = set(records.columns)
     ms = f.unix_millis("timestamp") if "timestamp" in has else f.lit(None).cast("long")
     hour = f.greatest(
-        f.lit(_HOUR_MIN), f.least(f.lit(_HOUR_MAX), f.floor(ms / f.lit(_HOUR_MS)).cast("long"))
+        f.lit(_HOUR_MIN), f.least(f.lit(_HOUR_MAX), f.floor(ms / f.lit(HOUR_MS)).cast("long"))
     )
     # greatest and least pass over nulls, which are to stay.
     return [

@@ -12,9 +12,9 @@ from tidelog.env import Env
 from tidelog.errors import CorruptData
 from tidelog.record.kernels import rewrite
 from tidelog.storage import append_time_columns, files
-from tidelog.storage.append_time import UNKNOWN_MS, AppendTimes
+from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment
-from tidelog.types import Buffer
+from tidelog.types import UNKNOWN_MS, Buffer
 
 if TYPE_CHECKING:
     import numpy.typing as npt

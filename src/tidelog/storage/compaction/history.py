@@ -25,13 +25,13 @@ from tidelog.storage.compaction.job import CleanedGroup
 from tidelog.storage.compaction_history import (
     ALWAYS_MS,
     HISTORY_FILE,
-    UNKNOWN_MS,
     CompactionHistory,
     read_history,
     write_history,
 )
 from tidelog.storage.segment import Segment, iterate_batches
 from tidelog.storage.trust import last_batch
+from tidelog.types import UNKNOWN_MS
 
 __all__ = [
     "ALWAYS_MS",

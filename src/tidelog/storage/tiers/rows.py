@@ -14,9 +14,8 @@ from tidelog.storage import files
 from tidelog.storage.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.roll import RollReason
 from tidelog.storage.zone_format import FileSum, Zone
-from tidelog.types import INT64_MAX, INT64_MIN
+from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 
-UNKNOWN_MS: Final = -1
 # What a segment may consist of in the tier; `.snapshot` is the one at its base offset.
 TIER_SUFFIXES: Final = (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX)
 _SUFFIXES: Final = frozenset(TIER_SUFFIXES)

@@ -6,11 +6,11 @@ from tidelog.protocol.data_messages import SUBSCRIPTION
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.commits import MINUTE_MS
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import CommitAsked, MemberRef
 from tidelog.server.groups.subscriptions import subscribed_topics
+from tidelog.types import MINUTE_MS
 
 RETENTION_MS = 10_080 * MINUTE_MS
 READS_FLIGHTS = SUBSCRIPTION.write(0, ConsumerProtocolSubscription(topics=["flights"]))

@@ -7,7 +7,6 @@ import pytest
 from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO
 
 from tidelog.server.transactions.metadata import (
-    INT16_MAX,
     LAST_PRODUCER_EPOCH,
     TransactionMetadata,
     TransactionState,
@@ -26,7 +25,7 @@ from tidelog.server.transactions.steps import (
     plan_init,
     verify,
 )
-from tidelog.types import INT32_MAX
+from tidelog.types import INT16_MAX, INT32_MAX
 
 PID: Final = 7
 NEW_ID: Final = 8

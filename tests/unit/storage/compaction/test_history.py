@@ -14,7 +14,6 @@ from tidelog.storage.compaction.history import is_whole
 from tidelog.storage.compaction.runner import CleanerOptions, clean_partition, look
 from tidelog.storage.compaction_history import (
     HISTORY_FILE,
-    UNKNOWN_MS,
     CompactionHistory,
     cut_history,
     load_history,
@@ -22,7 +21,7 @@ from tidelog.storage.compaction_history import (
     write_history,
 )
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.types import INT64_MAX, ClockName, NewRecord, TopicPartition
+from tidelog.types import INT64_MAX, UNKNOWN_MS, ClockName, NewRecord, TopicPartition
 
 ROOT = "/data"
 DIRECTORY = f"{ROOT}/t-0"
