@@ -13,7 +13,6 @@ from tests.fault.harness import Story, survey
 from tests.faults import (
     START_MS,
     CrashState,
-    DamageFileSystem,
     Fault,
     FaultKind,
     Keep,
@@ -21,26 +20,18 @@ from tests.faults import (
     reopen,
     seeded_env,
 )
-from tests.worlds.directories.older_files import write_security
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.server import metadata_log
 from tidelog.server.metadata_log import MetadataLog
-from tidelog.storage.cluster_file import (
-    CLUSTER_FILE,
-    ClusterState,
-    Quotas,
-    read_cluster,
-    write_cluster,
-)
+from tidelog.storage.cluster_file import Quotas
 from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.metadata_file import METADATA_FILE, MetadataFile
-from tidelog.storage.security_file import (
-    SECURITY_FILE,
+from tidelog.storage.metadata_file import (
+    METADATA_FILE,
     AclRow,
-    KeptCredential,
+    MetadataFile,
+    ScramCredential,
     SecurityState,
-    read_security,
 )
 
 ROOT = "/data"
@@ -57,8 +48,8 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_log, "SPARE_RECORDS", 4)
 
 
-def credential(number: int) -> KeptCredential:
-    return KeptCredential(4096 + number, b"salt", SECRET, b"server%d" % number)
+def credential(number: int) -> ScramCredential:
+    return ScramCredential(b"salt", 4096 + number, SECRET, b"server%d" % number)
 
 
 def rule(number: int) -> AclRow:
@@ -291,83 +282,6 @@ def test_nothing_to_keep_needs_no_file() -> None:
     log.keep_quotas({})
     log_dir.close()
     assert not env.files.exists(PATH)
-
-
-# -- what older versions have left -------------------------------------------------------------
-
-OLD = SecurityState({("ada", 2): credential(7)}, frozenset({rule(1), rule(2)}))
-SETTINGS = {"": {"log.retention.ms": "1000"}}
-
-
-def left_behind(security: SecurityState = OLD, quotas: Quotas = APP) -> SeededEnv:
-    env = seeded_env(10)
-    LogDir.open(ROOT, env=env, options=WRITABLE).close()
-    write_security(env.files, ROOT, security)
-    write_cluster(env.files, ROOT, ClusterState(quotas=quotas, settings=SETTINGS))
-    env.files.settle()
-    return env
-
-
-def test_power_is_lost_while_files_of_an_older_version_are_taken_over() -> None:
-    env = left_behind()
-    assert kept(open_metadata(env)[1]) == (OLD, APP)
-    files = env.files
-    for state in [
-        *(state for keep in Keep for state in files.prefixes(keep)),
-        *files.crash_states(range(300)),
-    ]:
-        after = seeded_env(11, files=reopen(state))
-        assert kept(open_metadata(after)[1]) == (OLD, APP), str(state)
-        assert_taken_over(after.files)
-
-
-def assert_taken_over(files: DamageFileSystem) -> None:
-    assert not files.exists(f"{ROOT}/{SECURITY_FILE}")
-    assert read_cluster(files, ROOT) == ClusterState(settings=SETTINGS)
-
-
-@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
-def test_taking_over_fails_at_any_call_and_loses_nothing(kind: FaultKind) -> None:
-    for call in range(60):
-        env = left_behind()
-        log_dir = LogDir.open(ROOT, env=env, options=WRITABLE)
-        env.files.writes.fault = Fault(env.files.calls + call, kind)
-        try:
-            MetadataLog(log_dir)
-            is_over = True
-        except Exception:  # noqa: BLE001 - whatever it is, the next start has all of it
-            is_over = False
-        env.files.writes.fault = None
-        log_dir.close()
-        assert kept(open_metadata(env)[1]) == (OLD, APP)
-        assert_taken_over(env.files)
-        if is_over:
-            return
-    raise AssertionError("calls without end")
-
-
-@pytest.mark.parametrize("name", [SECURITY_FILE, CLUSTER_FILE])
-def test_an_older_version_in_between_is_told_and_nobody_guesses(name: str) -> None:
-    env = left_behind()
-    open_metadata(env)[0].close()
-    if name == SECURITY_FILE:
-        write_security(env.files, ROOT, SecurityState(acls=frozenset({rule(9)})))
-    else:
-        write_cluster(env.files, ROOT, ClusterState(quotas=ALL))
-    with pytest.raises(CorruptFile, match=name) as caught:
-        open_metadata(env)
-    assert METADATA_FILE in str(caught.value)
-    env.files.remove(PATH)
-    log = open_metadata(env)[1]
-    found = (log.security.acls, {}) if name == SECURITY_FILE else (frozenset(), log.quotas)
-    assert found == ((frozenset({rule(9)}), {}) if name == SECURITY_FILE else (frozenset(), ALL))
-
-
-def test_files_that_say_nothing_leave_no_log() -> None:
-    env = left_behind(SecurityState(), {})
-    open_metadata(env)[0].close()
-    assert not env.files.exists(PATH)
-    assert read_security(env.files, ROOT) == SecurityState()
 
 
 def test_the_frame_is_kafkas() -> None:

@@ -13,7 +13,6 @@ from tests.worlds.brokers.logins import is_closed, logged_in, plain
 from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient, produce_request
 from tests.worlds.clients.rights_talk import PATIENCE_S, Rule, allow, creation, deny, everything
-from tests.worlds.directories.older_files import write_security
 
 import tidelog
 from tidelog.config import BrokerConfig
@@ -48,9 +47,10 @@ from tidelog.server import guards
 from tidelog.server.guards import MODULES, OPEN_TO_ALL, guard_of
 from tidelog.server.handlers import ROWS
 from tidelog.server.in_process import Broker
+from tidelog.server.metadata_log import MetadataLog
 from tidelog.server.security.authorizer import ResourceType
-from tidelog.storage.metadata_file import METADATA_FILE
-from tidelog.storage.security_file import SECURITY_FILE, SecurityState
+from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.metadata_file import METADATA_FILE, SecurityState
 from tidelog.types import NewRecord
 
 TOPIC_DENIED: Final = 29
@@ -125,6 +125,7 @@ def test_rules_hold_at_once_and_after_a_new_start(tmp_path: Path) -> None:
         assert add(running, "alice", allow("WRITE")) == [0]
         assert produced(running, "alice") == 0
         assert add(running, "*", deny("WRITE", name="secret")) == [0]
+    assert (tmp_path / "data" / METADATA_FILE).stat().st_mode & 0o777 == 0o600
     with start(tmp_path) as again:
         assert rules_of(again) == 2
         assert (produced(again, "alice"), produced(again, "bob")) == (0, TOPIC_DENIED)
@@ -158,24 +159,11 @@ def test_a_log_of_rules_that_is_damaged_keeps_the_broker_shut(tmp_path: Path) ->
         assert rules_of(again) == 1
 
 
-def test_rules_of_an_older_version_hold(tmp_path: Path) -> None:
-    """They are taken over into the log, and their file goes."""
-    data = tmp_path / "data"
-    data.mkdir()
-    rule = (int(ResourceType.TOPIC), "flights", 3, "User:alice", "*", 3, 3)
-    write_security(OsFileSystem(), str(data), SecurityState(acls=frozenset({rule})))
-    for _ in range(2):
-        with start(tmp_path) as running:
-            assert rules_of(running) == 1
-        assert not (data / SECURITY_FILE).exists()
-        assert (data / METADATA_FILE).stat().st_mode & 0o777 == 0o600
-
-
 def test_a_rule_of_a_kind_that_nobody_knows_keeps_the_broker_shut(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    data.mkdir()
     rule = (99, "flights", 3, "User:alice", "*", 3, 3)
-    write_security(OsFileSystem(), str(data), SecurityState(acls=frozenset({rule})))
+    with LogDir.open(str(data), options=LogDirOptions(create=True)) as log_dir:
+        MetadataLog(log_dir).keep_security(SecurityState(acls=frozenset({rule})))
     with pytest.raises(CorruptFile, match=METADATA_FILE):
         start(tmp_path).close()
 

@@ -65,8 +65,8 @@ from tidelog.server.security.authorizer import (
     Permission,
     ResourceType,
 )
+from tidelog.storage.metadata_file import ScramCredential
 from tidelog.storage.producer_entry import ProducerEntry
-from tidelog.storage.security_file import KeptCredential
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"
-SECRETS = KeptCredential(salt=b"s" * 16, iterations=4096, stored_key=b"k" * 32, server_key=b"k")
+SECRETS = ScramCredential(salt=b"s" * 16, iterations=4096, stored_key=b"k" * 32, server_key=b"k")
 ANY = 1
 
 
@@ -248,7 +248,7 @@ def deletion(name: str | None) -> DeleteAclsRequest:
 
 
 def test_users(metered: MeteredBroker) -> None:
-    def fill(scram: dict[tuple[str, int], KeptCredential]) -> None:
+    def fill(scram: dict[tuple[str, int], ScramCredential]) -> None:
         for number in range(MANY - 10):
             scram[f"user{number}", 1] = SECRETS
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tidelog.server.security.plain_file import PlainFile
     from tidelog.server.security.principals import Rule
     from tidelog.server.security.sasl import Exchange, Login
-    from tidelog.server.security.scram import ScramCredential, ScramMechanism
+    from tidelog.server.security.scram import ScramMechanism
     from tidelog.server.security.tls import TlsDoor
+    from tidelog.storage.metadata_file import ScramCredential
 
 NONCE_BYTES: Final = 24
 _KEY_BYTES: Final = 32

@@ -1,24 +1,20 @@
 """Users, rules and quotas of a directory's broker, kept as records in its `tidelog-metadata.log`.
 
 Any thread may write, one change at a time; each is durable when its call returns, and whole or not
-there after a kill. What an older version left in files is taken over once, before anything of it
-is used: the log is durable before they go.
+there after a kill.
 
 Bounded: a file in which most records have been overtaken is replaced by one of those that hold.
 """
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptFile
-from tidelog.storage.cluster_file import CLUSTER_FILE, Quotas, read_cluster, write_cluster
+from tidelog.storage.cluster_file import Quotas
 from tidelog.storage.handles import as_storage_failure
 from tidelog.storage.log_dir import LogDir
-from tidelog.storage.metadata_file import METADATA_FILE, MetadataFile
-from tidelog.storage.security_file import SECURITY_FILE, SecurityState, read_security
+from tidelog.storage.metadata_file import MetadataFile, SecurityState
 
 if TYPE_CHECKING:
     from tidelog.server.metadata_records import MetadataImage, Record
@@ -37,7 +33,7 @@ class MetadataLog:
     """
 
     def __init__(self, log_dir: LogDir) -> None:
-        """Read it, and take over what older versions have left.
+        """Read it.
 
         Raises:
             CorruptFile, UnsupportedVersion, StorageFailure: It can't be read.
@@ -78,7 +74,6 @@ class MetadataLog:
             self._replay(value)
         if not self._file.is_certain and values is not None:
             self._log_dir.report(f"{self.path}: left out a change that a hard stop has cut")
-        self._take_over(is_new=values is None)
         if values is not None and not was_clean:
             # What a kill has left may be in the system's memory alone, and is about to be used.
             self._replace(self._image)
@@ -90,36 +85,6 @@ class MetadataLog:
             self._image.replay(decode(value))
         except CorruptFile as error:
             raise error.located(self.path) from None
-
-    def _take_over(self, *, is_new: bool) -> None:
-        """Let the log have what files of older versions keep, then let them go."""
-        fs, root = self._env.files, self._log_dir.path
-        security = read_security(fs, root) if fs.exists(f"{root}/{SECURITY_FILE}") else None
-        cluster = read_cluster(fs, root)
-        if is_new:
-            if security not in (None, SecurityState()) or cluster.quotas:
-                self._adopt(security or SecurityState(), cluster.quotas)
-        else:
-            self._ensure_same(SECURITY_FILE, security in (None, self._image.security))
-            is_same = not cluster.quotas or cluster.quotas == self._image.kept_quotas()
-            self._ensure_same(CLUSTER_FILE, is_same)
-        if security is not None:
-            fs.remove(f"{root}/{SECURITY_FILE}")
-            fs.sync_dir(root)
-        if cluster.quotas:
-            write_cluster(fs, root, replace(cluster, quotas={}))
-
-    def _adopt(self, security: SecurityState, quotas: Quotas) -> None:
-        image = self._image
-        changes = (image.security_changes(security, self._env.random), image.quota_changes(quotas))
-        self._apply(image, list(chain(*changes)))
-        self._replace(image)
-
-    def _ensure_same(self, name: str, is_same: bool) -> None:
-        """An older version may have been here in between; nobody guesses which rules hold."""
-        if not is_same:
-            text = f"it and {METADATA_FILE} keep different users, rules or quotas; remove one"
-            raise CorruptFile(text, path=f"{self._log_dir.path}/{name}")
 
     # -- changes -------------------------------------------------------------------------------
 

@@ -22,8 +22,7 @@ from tidelog.protocol.messages.metadata_records import (
 from tidelog.protocol.wire import Reader, Writer
 from tidelog.storage.cluster_file import Entity, Quotas
 from tidelog.storage.files import random_topic_id
-from tidelog.storage.metadata_file import METADATA_FILE
-from tidelog.storage.security_file import AclRow, KeptCredential, SecurityState
+from tidelog.storage.metadata_file import METADATA_FILE, AclRow, ScramCredential, SecurityState
 
 Record: TypeAlias = (
     UserScramCredentialRecord
@@ -86,7 +85,7 @@ class MetadataImage:
         quotas: Values by entity.
     """
 
-    scram: dict[tuple[str, int], KeptCredential] = field(default_factory=dict)
+    scram: dict[tuple[str, int], ScramCredential] = field(default_factory=dict)
     acls: dict[UUID, AclRow] = field(default_factory=dict)
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
 
@@ -113,9 +112,12 @@ class MetadataImage:
         """Let a record hold."""
         match record:
             case UserScramCredentialRecord():
-                parts = (record.salt, record.stored_key, record.server_key)
-                credential = KeptCredential(record.iterations, *map(bytes, parts))
-                self.scram[record.name, record.mechanism] = credential
+                self.scram[record.name, record.mechanism] = ScramCredential(
+                    bytes(record.salt),
+                    record.iterations,
+                    bytes(record.stored_key),
+                    bytes(record.server_key),
+                )
             case RemoveUserScramCredentialRecord():
                 self.scram.pop((record.name, record.mechanism), None)
             case AccessControlEntryRecord():
@@ -166,7 +168,7 @@ class MetadataImage:
                     yield _quota(entity, key, after.get(key))
 
 
-def _credential(user: str, mechanism: int, kept: KeptCredential) -> UserScramCredentialRecord:
+def _credential(user: str, mechanism: int, kept: ScramCredential) -> UserScramCredentialRecord:
     return UserScramCredentialRecord(
         name=user,
         mechanism=mechanism,

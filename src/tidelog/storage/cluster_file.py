@@ -3,18 +3,15 @@
 They lie in a small file of our own at the top, `tidelog-cluster.json`, replaced atomically and
 durable before a change is answered. What the broker was started with stands beside that, for who
 has the directory when the broker has stopped: a tier that is moved then deletes what the broker
-would, and no more. Older versions kept quotas there, too, which have a log now
-(docs/decisions/0019).
+would, and no more. Quotas have a log (docs/decisions/0019).
 
-Text of the file, format version 1: `{"version": 1, "quotas": [[{TYPE: NAME, ...}, {KEY: VALUE,
-...}], ...], "settings": {BROKER: {NAME: TEXT, ...}, ...}, "groups": {GROUP: {NAME: TEXT, ...},
-...}, "topic_defaults": {NAME: TEXT, ...}}`; a name is null for the default of its type, a value a
-finite number above 0, a broker its number or nothing for all brokers. `topic_defaults` may be
-missing.
+Text of the file, format version 1: `{"version": 1, "quotas": [], "settings": {BROKER: {NAME: TEXT,
+...}, ...}, "groups": {GROUP: {NAME: TEXT, ...}, ...}, "topic_defaults": {NAME: TEXT, ...}}`; a
+broker is its number or nothing for all brokers. `quotas` is always there and empty;
+`topic_defaults` may be missing.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
@@ -40,7 +37,7 @@ class ClusterState:
     """All of it.
 
     Attributes:
-        quotas: Values by Kafka's names, of each entity that has some.
+        quotas: Values by Kafka's names, of each entity that has some. The file has none of them.
         settings: Texts by Kafka's names, by the broker's number or `ALL_BROKERS`.
         groups: Texts by Kafka's names, by the group.
         topic_defaults: What topics without settings of their own had at the broker that was here
@@ -88,13 +85,9 @@ def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterSt
 
 def encode_cluster(state: ClusterState) -> bytes:
     """The file's text, sorted."""
-    rows = [
-        [dict(entity), dict(sorted(values.items()))]
-        for entity, values in sorted(state.quotas.items(), key=repr)
-    ]
     content = {
         "version": CLUSTER_VERSION,
-        "quotas": rows,
+        "quotas": [],
         "settings": _sorted(state.settings),
         "groups": _sorted(state.groups),
     }
@@ -121,28 +114,20 @@ def decode_cluster(data: Buffer) -> ClusterState:
         raise CorruptFile(f"not JSON: {error}") from None
     if not isinstance(found, dict) or type(found.get("version")) is not int:
         raise CorruptFile("an object with a version expected")
-    version, rows = found["version"], found.get("quotas")
+    version = found["version"]
     settings, groups = found.get("settings", {}), found.get("groups", {})
     if version > CLUSTER_VERSION:
         text = f"{CLUSTER_FILE} of version {version}, {CLUSTER_VERSION} is known"
         raise UnsupportedVersion(text)
-    if version < 1 or not isinstance(rows, list):
-        raise CorruptFile("a version from 1 on and `quotas` expected")
+    if version < 1 or found.get("quotas") != []:
+        raise CorruptFile("a version from 1 on and an empty list `quotas` expected")
     if not isinstance(settings, dict) or not isinstance(groups, dict):
         raise CorruptFile("`settings` and `groups` are objects")
     return ClusterState(
-        dict(_quotas(row) for row in rows),
-        {_broker(who): _texts(who, given) for who, given in settings.items()},
-        {_group(who): _texts(who, given) for who, given in groups.items()},
-        _defaults(found.get("topic_defaults")),
+        settings={_broker(who): _texts(who, given) for who, given in settings.items()},
+        groups={_group(who): _texts(who, given) for who, given in groups.items()},
+        topic_defaults=_defaults(found.get("topic_defaults")),
     )
-
-
-def _quotas(row: object) -> tuple[Entity, Mapping[str, float]]:
-    match row:
-        case [dict(entity), dict(values)] if entity and values:
-            return _entity(entity), {key: _value(key, value) for key, value in values.items()}
-    raise CorruptFile("quotas are an entity and its values, neither of them empty")
 
 
 def _broker(who: str) -> str:
@@ -168,22 +153,6 @@ def _texts(who: str, given: object) -> Mapping[str, str]:
 
 def _defaults(given: object) -> Mapping[str, str] | None:
     return {} if given == {} else None if given is None else _texts("topic_defaults", given)
-
-
-def _entity(parts: Mapping[str, object]) -> Entity:
-    for kind, name in parts.items():
-        if name is not None and (not isinstance(name, str) or not name):
-            raise CorruptFile(f"the name of a {kind} is {name!r}, a text or null expected")
-    return tuple(
-        sorted((kind, None if name is None else str(name)) for kind, name in parts.items())
-    )
-
-
-def _value(key: str, value: object) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(float(str(value))) or float(str(value)) <= 0:
-        raise CorruptFile(f"{key} is {value!r}, a finite number above 0 expected")
-    return float(str(value))
 
 
 def read_cluster(fs: FileSystem, directory: str) -> ClusterState:

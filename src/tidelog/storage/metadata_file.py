@@ -15,9 +15,10 @@ its own `__cluster_metadata-0`. See docs/decisions/0019.
 Bytes: docs/format.md#text-files, beside the other files at the top.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from tidelog.env import Env
 from tidelog.errors import CorruptBatch, CorruptFile, CorruptRecord, UnsupportedCompression
@@ -32,6 +33,39 @@ _BATCH_RECORDS: Final = 1_000
 _MAGIC: Final = 2
 # Far above what all users and rules that are allowed take, twice.
 LIMIT_BYTES: Final = 1 << 30
+
+# Type, name, pattern, principal, host, operation, permission; the numbers as on the wire.
+AclRow: TypeAlias = tuple[int, str, int, str, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What is kept of a user's password, for one mechanism (RFC 5802).
+
+    Attributes:
+        salt: Put before the password.
+        iterations: How often it was hashed.
+        stored_key: What a client's proof is checked by.
+        server_key: What the server proves itself by.
+    """
+
+    salt: bytes = field(repr=False)
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityState:
+    """Users and rules of a directory's broker.
+
+    Attributes:
+        scram: Credentials by user and the mechanism's number.
+        acls: Rules, in any order.
+    """
+
+    scram: Mapping[tuple[str, int], ScramCredential] = field(default_factory=dict)
+    acls: frozenset[AclRow] = frozenset()
 
 
 class MetadataFile:

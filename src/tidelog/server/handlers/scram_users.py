@@ -32,7 +32,7 @@ from tidelog.server.security.scram import (
     credential_of,
 )
 from tidelog.server.slices import Slices
-from tidelog.storage.security_file import KeptCredential
+from tidelog.storage.metadata_file import ScramCredential
 
 UNSUPPORTED_MECHANISM: Final = 33
 POLICY_VIOLATION: Final = 44
@@ -45,7 +45,7 @@ SALT_BYTES_MAX: Final = 1024
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
 
 _Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
-_Kept: TypeAlias = dict[tuple[str, int], KeptCredential]
+_Kept: TypeAlias = dict[tuple[str, int], ScramCredential]
 
 
 async def describe_user_scram_credentials(
@@ -60,7 +60,7 @@ async def describe_user_scram_credentials(
 
 
 def _describe(
-    credentials: Mapping[tuple[str, int], KeptCredential], names: Sequence[str]
+    credentials: Mapping[tuple[str, int], ScramCredential], names: Sequence[str]
 ) -> list[DescribeUserScramCredentialsResult]:
     """Results for users, for all of them where none is named; for any thread."""
     wanted = names or sorted({user for user, _ in credentials})
@@ -70,7 +70,7 @@ def _describe(
 
 
 def _infos(
-    credentials: Mapping[tuple[str, int], KeptCredential], name: str
+    credentials: Mapping[tuple[str, int], ScramCredential], name: str
 ) -> list[CredentialInfo]:
     return [
         CredentialInfo(mechanism=mechanism, iterations=kept.iterations)
@@ -103,7 +103,7 @@ async def alter_user_scram_credentials(
     asked: list[_Change] = [*request.deletions, *request.upsertions]
     times = Counter(each.name for each in asked)
     results = {name: AlterUserScramCredentialsResult(user=name) for name in times}
-    steps: list[tuple[_Change, KeptCredential | None]] = []
+    steps: list[tuple[_Change, ScramCredential | None]] = []
     slices = Slices(context.node.env.clock)
     for each in asked:
         try:
@@ -133,7 +133,7 @@ def _say(result: AlterUserScramCredentialsResult, why: Refusal) -> None:
     result.error_code, result.error_message = why.error_code, why.message
 
 
-def _checked(asked: _Change) -> KeptCredential | None:
+def _checked(asked: _Change) -> ScramCredential | None:
     """What is to be kept, None for a deletion; raises Refusal where the request is wrong."""
     if not asked.name:
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
@@ -152,11 +152,10 @@ def _checked(asked: _Change) -> KeptCredential | None:
         raise Refusal(UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
     mechanism = ScramMechanism(asked.mechanism)
     salt, salted = bytes(asked.salt), bytes(asked.salted_password)
-    made = credential_of(mechanism, salt, asked.iterations, salted)
-    return KeptCredential(made.iterations, salt, made.stored_key, made.server_key)
+    return credential_of(mechanism, salt, asked.iterations, salted)
 
 
-def _change_one(kept: _Kept, asked: _Change, made: KeptCredential | None) -> None:
+def _change_one(kept: _Kept, asked: _Change, made: ScramCredential | None) -> None:
     """Make one change that has been checked; raises Refusal where it does not fit."""
     key = (asked.name, asked.mechanism)
     if made is None:

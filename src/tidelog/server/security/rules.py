@@ -19,10 +19,9 @@ from tidelog.server.security.authorizer import (
     parse_super_users,
 )
 from tidelog.server.security.pretenders import Shape, most_common, shape_of
-from tidelog.server.security.scram import ScramCredential, ScramMechanism
+from tidelog.server.security.scram import ScramMechanism
 from tidelog.server.work import FEW, Work
-from tidelog.storage.metadata_file import METADATA_FILE
-from tidelog.storage.security_file import AclRow, KeptCredential, SecurityState
+from tidelog.storage.metadata_file import METADATA_FILE, AclRow, ScramCredential, SecurityState
 
 # Kafka's bound on rules of one cluster is the memory; ours is a number.
 ACLS_MAX: Final = 100_000
@@ -105,21 +104,18 @@ class Rules:
 
     def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """A user's credential, None for one that has none. Any thread may ask."""
-        kept = self._kept.state.scram.get((user, int(mechanism)))
-        if kept is None:
-            return None
-        return ScramCredential(kept.salt, kept.iterations, kept.stored_key, kept.server_key)
+        return self._kept.state.scram.get((user, int(mechanism)))
 
     def shapes(self, mechanism: ScramMechanism) -> Mapping[Shape, int]:
         """Forms of salts and iterations of a mechanism's users. Any thread may ask."""
         return self._shapes.get(mechanism, {})
 
-    def credentials(self) -> Mapping[tuple[str, int], KeptCredential]:
+    def credentials(self) -> Mapping[tuple[str, int], ScramCredential]:
         """All credentials, by user and the mechanism's number."""
         return self._kept.state.scram
 
     async def change_credentials(
-        self, change: Callable[[dict[tuple[str, int], KeptCredential]], None]
+        self, change: Callable[[dict[tuple[str, int], ScramCredential]], None]
     ) -> None:
         """Let `change` change a copy of all credentials, and keep that.
 
@@ -178,7 +174,7 @@ class _Next(NamedTuple):
 
 
 def _shapes_of(
-    scram: Mapping[tuple[str, int], KeptCredential], mechanism: ScramMechanism
+    scram: Mapping[tuple[str, int], ScramCredential], mechanism: ScramMechanism
 ) -> Mapping[Shape, int]:
     return most_common(
         shape_of(kept.iterations, kept.salt)

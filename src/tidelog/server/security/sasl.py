@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 from tidelog.server.security.errors import FOR_ANOTHER, FOR_ANOTHER_TOLD, LoginFailed
 from tidelog.server.security.pretenders import Shape
-from tidelog.server.security.scram import BY_SASL_NAME, ScramCredential, ScramMechanism, ScramServer
+from tidelog.server.security.scram import BY_SASL_NAME, ScramMechanism, ScramServer
+from tidelog.storage.metadata_file import ScramCredential
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"

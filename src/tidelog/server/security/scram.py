@@ -13,12 +13,12 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
 from tidelog.server.security.errors import FOR_ANOTHER, FOR_ANOTHER_TOLD, LoginFailed
 from tidelog.server.security.pretenders import Shape, draw_shape, make_salt
+from tidelog.storage.metadata_file import ScramCredential
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
@@ -53,23 +53,6 @@ BY_SASL_NAME: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ScramCredential:
-    """What is kept of a user's password, for one mechanism.
-
-    Attributes:
-        salt: Put before the password.
-        iterations: How often it was hashed.
-        stored_key: What a client's proof is checked by.
-        server_key: What the server proves itself by.
-    """
-
-    salt: bytes = field(repr=False)
-    iterations: int
-    stored_key: bytes = field(repr=False)
-    server_key: bytes = field(repr=False)
-
-
 def credential_of(
     mechanism: ScramMechanism, salt: bytes, iterations: int, salted_password: bytes
 ) -> ScramCredential:
@@ -79,15 +62,6 @@ def credential_of(
     stored_key = hashlib.new(name, client_key).digest()
     server_key = hmac.digest(salted_password, b"Server Key", name)
     return ScramCredential(salt, iterations, stored_key, server_key)
-
-
-def credential_for_password(
-    mechanism: ScramMechanism, password: str, salt: bytes, iterations: int = ITERATIONS_MIN
-) -> ScramCredential:
-    """What to keep of a password. Takes a millisecond or more."""
-    raw = password.encode()
-    salted = hashlib.pbkdf2_hmac(mechanism.hash_name, raw, salt, iterations)
-    return credential_of(mechanism, salt, iterations, salted)
 
 
 class ScramServer:

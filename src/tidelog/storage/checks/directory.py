@@ -34,7 +34,6 @@ from tidelog.storage.log_dir import NO_TOPIC_ID
 from tidelog.storage.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.storage.metadata_file import METADATA_FILE
 from tidelog.storage.producer_ids import PRODUCER_IDS_FILE, read_next
-from tidelog.storage.security_file import SECURITY_FILE
 from tidelog.storage.tiers.deleted import DELETED_FILE
 from tidelog.storage.topic_info import TopicInfo, find_leftovers, find_topics
 from tidelog.storage.topics import unknown_topic
@@ -61,7 +60,6 @@ _KNOWN: Final = frozenset(
         WRITERS_FILE,
         PRODUCER_IDS_FILE,
         CLUSTER_FILE,
-        SECURITY_FILE,
         METADATA_FILE,
         DELETED_FILE,
         CONTROL_SOCKET_FILE,

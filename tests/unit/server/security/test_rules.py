@@ -16,7 +16,7 @@ from tidelog.server.requests import RequestContext
 from tidelog.server.security import rules
 from tidelog.server.security.pretenders import Shape
 from tidelog.server.security.scram import ScramMechanism
-from tidelog.storage.security_file import KeptCredential
+from tidelog.storage.metadata_file import ScramCredential
 
 WITH_RULES = {"authorizer.class.name": STANDARD_AUTHORIZER}
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
@@ -73,11 +73,11 @@ def test_what_is_there_already_needs_no_room(tmp_path: Path) -> None:
 
 
 def test_shapes_follow_the_users_and_outlive_a_start(tmp_path: Path) -> None:
-    def change(kept: dict[tuple[str, int], KeptCredential]) -> None:
-        kept["alice", SHA_256] = KeptCredential(8192, b"\xff" * 30, b"s", b"k")
-        kept["bob", SHA_256] = KeptCredential(8192, b"1a2b3c", b"s", b"k")
-        kept["carol", SHA_256] = KeptCredential(8192, b"zz9", b"s", b"k")
-        kept["carol", SHA_512] = KeptCredential(5000, b"zz9", b"s", b"k")
+    def change(kept: dict[tuple[str, int], ScramCredential]) -> None:
+        kept["alice", SHA_256] = ScramCredential(b"\xff" * 30, 8192, b"s", b"k")
+        kept["bob", SHA_256] = ScramCredential(b"1a2b3c", 8192, b"s", b"k")
+        kept["carol", SHA_256] = ScramCredential(b"zz9", 8192, b"s", b"k")
+        kept["carol", SHA_512] = ScramCredential(b"zz9", 5000, b"s", b"k")
 
     async def check() -> None:
         found = {Shape(8192, 30): 1, Shape(8192, 0): 2}

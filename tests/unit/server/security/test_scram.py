@@ -14,14 +14,25 @@ from tidelog.server.security.errors import LoginFailed
 from tidelog.server.security.pretenders import SHAPES_MAX, Shape, most_common, shape_of
 from tidelog.server.security.scram import (
     ITERATIONS_MIN,
-    ScramCredential,
     ScramMechanism,
     ScramServer,
-    credential_for_password,
+    credential_of,
 )
+from tidelog.storage.metadata_file import ScramCredential
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SALT = b"salt of a test"
+
+
+def credential_for_password(
+    mechanism: ScramMechanism, password: str, salt: bytes
+) -> ScramCredential:
+    """What the broker keeps of a password, which a client salts and hashes."""
+    name = mechanism.hash_name
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS_MIN)
+    return credential_of(mechanism, salt, ITERATIONS_MIN, salted)
+
+
 KEPT = {
     kind: credential_for_password(kind, "pencil", SALT)
     for kind in (SHA_256, ScramMechanism.SCRAM_SHA_512)
