@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.closing import Closing
-from tidelog.storage.log import BATCH_BYTES, AppendResult
+from tidelog.record.encode import BATCH_BYTES
+from tidelog.storage.log import AppendResult
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.partitioner import Partitioner
 from tidelog.types import Codec, Compression, NewRecord

@@ -39,6 +39,10 @@ UINT32_MAX: Final = 2**32 - 1
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 
+# Highest TCP port.
+PORT_MAX: Final = 65_535
+
+MS_PER_SECOND: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 US_PER_MS: Final = 1_000
 MINUTE_MS: Final = 60_000

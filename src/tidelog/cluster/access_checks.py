@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.errors import ConfigError
+from tidelog.types import PORT_MAX
 
 TIMEOUT_MAX_S: Final = 3600.0  # the client library waits no longer for an admin's request
 _TIMEOUT_MIN_S: Final = 0.001
-_PORT_MAX: Final = 65_535
 
 # Settings that say nothing of how records are fetched: with these alone brokers are asked directly.
 _NOT_OF_FETCHES: Final = frozenset(
@@ -49,9 +49,9 @@ def check_bootstrap(bootstrap: object) -> None:
 
 def _check_server(server: str) -> None:
     host, _, port = server.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= _PORT_MAX
+    is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= PORT_MAX
     if not host or not is_port:
-        allowed = f"write HOST:PORT, with a port from 1 to {_PORT_MAX}"
+        allowed = f"write HOST:PORT, with a port from 1 to {PORT_MAX}"
         raise ConfigError("bootstrap", repr(server), allowed)
 
 

@@ -20,7 +20,7 @@ from tidelog.record.scratch import is_free
 from tidelog.types import Buffer
 
 LENGTH_BYTES: Final = 4
-_LENGTH: Final = Struct(">i")
+LENGTH: Final = Struct(">i")
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
 # A buffer of small frames begins like this, where something comes, and grows.
@@ -217,7 +217,7 @@ class Frames:
         if self._foreseen is not None:
             return None
         chunk = self._chunk
-        (length,) = _LENGTH.unpack_from(chunk)
+        (length,) = LENGTH.unpack_from(chunk)
         if length != count - LENGTH_BYTES or length > self._max_frame_bytes:
             return None
         self._start = self._end = count
@@ -247,7 +247,7 @@ class Frames:
     def _settle(self, buffer: bytearray, count: int) -> None:
         """So much has come where a large frame was foreseen; mostly it is one."""
         self._foreseen = None
-        size = LENGTH_BYTES + _LENGTH.unpack_from(buffer)[0] if count >= LENGTH_BYTES else 0
+        size = LENGTH_BYTES + LENGTH.unpack_from(buffer)[0] if count >= LENGTH_BYTES else 0
         if CHUNK_BYTES_MAX < size <= LENGTH_BYTES + self._max_frame_bytes:
             self._large, self._large_bytes, self._large_have = buffer, size, min(count, size)
             if size < count:
@@ -318,7 +318,7 @@ class Frames:
         self._large[:have] = memoryview(old)[:have]
 
     def _length(self) -> int:
-        length: int = _LENGTH.unpack_from(self._chunk, self._start)[0]
+        length: int = LENGTH.unpack_from(self._chunk, self._start)[0]
         if not 0 <= length <= self._max_frame_bytes:
             raise CorruptMessage(
                 f"a frame of {length} bytes, 0 to {self._max_frame_bytes} are allowed", at=0

@@ -15,6 +15,9 @@ from fastcrc import crc32 as fast_crc32
 from tidelog.errors import CorruptRecord
 from tidelog.types import Buffer
 
+# Of CRC-32C, reflected.
+CRC32C_POLYNOMIAL: Final = 0x82F63B78
+
 VARINT_SIZE_MAX: Final = 5
 VARLONG_SIZE_MAX: Final = 10
 

@@ -40,11 +40,11 @@ PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 LENGTH: Final = struct.Struct(">i")
-_OFFSET: Final = struct.Struct(">q")
+OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
 _TIMESTAMP: Final = struct.Struct(">q")
 _ATTRIBUTES: Final = struct.Struct(">h")
-_CRC: Final = struct.Struct(">I")
+CRC: Final = struct.Struct(">I")
 assert HEADER.size == HEADER_SIZE == 61
 assert BATCH_LENGTH_MIN == 49
 
@@ -71,7 +71,7 @@ def assign_offset(
         leader_epoch: Epoch of the leader that appends it, -1 where unknown.
     """
     assert buffer[at + MAGIC_AT] == MAGIC_2
-    _OFFSET.pack_into(buffer, at + BASE_OFFSET_AT, base_offset)
+    OFFSET.pack_into(buffer, at + BASE_OFFSET_AT, base_offset)
     _EPOCH.pack_into(buffer, at + LEADER_EPOCH_AT, leader_epoch)
 
 
@@ -121,7 +121,7 @@ def seal(buffer: bytearray | memoryview, at: int) -> None:
     end = at + LOG_OVERHEAD + length
     assert at + HEADER_SIZE <= end <= len(buffer)
     crc = crc32c(memoryview(buffer)[at + ATTRIBUTES_AT : end])
-    _CRC.pack_into(buffer, at + CRC_AT, crc)
+    CRC.pack_into(buffer, at + CRC_AT, crc)
 
 
 def timestamp_type_of(attributes: int) -> TimestampType:

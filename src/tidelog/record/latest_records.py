@@ -9,7 +9,7 @@ import numpy as np
 
 from tidelog.record.kernels import latest, layout
 from tidelog.record.kernels.checksums import shifts
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN
+from tidelog.record.record import RECORD_SIZE_MIN
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs

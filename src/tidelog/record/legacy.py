@@ -24,14 +24,19 @@ from tidelog.errors import (
 )
 from tidelog.record.coding import crc32
 from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, decompress
-from tidelog.record.header import CODEC_MASK, LOG_OVERHEAD, MAGIC_AT, TIMESTAMP_TYPE_BIT
+from tidelog.record.header import (
+    CODEC_MASK,
+    CRC,
+    LENGTH,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    TIMESTAMP_TYPE_BIT,
+)
 from tidelog.record.legacy_builder import build_legacy_message, build_legacy_set
 from tidelog.record.legacy_header import (
-    CRC,
     FRAME,
     FRAME_V1,
     KEY_LENGTH_AT,
-    LENGTH,
     MESSAGE_ATTRIBUTES_AT,
     MESSAGE_CRC_AT,
     MESSAGE_LENGTH_MIN,

@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from tidelog.errors import InvalidRecord, InvalidRequest, UnsupportedForMessageFormat
 from tidelog.record.coding import crc32
 from tidelog.record.compression import compress
-from tidelog.record.header import LOG_OVERHEAD, TIMESTAMP_TYPE_BIT
+from tidelog.record.header import CRC, LENGTH, LOG_OVERHEAD, OFFSET, TIMESTAMP_TYPE_BIT
 from tidelog.record.legacy_header import (
-    CRC,
     FRAME,
     FRAME_V1,
-    LENGTH,
     MESSAGE_ATTRIBUTES_AT,
     MESSAGE_CRC_AT,
     MESSAGE_MAGIC_AT,
-    OFFSET,
     TIMED,
 )
 from tidelog.record.record import RecordLike, timestamps_of

@@ -21,9 +21,6 @@ assert MESSAGE_MAGIC_AT == MAGIC_AT
 
 FRAME: Final = struct.Struct(">qiIbb")  # offset, length, crc, magic, attributes
 FRAME_V1: Final = struct.Struct(">qiIbbq")  # and the timestamp
-LENGTH: Final = struct.Struct(">i")
-CRC: Final = struct.Struct(">I")
-OFFSET: Final = struct.Struct(">q")
 TIMED: Final = struct.Struct(">bq")  # attributes and timestamp of magic 1
 assert FRAME.size == MESSAGE_TIMESTAMP_AT
 assert FRAME_V1.size == KEY_LENGTH_AT[1]

@@ -8,13 +8,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.storage.latency import EXACT_LIMIT, PER_DOUBLING
 from tidelog.types import INT64_MAX
 
 Longs = npt.NDArray[np.int64]
-
-# As in `tidelog.storage.latency.bucket_of`: exact below this, 32 buckets for each doubling above.
-_EXACT_LIMIT = 64
-_PER_DOUBLING = 32
 
 
 def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
@@ -54,6 +51,6 @@ def buckets_of(latencies: Longs) -> Longs:
     bits: Longs = np.frexp(size.astype(np.float64))[1].astype(np.int64)
     bits = np.where(size >> np.clip(bits - 1, 0, 62) == 0, bits - 1, bits)  # rounded up by float64
     doublings: Longs = np.maximum(bits - 6, 0)
-    large: Longs = _PER_DOUBLING * doublings + (size >> doublings)
-    found: Longs = np.where(size >= _EXACT_LIMIT, large, size)
+    large: Longs = PER_DOUBLING * doublings + (size >> doublings)
+    found: Longs = np.where(size >= EXACT_LIMIT, large, size)
     return np.where(latencies >= 0, found, -found)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import TidelogError
 from tidelog.server.node import LOGGER, Node
 from tidelog.server.partitions import Partition
+from tidelog.server.slices import SLICE_MS
 from tidelog.storage.log import Log
 from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-SLICE_MS: Final = 3
 PAUSE_MS: Final = 10
 # How often logs are looked at for `flush.ms`, which appends alone would overlook.
 FLUSH_CHECK_MS: Final = 1000

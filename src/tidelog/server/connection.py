@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import Frames
+from tidelog.protocol.framing import LENGTH_BYTES
 from tidelog.server.clients import Clients
 from tidelog.server.dispatch import Answering, Later, Pieces, answer
 from tidelog.server.footprint import Footprint
@@ -24,7 +25,7 @@ from tidelog.server.line import TURN_NS, TURN_REQUESTS, Place
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.outgoing import Outgoing
 from tidelog.server.pending import Pending
-from tidelog.server.requests import LENGTH_BYTES, Asked, api_name, key_of
+from tidelog.server.requests import Asked, api_name, key_of
 from tidelog.types import NS_PER_MS
 
 if TYPE_CHECKING:

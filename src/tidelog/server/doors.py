@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError
-from tidelog.server.node import ANONYMOUS, Address, Node
+from tidelog.server.node import Address, Node
+from tidelog.server.security.authorizer import ANONYMOUS
 from tidelog.server.security.listeners import ListenerPlan
+from tidelog.server.security.sasl import NONCE_BYTES
 
 if TYPE_CHECKING:
     from tidelog.server.security.plain_file import PlainFile
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from tidelog.server.security.tls import TlsDoor
     from tidelog.storage.metadata_file import ScramCredential
 
-NONCE_BYTES: Final = 24
 _KEY_BYTES: Final = 32
 
 

@@ -20,7 +20,7 @@ from tidelog.errors import TidelogError
 from tidelog.server.metrics import Counters, Histogram
 from tidelog.server.partition_facts import FactFinder, PartitionFacts
 from tidelog.server.partitions import Partition
-from tidelog.types import TopicPartition
+from tidelog.types import MS_PER_SECOND, TopicPartition
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # How many partitions, topics, groups, and commits of groups are shown at most.
@@ -30,7 +30,6 @@ GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 # Partitions looked at, and ten times as many samples written, before others run.
 _AT_ONCE: Final = 20
-_MS: Final = 1000
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -226,13 +225,15 @@ class Exposition:
                 _family(CLEANER_RUNS, [("", tally.runs)]),
                 _family(CLEANER_FAILURES, [("", tally.failures)]),
                 _family(CLEANER_AT_WORK, [("", tally.at_work)]),
-                _family(CLEANER_SECONDS, [("", tally.busy_ms / _MS)]),
+                _family(CLEANER_SECONDS, [("", tally.busy_ms / MS_PER_SECOND)]),
                 _family(CLEANER_READ, [("", tally.bytes_read)]),
                 _family(CLEANER_WRITTEN, [("", tally.bytes_written)]),
                 _family(CLEANER_REMOVED, [("", tally.records_removed)]),
                 _family(DIRTY_RATIO, ((_partition_labels(n), ratio) for n, ratio in ratios)),
                 _family(COMPACTION_FAILING, ((_partition_labels(n), 1) for n in failing)),
-                _family(LAST_COMPACTION, ((_partition_labels(n), ms / _MS) for n, ms in last)),
+                _family(
+                    LAST_COMPACTION, ((_partition_labels(n), ms / MS_PER_SECOND) for n, ms in last)
+                ),
             )
         )
 
@@ -315,7 +316,7 @@ class Exposition:
             append_ms = None
         behind = None
         if append_ms is not None:
-            behind = max(self._facts.clock.now_ms() - append_ms, 0) / _MS
+            behind = max(self._facts.clock.now_ms() - append_ms, 0) / MS_PER_SECOND
         return partition.high_watermark - offset, behind
 
 
@@ -356,7 +357,7 @@ def _by_clock(
 
 
 def _times(name: str, samples: Iterable[tuple[str, int | None]]) -> Iterator[str]:
-    return (f"{name}{label} {ms / _MS}\n" for label, ms in samples if ms is not None)
+    return (f"{name}{label} {ms / MS_PER_SECOND}\n" for label, ms in samples if ms is not None)
 
 
 def _family(family: Family, samples: Iterable[tuple[str, float | None]]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.protocol.compiler import struct_codec
+from tidelog.protocol.framing import LENGTH_BYTES
 from tidelog.protocol.messages import FETCH, SHARE_FETCH
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.wire import Writer
@@ -20,9 +21,6 @@ from tidelog.server.requests import RequestContext
 if TYPE_CHECKING:
     from tidelog.protocol.messages.share_fetch import ShareFetchResponse
     from tidelog.server.quotas.limits import Limit
-
-# Of the field before a frame, as Kafka counts.
-_LENGTH_BYTES = 4
 
 
 def most_bytes(context: RequestContext) -> int | None:
@@ -60,7 +58,7 @@ def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
         writer = Writer()
         codec = struct_codec(type(answer), version, SHARE_FETCH.is_flexible(version))
         codec.write(writer, answer)
-        waits_ms = throttles.charge(FETCHED, limit, _LENGTH_BYTES + writer.size_bytes)
+        waits_ms = throttles.charge(FETCHED, limit, LENGTH_BYTES + writer.size_bytes)
         answer.throttle_time_ms = context.connection.throttle_ms = waits_ms
 
 
@@ -74,4 +72,4 @@ def _limit(context: RequestContext) -> "Limit | None":
 def _size(version: int, answer: FetchResponse) -> int:
     writer = Writer()
     struct_codec(FetchResponse, version, FETCH.is_flexible(version)).write(writer, answer)
-    return _LENGTH_BYTES + writer.size_bytes
+    return LENGTH_BYTES + writer.size_bytes

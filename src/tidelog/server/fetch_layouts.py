@@ -13,6 +13,7 @@ from struct import Struct, error
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.errors import CorruptMessage
+from tidelog.protocol.framing import LENGTH_BYTES
 from tidelog.protocol.wire import read_varint, varint_bytes
 from tidelog.types import NO_LEADER_EPOCH, Buffer
 
@@ -41,7 +42,6 @@ _FACTS: Final = Struct(">ihqqq")
 # Length, correlation id, (no tagged fields,) throttle time, error, session.
 _HEAD: Final = Struct(">iixihi")
 _OLD_HEAD: Final = Struct(">iiihi")
-LENGTH_BYTES: Final = 4
 
 # Of a partition that is asked for: number, leader epoch, offset, last epoch, most bytes, tags.
 AskedRow: TypeAlias = tuple[int, int, int, int, int, int]

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Final
 
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
+from tidelog.protocol.framing import LENGTH_BYTES
 from tidelog.protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tidelog.protocol.messages.sasl import (
     SaslAuthenticateRequest,
@@ -27,7 +28,6 @@ from tidelog.server import dispatch
 from tidelog.server.dispatch import Later, Outcome, Pieces
 from tidelog.server.doors import Door
 from tidelog.server.node import LOGGER, ConnectionFacts, Node
-from tidelog.server.requests import LENGTH_BYTES
 from tidelog.server.security.errors import LoginFailed, NotLoggedIn
 from tidelog.server.security.sasl import Exchange, Login, failure_text
 from tidelog.types import Buffer

@@ -21,7 +21,8 @@ from tidelog.server.node import Node
 from tidelog.server.security.listeners import ListenerPlan, ensure_private, plan_listeners
 from tidelog.server.server import Server, open_node, planned
 from tidelog.server.setting_files import setting_texts
-from tidelog.server.settings import LOOPBACK, PORT_MAX, Endpoint, data_directory
+from tidelog.server.settings import LOOPBACK, Endpoint, data_directory
+from tidelog.types import PORT_MAX
 
 _Result = TypeVar("_Result")
 # Other than a broker's own defaults: a first consumer waits three seconds for others by Kafka's,

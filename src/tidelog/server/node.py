@@ -16,6 +16,7 @@ from tidelog.server.metrics import Counters
 from tidelog.server.partitions import Partitions
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.removals import Removals
+from tidelog.server.security.authorizer import ANONYMOUS
 from tidelog.server.timers import Timers
 from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topics
 from tidelog.server.work import Work
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from tidelog.server.transactions.coordinator import TransactionCoordinator
 
 LOGGER: Final = logging.getLogger("tidelog.server")
-# Who has not said who he is.
-ANONYMOUS: Final = "User:ANONYMOUS"
 # More than for changes: a slow store must not hold up what lies on a disk.
 READ_THREADS: Final = 8
 # Requests with long lists that are read at a time.

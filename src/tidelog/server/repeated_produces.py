@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
+from tidelog.protocol.framing import LENGTH
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -38,7 +39,6 @@ HEAD_BYTES_MAX: Final = 1024
 # To learn what a request means costs as much as some twenty that are known save.
 CREDIT_MAX: Final = 64
 LEARNING_CREDIT: Final = 32
-_LENGTH: Final = Struct(">i")
 # Tagged fields of partition, topic and request: none.
 _NO_TAGS: Final = bytes(3)
 _CORRELATION_ID: Final = slice(4, 8)  # of a request, and of an answer behind its length
@@ -171,8 +171,8 @@ def _records_at(frame: Buffer, at: int, *, is_flexible: bool) -> Buffer | None:
             if bytes(frame[end:]) != _NO_TAGS:
                 return None
         else:
-            (size,) = _LENGTH.unpack_from(frame, at)
-            at += _LENGTH.size
+            (size,) = LENGTH.unpack_from(frame, at)
+            at += LENGTH.size
     except (IndexError, error, CorruptMessage):
         return None
     if size <= 0 or at + size != end:
@@ -228,7 +228,7 @@ def _learned(
 
 
 def _length_of(size: int, *, is_flexible: bool) -> bytes:
-    return varint_bytes(size + 1) if is_flexible else _LENGTH.pack(size)
+    return varint_bytes(size + 1) if is_flexible else LENGTH.pack(size)
 
 
 def _differs_in_records(found: ProduceRequest, message: ProduceRequest) -> bool:

@@ -11,9 +11,6 @@ from tidelog.types import Buffer
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Of the field before a frame.
-LENGTH_BYTES: Final = 4
-
 
 # Made for every request, and a frozen one takes three times as long to make.
 @dataclass(slots=True)

@@ -8,10 +8,10 @@ from typing import Final
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError
+from tidelog.types import PORT_MAX
 
 LOOPBACK: Final = "127.0.0.1"
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - what `*` means; who may listen there is asked
-PORT_MAX: Final = 65_535
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 # An address of IPv6 may stand without brackets, too, as in Kafka.
 _PLACE: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6}))?")

@@ -12,10 +12,10 @@ from typing import Final, Self
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
+from tidelog.types import PORT_MAX
 
 BROKER_SCHEME: Final = "kafka://"
 _SERVER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):[0-9]{1,5}")
-_PORT_MAX: Final = 65_535
 
 
 @reads_arguments()
@@ -83,7 +83,7 @@ class Place:
 
 def _check_servers(text: str, servers: str) -> None:
     for server in servers.split(","):
-        if not _SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > _PORT_MAX:
+        if not _SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > PORT_MAX:
             raise InvalidRequest(
                 f"{text}: {server or 'nothing'!r} is no server;"
                 f" write {BROKER_SCHEME}HOST:PORT[,HOST:PORT]"

@@ -12,10 +12,8 @@ from typing import NamedTuple, Protocol
 from tidelog.errors import CorruptRecord
 from tidelog.record.coding import read_varint, read_varlong, write_varint
 from tidelog.record.header import HEADERS_MAX
+from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer
-
-# length, attributes, timestamp delta, offset delta, two lengths, header count: one byte each.
-RECORD_SIZE_MIN = 7
 
 
 class BodyFacts(NamedTuple):

@@ -26,10 +26,10 @@ HOURS_LIMIT: Final = 2048
 # Half a bucket's width against the smallest value in it.
 RELATIVE_ERROR: Final = 1 / 64
 
-_EXACT_LIMIT: Final = 64
-_PER_DOUBLING: Final = 32
+EXACT_LIMIT: Final = 64
+PER_DOUBLING: Final = 32
 # The bucket of INT64_MAX; those of negative values are the same with a minus.
-BUCKET_MAX: Final = 57 * _PER_DOUBLING + 63
+BUCKET_MAX: Final = 57 * PER_DOUBLING + 63
 
 _HEAD: Final = struct.Struct(">qI")
 _SPAN: Final = struct.Struct(">qqqqI")
@@ -42,9 +42,9 @@ assert _SPAN.size == SPAN_SIZE
 def bucket_of(latency_ms: int) -> int:
     """The bucket that a latency falls into; ascending with it."""
     size = abs(latency_ms)
-    if size >= _EXACT_LIMIT:
+    if size >= EXACT_LIMIT:
         doublings = size.bit_length() - 6
-        size = _PER_DOUBLING * doublings + (size >> doublings)
+        size = PER_DOUBLING * doublings + (size >> doublings)
     return size if latency_ms >= 0 else -size
 
 
@@ -52,9 +52,9 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     """The smallest and the largest latency in ms that fall into a bucket, both inclusive."""
     size = abs(bucket)
     low = high = size
-    if size >= _EXACT_LIMIT:
-        doublings = size // _PER_DOUBLING - 1
-        low = (size - _PER_DOUBLING * doublings) << doublings
+    if size >= EXACT_LIMIT:
+        doublings = size // PER_DOUBLING - 1
+        low = (size - PER_DOUBLING * doublings) << doublings
         high = low + (1 << doublings) - 1
     return (low, high) if bucket >= 0 else (-high, -low)
 

@@ -9,10 +9,10 @@ Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from tidelog.errors import ClockJump, FencedLeaderEpoch, InvalidRequest
 from tidelog.record.builder import build_end_marker
+from tidelog.record.encode import BATCH_BYTES
 from tidelog.storage.appends import (
     AppendContext,
     AppendOrigin,
@@ -27,8 +27,6 @@ from tidelog.storage.producers import Duplicate, ProducerStates
 from tidelog.storage.stepping import SteppingLog
 from tidelog.storage.writing import may_have_producers
 from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
-
-BATCH_BYTES: Final = 16_384
 
 
 class Log(SteppingLog):

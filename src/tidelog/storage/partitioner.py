@@ -7,10 +7,10 @@ Source: Kafka's DefaultPartitioner and Utils.murmur2 (algorithm by Austin Appleb
 import random
 from typing import Final
 
+from tidelog.types import INT32_MAX, UINT32_MAX
+
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
-_WORD: Final = 0xFFFFFFFF
-_POSITIVE: Final = 0x7FFFFFFF
 # Keys repeat; remembering this many of them saves most of the hashing.
 REMEMBERED_KEYS: Final = 65_536
 
@@ -18,21 +18,21 @@ REMEMBERED_KEYS: Final = 65_536
 def murmur2(data: bytes) -> int:
     """Kafka's 32-bit hash of a key, as an unsigned number."""
     length = len(data)
-    h = (_SEED ^ length) & _WORD
+    h = (_SEED ^ length) & UINT32_MAX
     whole = length & ~3
     for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _WORD
-        k = (k ^ k >> 24) * _M & _WORD
-        h = (h * _M & _WORD) ^ k
+        k = int.from_bytes(data[at : at + 4], "little") * _M & UINT32_MAX
+        k = (k ^ k >> 24) * _M & UINT32_MAX
+        h = (h * _M & UINT32_MAX) ^ k
     if length > whole:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _WORD
-    h = (h ^ h >> 13) * _M & _WORD
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & UINT32_MAX
+    h = (h ^ h >> 13) * _M & UINT32_MAX
     return h ^ h >> 15
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
     """The partition of a key, from 0 to `partition_count` - 1."""
-    return (murmur2(key) & _POSITIVE) % partition_count
+    return (murmur2(key) & INT32_MAX) % partition_count
 
 
 class Partitioner:

@@ -10,14 +10,11 @@ Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator.
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from tidelog.record.header import LOG_OVERHEAD
+from tidelog.record.header import LENGTH, LENGTH_AT, LOG_OVERHEAD
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.legacy_builder import assign_message_offset, stamp_message
-from tidelog.record.legacy_header import LENGTH
 from tidelog.storage.append_rules import RecordRules
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
-
-_LENGTH_AT = 8
 
 
 class SetRules(NamedTuple):
@@ -144,7 +141,7 @@ def assign(body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None
     """The plain pass; see `SetPasses.assign`."""
     at, offset = 0, first_offset
     while at < len(body):
-        (size,) = LENGTH.unpack_from(body, at + _LENGTH_AT)
+        (size,) = LENGTH.unpack_from(body, at + LENGTH_AT)
         assign_message_offset(body, at, offset)
         if magic == 1:
             own = LegacyBatch(body, at).max_timestamp

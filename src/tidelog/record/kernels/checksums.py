@@ -18,6 +18,7 @@ from tidelog.record.kernels.crc_words import WORD_SIZE, add_byte, add_word
 from tidelog.record.kernels.layout import BODY_END, CRC, MAGIC, POSITION
 from tidelog.record.kernels.memory import Bytes, Longs, fetch, load_int32
 from tidelog.record.kernels.sums import multiply, sum_tables
+from tidelog.types import UINT32_MAX
 
 # Bytes of each of three runs. Short ones: three that are far from each other are more than the
 # machine guesses right when it fetches ahead (runs of 1024 bytes: half as fast from memory).
@@ -33,7 +34,6 @@ _LINE: Final = 64
 _BODY_MAX: Final = 32 << 10
 # How far ahead of the runs lines are asked for.
 _AHEAD: Final = 1024
-_MASK: Final = (1 << 32) - 1
 NONE_BAD: Final = -1
 # In place of `shifts()`: nothing is to be checked.
 NO_SHIFTS: Final = np.empty(0, np.int64)
@@ -104,7 +104,7 @@ def _add_three(crc: int, data: Bytes, start: int, size: int, table: Longs, at: i
 @inlined
 def sum_span(data: Bytes, start: int, end: int, table: Longs) -> int:
     """CRC-32C of `data[start:end]`; `table` is `shifts()`."""
-    crc, at = _MASK, start
+    crc, at = UINT32_MAX, start
     while end - at >= 3 * FAR:
         crc = _add_three(crc, data, at, FAR, table, 0)
         at += 3 * FAR
@@ -117,7 +117,7 @@ def sum_span(data: Bytes, start: int, end: int, table: Longs) -> int:
     while at < end:
         crc = add_byte(crc, data, at)
         at += 1
-    return crc ^ _MASK
+    return crc ^ UINT32_MAX
 
 
 @inlined
@@ -129,14 +129,14 @@ def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
 @inlined
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
     """Whether the checksum of a batch of magic 2 is right; for few bytes, needs no table."""
-    crc, place, end = _MASK, at + ATTRIBUTES_AT, at + size
+    crc, place, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
     while end - place >= WORD_SIZE:
         crc = add_word(crc, data, place)
         place += WORD_SIZE
     while place < end:
         crc = add_byte(crc, data, place)
         place += 1
-    return (crc ^ _MASK) == (load_int32(data, at + CRC_AT) & _MASK)
+    return (crc ^ UINT32_MAX) == (load_int32(data, at + CRC_AT) & UINT32_MAX)
 
 
 @kernel

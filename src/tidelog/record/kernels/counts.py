@@ -8,7 +8,7 @@ Source: docs/format.md#record.
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels.arithmetic import add_wrapping
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN, Filter, is_inside, is_wanted
+from tidelog.record.kernels.decode import Filter, is_inside, is_wanted
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -26,6 +26,7 @@ from tidelog.record.kernels.layout import (
 )
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
+from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import NO_TIMESTAMP
 
 

@@ -15,9 +15,9 @@ from numba import types
 from numba.core import config
 from numba.extending import intrinsic, overload
 
+from tidelog.record.coding import CRC32C_POLYNOMIAL
 from tidelog.record.kernels.memory import Bytes, load_byte, load_word
 
-POLYNOMIAL: Final = 0x82F63B78
 WORD_SIZE: Final = 8
 _X86: Final = ("x86_64", "AMD64")
 
@@ -40,7 +40,7 @@ def add_byte(crc: int, data: Bytes, at: int) -> int:
     """The register behind the byte at `at`."""
     crc = int(crc) ^ load_byte(data, at)
     for _ in range(8):
-        crc = (crc >> 1) ^ (POLYNOMIAL if crc & 1 != 0 else 0)
+        crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
     return crc
 
 
@@ -116,7 +116,7 @@ def _choose_add_byte(crc, data, at):
         def run(crc, data, at):
             crc ^= load_byte(data, at)
             for _ in range(8):
-                crc = (crc >> 1) ^ (POLYNOMIAL if crc & 1 != 0 else 0)
+                crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
             return crc
 
     return run

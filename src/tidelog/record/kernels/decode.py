@@ -43,10 +43,9 @@ from tidelog.record.kernels.memory import (
     put_long,
 )
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
+from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
-# length, attributes, timestamp delta, offset delta, two lengths, header count: a byte each.
-RECORD_SIZE_MIN: Final = 7
 RECORD_HEADER_SIZE_MIN: Final = 2
 # In place of the header count's place, where the count is 0.
 NO_HEADERS: Final = -1

@@ -38,7 +38,6 @@ STATE: Final = 3
 _FAR: Final = 24
 _NEAR: Final = 12
 
-NO_TIME: Final = -1
 NO_SPAN: Final = -(1 << 62)  # of records without a create time
 
 # An odd number without pattern (2^64 / golden ratio), in whose powers `ORDER` is a polynomial.

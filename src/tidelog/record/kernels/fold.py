@@ -19,7 +19,6 @@ from tidelog.record.kernels.decode import (
     BATCH,
     LAST_DELTA,
     RECORD,
-    RECORD_SIZE_MIN,
     ROWS,
     UNOPENED,
     WITHOUT_TIME,
@@ -33,7 +32,6 @@ from tidelog.record.kernels.digests import (
     HASH_HIGH,
     HASH_LOW,
     NO_SPAN,
-    NO_TIME,
     OFFSET,
     ORDER,
     PARTITION,
@@ -66,6 +64,7 @@ from tidelog.record.kernels.layout import (
 from tidelog.record.kernels.memory import Bytes, Ints, Longs, get_long, prefetch, put_long
 from tidelog.record.kernels.value_hash import KEY_SEED, MIX_SEED, hash_value
 from tidelog.record.kernels.varints import POISON
+from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 # Words of a row: the fields of `digests` before the partition.
@@ -143,7 +142,7 @@ def _span_slot(time: int, into: KeyRows) -> int:
     state, spans = into.state, into.spans
     if state[SPAN_FIRST] <= time <= state[SPAN_LAST]:
         return int(state[SPAN_SLOT])
-    span = NO_SPAN if time == NO_TIME else time // into.span_ms
+    span = NO_SPAN if time == NO_TIMESTAMP else time // into.span_ms
     mask = spans.shape[0] - 1
     slot = span & mask
     for _ in range(_SPANS_USED_MAX):
@@ -188,7 +187,7 @@ def take_record(  # noqa: PLR0913 - a record
     spans[slot, SPAN_COUNT] += 1
     spans[slot, SPAN_SUM] = add_wrapping(int(spans[slot, SPAN_SUM]), _mixed(digest ^ high) ^ low)
     state[RECORDS] += 1
-    state[UNTIMED] += 1 if time == NO_TIME else 0
+    state[UNTIMED] += 1 if time == NO_TIMESTAMP else 0
     if key_size < 0:
         state[UNKEYED] += 1
         state[UNKEYED_SUM] = add_wrapping(int(state[UNKEYED_SUM]), digest)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.key_hash import Hasher
 from tidelog.record.kernels.key_window import (
     HALF_ROWS,
@@ -65,6 +65,7 @@ from tidelog.record.kernels.memory import (
 )
 from tidelog.record.kernels.record_versions import BY_OFFSET, record_version
 from tidelog.record.kernels.varints import POISON
+from tidelog.record.record import RECORD_SIZE_MIN
 
 # In place of a record's number: the winner lies before the mapped records.
 OUTSIDE: Final = -1

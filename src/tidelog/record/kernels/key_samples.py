@@ -6,7 +6,7 @@ Source: docs/generations.md#the-sample. The rules for records are those of `deco
 from typing import Final
 
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.key_hash import Hasher, hash_key
 from tidelog.record.kernels.layout import (
     BAD_COUNT,
@@ -22,6 +22,7 @@ from tidelog.record.kernels.layout import (
 )
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.varints import POISON
+from tidelog.record.record import RECORD_SIZE_MIN
 
 # Columns of what is found.
 HASH: Final = 0

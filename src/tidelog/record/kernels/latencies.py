@@ -5,10 +5,11 @@ Source: docs/format.md#record.
 
 from tidelog.record.kernels.arithmetic import add_wrapping
 from tidelog.record.kernels.compiler import kernel
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.layout import BAD_COUNT, BAD_RECORD, BAD_REST, DONE
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.varints import POISON
+from tidelog.record.record import RECORD_SIZE_MIN
 
 # Larger latencies count as this one, in ms (2,200 years), so that no sum leaves 63 bits.
 LATENCY_MAX = 1 << 46

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.key_hash import siphash
 from tidelog.record.kernels.layout import (
     BAD_COUNT,
@@ -28,6 +28,7 @@ from tidelog.record.kernels.layout import (
 )
 from tidelog.record.kernels.memory import Bytes, Ints, Longs, load_byte, load_word
 from tidelog.record.kernels.varints import POISON
+from tidelog.record.record import RECORD_SIZE_MIN
 
 # Columns of a row: where the key and the value of its last record lie, and which one that is.
 KEY_AT: Final = 0

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from tidelog.record.header import CODEC_MASK, LOG_OVERHEAD
+from tidelog.record.header import CODEC_MASK, LENGTH_AT, LOG_OVERHEAD
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.layout import BAD_RECORD, DONE
 from tidelog.record.kernels.memory import (
@@ -32,13 +32,11 @@ from tidelog.record.legacy_header import (
     MESSAGE_MAGIC_AT,
     MESSAGE_TIMESTAMP_AT,
 )
-from tidelog.types import NO_TIMESTAMP
+from tidelog.types import NO_TIMESTAMP, UINT32_MAX
 
 # The polynomial of CRC-32 as zlib has it, reflected.
 _POLYNOMIAL: Final = 0xEDB88320
-_MASK: Final = (1 << 32) - 1
 _STEP: Final = 8
-_LENGTH_AT: Final = 8
 _KEY_AT_0: Final = KEY_LENGTH_AT[0]
 _KEY_AT_1: Final = KEY_LENGTH_AT[1]
 _LENGTH_MIN_0: Final = MESSAGE_LENGTH_MIN[0]
@@ -77,7 +75,7 @@ def crc32_tables() -> Longs:
 
 @inlined
 def _crc32(data: Bytes, start: int, end: int, tables: Longs) -> int:
-    crc, at = _MASK, start
+    crc, at = UINT32_MAX, start
     while at + _STEP <= end:
         crc ^= (
             load_byte(data, at)
@@ -99,7 +97,7 @@ def _crc32(data: Bytes, start: int, end: int, tables: Longs) -> int:
     while at < end:
         crc = tables[0, (crc ^ load_byte(data, at)) & 0xFF] ^ (crc >> 8)
         at += 1
-    return int(crc ^ _MASK)
+    return int(crc ^ UINT32_MAX)
 
 
 @inlined
@@ -107,7 +105,7 @@ def _frame_end(data: Bytes, at: int, end: int, magic: int) -> int:
     """The place behind the frame at `at`, _BROKEN where none of that magic fits in."""
     if end - at < MESSAGE_TIMESTAMP_AT:
         return _BROKEN
-    size = load_int32(data, at + _LENGTH_AT)
+    size = load_int32(data, at + LENGTH_AT)
     least = _LENGTH_MIN_1 if magic == 1 else _LENGTH_MIN_0
     if size < least or size > end - at - LOG_OVERHEAD:
         return _BROKEN
@@ -122,7 +120,7 @@ def _frame_end(data: Bytes, at: int, end: int, magic: int) -> int:
 def _is_sound(data: Bytes, at: int, after: int, magic: int, tables: Longs) -> bool:
     """Whether the checksum is right, and key and value fill the frame."""
     crc = _crc32(data, at + MESSAGE_MAGIC_AT, after, tables)
-    if crc != load_int32(data, at + MESSAGE_CRC_AT) & _MASK:
+    if crc != load_int32(data, at + MESSAGE_CRC_AT) & UINT32_MAX:
         return False
     key_at = at + (_KEY_AT_1 if magic == 1 else _KEY_AT_0)
     key_size = load_int32(data, key_at)
@@ -195,7 +193,7 @@ def assign_messages(data: Bytes, magic: int, first_offset: int, stamp: Longs, ta
     at, offset = 0, first_offset
     while at < data.size:
         store_int64(data, at, offset)
-        after = at + LOG_OVERHEAD + load_int32(data, at + _LENGTH_AT)
+        after = at + LOG_OVERHEAD + load_int32(data, at + LENGTH_AT)
         if magic == 1:
             before = load_int64(data, at + MESSAGE_TIMESTAMP_AT)
             timestamp = int(stamp[STAMP_MS]) if stamp[STAMPS] != 0 else before

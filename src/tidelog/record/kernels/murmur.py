@@ -8,11 +8,10 @@ from typing import Final
 
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.memory import Bytes, Ints, load_byte
+from tidelog.types import INT32_MAX, UINT32_MAX
 
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
-_WORD: Final = 0xFFFFFFFF
-_POSITIVE: Final = 0x7FFFFFFF
 
 
 @kernel
@@ -34,14 +33,14 @@ def partitions_of(
             out[number] = keyless
             continue
         hashed = murmur2(data, int(offsets[number]), int(offsets[number + 1]))
-        out[number] = (hashed & _POSITIVE) % partition_count
+        out[number] = (hashed & INT32_MAX) % partition_count
 
 
 @inlined
 def murmur2(data: Bytes, start: int, end: int) -> int:
     """Kafka's 32-bit hash of bytes [start, end), as a number from 0 to 2^32 - 1."""
     length = end - start
-    h = (_SEED ^ length) & _WORD
+    h = (_SEED ^ length) & UINT32_MAX
     at = start
     while at + 4 <= end:
         k = load_byte(data, at) | load_byte(data, at + 1) << 8
@@ -65,4 +64,4 @@ def murmur2(data: Bytes, start: int, end: int) -> int:
 @inlined
 def _times_m(value: int) -> int:
     """The low 32 bits of value * M; both factors are below 2^32, so the product fits 63 bits."""
-    return value * _M & _WORD
+    return value * _M & UINT32_MAX

@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
+from tidelog.record.coding import CRC32C_POLYNOMIAL
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32, store_int32
+from tidelog.types import UINT32_MAX
 
-_POLYNOMIAL: Final = 0x82F63B78
 _TOP: Final = 1 << 31
-_MASK: Final = (1 << 32) - 1
 _LENGTH_BYTES: Final = 4
 _VALUES: Final = 256
 
@@ -29,7 +29,7 @@ def multiply(left: int, right: int) -> int:
         if left & bit != 0:
             product ^= right
         bit >>= 1
-        right = (right >> 1) ^ (_POLYNOMIAL if right & 1 != 0 else 0)
+        right = (right >> 1) ^ (CRC32C_POLYNOMIAL if right & 1 != 0 else 0)
     return product
 
 
@@ -53,10 +53,10 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
 @inlined
 def sum_bytes(data: Bytes, start: int, end: int, table: Longs) -> int:
     """The checksum of a few bytes."""
-    crc = _MASK
+    crc = UINT32_MAX
     for at in range(start, end):
         crc = table[(crc ^ load_byte(data, at)) & 0xFF] ^ (crc >> 8)
-    return crc ^ _MASK
+    return crc ^ UINT32_MAX
 
 
 @kernel
@@ -70,7 +70,7 @@ def fill_tables(powers: Longs, table: Longs) -> None:
     for value in range(_VALUES):
         crc = value
         for _ in range(8):
-            crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 != 0 else 0)
+            crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
         table[value] = crc
     step = 1 << 23  # x^8: reflected, so x^0 is the top bit
     for row in range(_LENGTH_BYTES):
@@ -99,11 +99,11 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     at = 0
     while at < rows.size:
         end = at + row_size - 4
-        crc ^= _MASK
+        crc ^= UINT32_MAX
         for place in range(at, end):
             crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
-        crc ^= _MASK
-        if load_int32(rows, end) & _MASK != crc:
+        crc ^= UINT32_MAX
+        if load_int32(rows, end) & UINT32_MAX != crc:
             break
         at += row_size
     return at // row_size
@@ -136,10 +136,10 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     """
     for row in range(rows.size // row_size):
         at, end = row * row_size, (row + 1) * row_size - _LENGTH_BYTES
-        crc ^= _MASK
+        crc ^= UINT32_MAX
         for place in range(at, end):
             crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
-        crc ^= _MASK
+        crc ^= UINT32_MAX
         store_int32(rows, end, crc)
     return crc
 

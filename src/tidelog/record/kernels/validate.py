@@ -9,11 +9,12 @@ import numpy as np
 from tidelog.errors import CorruptRecord
 from tidelog.record.kernels.arithmetic import add_wrapping
 from tidelog.record.kernels.compiler import kernel
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.layout import BAD_COUNT, BAD_RECORD, BAD_REST, DONE
 from tidelog.record.kernels.memory import Bytes
 from tidelog.record.kernels.reasons import REASONS
 from tidelog.record.kernels.varints import POISON
+from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer
 
 

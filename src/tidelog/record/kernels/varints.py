@@ -13,9 +13,6 @@ from tidelog.record.kernels.memory import Bytes, load_byte, store_byte
 # A place that no array reaches, with room to add sizes below 2**31 to it many times.
 POISON: Final = 1 << 62
 
-VARINT_SIZE_MAX: Final = 5
-VARLONG_SIZE_MAX: Final = 10
-
 
 @inlined
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:

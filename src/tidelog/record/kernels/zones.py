@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from tidelog.record.kernels.arithmetic import add_wrapping, bit_length
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN, parse_record
+from tidelog.record.kernels.decode import parse_record
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -35,6 +35,7 @@ from tidelog.record.kernels.layout import (
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.sums import join_sums, sum_bytes
 from tidelog.record.kernels.varints import POISON
+from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
 ZONE_POSITION: Final = 0

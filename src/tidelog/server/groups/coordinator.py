@@ -32,11 +32,10 @@ from tidelog.server.groups.share_heartbeats import ShareHeartbeats
 from tidelog.server.groups.share_topics import ShareTopics
 from tidelog.server.groups.table import AnyGroup, GroupTable
 from tidelog.server.groups.transactional import TransactionalCommits
+from tidelog.server.slices import SLICE_MS
 from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.storage.topic_info import TopicInfo
 
-# How long groups are looked at, for expiry or a deleted topic, before others run.
-SLICE_MS: Final = 3
 # So often it is looked whether transactions have ended that something waits for.
 PENDING_CHECK_MS: Final = 1000
 

@@ -20,7 +20,6 @@ from tidelog.server.groups.subscriptions import subscribed_topics
 from tidelog.server.timers import Timer
 
 CONSUMER_PROTOCOL: Final = "consumer"
-NO_TIME: Final = -1
 
 
 # What a protocol takes beside its name and data, about: many may have neither.

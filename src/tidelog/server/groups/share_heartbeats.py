@@ -15,7 +15,7 @@ from uuid import UUID
 from tidelog.server.errors import Refusal
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.group import NO_TARGET
-from tidelog.server.groups.consumer.member import Target
+from tidelog.server.groups.consumer.member import JOINING, LEAVING, Target
 from tidelog.server.groups.consumer_steps import Steps
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Beat, ShareBeatAsked
@@ -29,13 +29,7 @@ from tidelog.server.groups.share.changes import (
     ShareTargetEpochChange,
 )
 from tidelog.server.groups.share.group import ShareGroup
-from tidelog.server.groups.share.member import (
-    JOINING,
-    LEAVING,
-    ShareAsks,
-    ShareMember,
-    SharePlace,
-)
+from tidelog.server.groups.share.member import ShareAsks, ShareMember, SharePlace
 from tidelog.server.groups.share.topics import shared_after
 from tidelog.server.groups.share_drafts import ShareDraft, no_share_group, write_share
 

@@ -75,6 +75,8 @@ from tidelog.server.guards.common import (
 from tidelog.server.handlers.configs import (
     ALTERED_KINDS,
     DESCRIBED_KINDS,
+    GROUP,
+    TOPIC,
     ensure_sound_for_anybody,
 )
 from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS
@@ -92,8 +94,6 @@ if TYPE_CHECKING:
         resource_name: str
 
 
-TOPIC: Final = 2
-GROUP: Final = 32
 _TEXT: Final = DENIED_TEXT[CLUSTER_DENIED]
 _Answer = TypeVar("_Answer", AlterConfigsResourceResponse, IncrementalAlterConfigsResourceResponse)
 _R = TypeVar("_R", bound="_Resource")

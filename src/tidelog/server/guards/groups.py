@@ -60,18 +60,18 @@ from tidelog.server.guards.common import (
 )
 from tidelog.server.handlers import offset_fetch as fetching
 from tidelog.server.handlers.coordinator import (
+    NO_NODE,
     SHARE_FIRST_VERSION,
     SHARE_KEY_TYPE,
     TRANSACTION_KEY_TYPE,
 )
 from tidelog.server.handlers.groups import GROUP_OPERATIONS, NULL_NAMES_FIRST_VERSION
-from tidelog.server.handlers.offsets import TOPIC_IDS_FIRST_VERSION
+from tidelog.server.handlers.offset_fetch import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation, ResourceType
 from tidelog.types import NO_OFFSET
 
 BATCHED_KEYS_FIRST_VERSION: Final = 4
-NO_NODE: Final = -1
 
 
 def join_group(asker: Asker, request: JoinGroupRequest) -> Answer:

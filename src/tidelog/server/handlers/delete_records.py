@@ -14,13 +14,13 @@ from tidelog.protocol.messages.topics import (
 from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
+from tidelog.storage.trimming import HIGH_WATERMARK
 from tidelog.types import NO_OFFSET
 
 UNKNOWN_SERVER_ERROR: Final = -1
 OFFSET_OUT_OF_RANGE: Final = 1
 INVALID_TOPIC: Final = 17
 STORAGE_ERROR: Final = 56
-HIGH_WATERMARK: Final = -1
 
 
 def delete_records(

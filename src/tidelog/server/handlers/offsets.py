@@ -23,12 +23,12 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.results import CommitAsked
+from tidelog.server.handlers.offset_fetch import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.handlers.waiting import arrival, respond
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 
 GROUP_NOT_FOUND_FIRST_VERSION: Final = 9
-TOPIC_IDS_FIRST_VERSION: Final = 10
 # A topic as the client named it: by name, or by id.
 Place = tuple[str, UUID, int]
 

@@ -22,6 +22,7 @@ from tidelog.protocol.messages.share_fetch import (
     SharePartitionData,
 )
 from tidelog.server.arrivals import arrival
+from tidelog.server.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.groups.reply import Reply
 from tidelog.server.handlers.share_fetching import Answers, ShareFetching, ShareOrder
 from tidelog.server.handlers.share_requests import (
@@ -33,13 +34,7 @@ from tidelog.server.handlers.share_requests import (
     text_of,
 )
 from tidelog.server.requests import Long, RequestContext
-from tidelog.server.shares.sessions import (
-    FIRST_EPOCH,
-    LAST_EPOCH,
-    SessionKey,
-    SharedPartition,
-    ShareSession,
-)
+from tidelog.server.shares.sessions import SessionKey, SharedPartition, ShareSession
 from tidelog.server.shares.states import ShareCode, Wish
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.server.transactions.metadata import EPOCH_BUMP_VERSION
 from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import AddAsked, EndAsked, ProducerRef
+from tidelog.storage.producer_rules import EPOCH_BUMP_VERSION
 from tidelog.types import TopicPartition
 
 # From here on brokers ask, for many transactions at once.

@@ -10,9 +10,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tidelog.record.batch import HEADER_SIZE, MAGIC_2, RecordBatch
+from tidelog.record.header import ATTRIBUTES_AT, PRODUCER_ID_AT
 from tidelog.record.pairs import read_pairs
 from tidelog.server.byte_ranges import ByteRange, Frame, Limits, find_range, frames
-from tidelog.server.partition_reads import aborted_transactions
+from tidelog.server.partition_reads import TIER_BYTES, aborted_transactions
 from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.server.shares.states import Acquired, Offered
@@ -23,12 +24,8 @@ if TYPE_CHECKING:
     from tidelog.server.file_pieces import FilePiece
     from tidelog.storage.segment import Segment
 
-# What is read of a store lies in memory until the member takes it.
-TIER_BYTES: Final = 1 << 20
 _ATTRIBUTES: Final = Struct(">h")
-_ATTRIBUTES_AT: Final = 21
 _PRODUCER_ID: Final = Struct(">q")
-_PRODUCER_ID_AT: Final = 43
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _ABORT: Final = b"\0\0\0\0"
@@ -183,8 +180,8 @@ def _hidden(
         while left and left[0].first_offset <= frame.last_offset:
             producers.add(left.popleft().producer_id)
         header = source.read(segment, frame.position, frame.position + HEADER_SIZE)
-        attributes = _ATTRIBUTES.unpack_from(header, _ATTRIBUTES_AT)[0]
-        producer_id = _PRODUCER_ID.unpack_from(header, _PRODUCER_ID_AT)[0]
+        attributes = _ATTRIBUTES.unpack_from(header, ATTRIBUTES_AT)[0]
+        producer_id = _PRODUCER_ID.unpack_from(header, PRODUCER_ID_AT)[0]
         if producer_id not in producers or not attributes & _TRANSACTIONAL:
             continue
         if not attributes & _CONTROL:

@@ -16,8 +16,6 @@ from uuid import UUID
 from tidelog.server.shares.states import ShareCode
 from tidelog.types import INT32_MAX
 
-FIRST_EPOCH: Final = 0
-LAST_EPOCH: Final = -1
 # What all sessions may remember together: clients may name partitions as they like.
 PARTITIONS_MAX: Final = 250_000
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from tidelog.errors import TidelogError
 from tidelog.server.arrivals import arrival
 from tidelog.server.groups.reply import Reply
+from tidelog.server.slices import SLICE_MS
 from tidelog.server.timers import Timer
 from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.endings import Endings
@@ -34,8 +35,6 @@ from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 # How long to add partitions waits for the end of the transaction before, rather than be asked
 # again. Source: `add.partitions.to.txn.retry.backoff.max.ms`, by which Kafka's brokers ask again.
 ADD_PATIENCE_MS: Final = 100
-# How long transactional ids are looked at before others run.
-SLICE_MS: Final = 3
 
 
 class ProducerAnswer(NamedTuple):

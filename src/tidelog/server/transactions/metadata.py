@@ -14,13 +14,18 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
-from tidelog.types import INT16_MAX, INT32_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from tidelog.storage.producer_rules import EPOCH_BUMP_VERSION
+from tidelog.types import (
+    INT16_MAX,
+    INT32_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TopicPartition,
+)
 
-NO_TIME: Final = -1
 # The last epoch that a producer may have; one more is kept to fence it with.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
-# From this version of transactions on each transaction has an epoch of its own.
-EPOCH_BUMP_VERSION: Final = 2
 
 
 class TransactionState(IntEnum):
@@ -91,8 +96,8 @@ class TransactionMetadata:
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
-    start_ms: int = NO_TIME
-    update_ms: int = NO_TIME
+    start_ms: int = NO_TIMESTAMP
+    update_ms: int = NO_TIMESTAMP
     client_version: int = 0
 
     @property
@@ -188,7 +193,7 @@ class TransactionMetadata:
             timeout_ms=timeout_ms,
             state=TransactionState.EMPTY,
             partitions=frozenset(),
-            start_ms=NO_TIME,
+            start_ms=NO_TIMESTAMP,
             update_ms=now_ms,
         )
 

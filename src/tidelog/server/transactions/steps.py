@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.server.transactions.metadata import (
-    EPOCH_BUMP_VERSION,
     LAST_PRODUCER_EPOCH,
     TransactionMetadata,
     TransactionState,
 )
 from tidelog.server.transactions.seam import ErrorCode
+from tidelog.storage.producer_rules import EPOCH_BUMP_VERSION
 from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 Step: TypeAlias = TransactionMetadata | ErrorCode

@@ -32,6 +32,7 @@ import numpy as np
 from tidelog.record.kernels import digests
 from tidelog.scan.key_tables import KeyTable
 from tidelog.spark.jobs.audit_kinds import KINDS, Kind
+from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -156,7 +157,7 @@ def _found(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
 def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
     """The kind's number of each key that both have, -1 for equal ones."""
     a_ms, b_ms = left[:, digests.TIME], right[:, digests.TIME]
-    knows_both = (a_ms != digests.NO_TIME) & (b_ms != digests.NO_TIME)
+    knows_both = (a_ms != NO_TIMESTAMP) & (b_ms != NO_TIMESTAMP)
     older, newer = knows_both & (b_ms < a_ms), knows_both & (b_ms > a_ms)
     same_last = _are_equal(left, right, digests.VALUE) & ~older & ~newer
     cases = [(~same_last & older, Kind.STALE), (~same_last & newer, Kind.AHEAD)]

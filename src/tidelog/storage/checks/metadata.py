@@ -20,7 +20,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.record.batch import HEADER_SIZE, MAGIC_2, RecordBatch
-from tidelog.record.coding import crc32c
+from tidelog.record.coding import CRC32C_POLYNOMIAL, crc32c
 from tidelog.record.header import ATTRIBUTES_AT, CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage import files
 from tidelog.storage.checks.findings import Finding, Severity
@@ -30,7 +30,6 @@ from tidelog.storage.metadata_file import LIMIT_BYTES, METADATA_FILE, batch_at, 
 Replay = Callable[[bytes], object]
 # The length does not count the base offset, nor itself.
 _BEFORE_LENGTH: Final = LENGTH_AT + 4
-_POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, reflected
 _SHUT: Final = "the broker does not start with it"
 
 
@@ -226,7 +225,7 @@ def _tables() -> tuple[list[int], list[int], dict[int, int]]:
     table = []
     for value in range(256):
         for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901
+            value = value >> 1 ^ (CRC32C_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901
         table.append(value)
     back = [0] * 256
     for index, value in enumerate(table):

@@ -3,7 +3,6 @@
 Imports numpy and numba.
 """
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, compress
 from tidelog.record.header import (
     ATTRIBUTES_AT,
     CODEC_MASK,
+    CRC,
     CRC_AT,
     HEADER_SIZE,
     LENGTH,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
     from tidelog.storage.compaction.sources import Mask
 
-_CRC: Final = struct.Struct(">I")
 _CRC_SIZE: Final = 4
 
 
@@ -133,7 +132,7 @@ def _buffers(
     for slot in packed.tolist():
         at, size = int(rows[slot, rewrite.WRITTEN_AT]), int(rows[slot, rewrite.WRITTEN_SIZE])
         batch = _compress(out[at : at + size].data, Codec(int(codecs[slot])))
-        (crcs[slot],) = _CRC.unpack_from(batch, CRC_AT)
+        (crcs[slot],) = CRC.unpack_from(batch, CRC_AT)
         rows[slot, rewrite.WRITTEN_SIZE] = len(batch)
         if done < at:
             buffers.append(out[done:at].tobytes())

@@ -16,6 +16,7 @@ from tidelog.record.kernels import index_entries, rewrite
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaned_times import Batches, CleanedTimes, SourceTimes
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
+from tidelog.storage.index_files import INDEX_BYTES_MIN
 from tidelog.storage.staging import write_staged
 from tidelog.storage.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _WRITE_BYTES: Final = 4 << 20
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
-_INDEX_BYTES_MIN: Final = 12
 
 
 class CleanedFiles:
@@ -153,7 +153,7 @@ class _Indexes:
     """Both indexes, as the bytes of their files."""
 
     def __init__(self, job: CleaningJob, base_offset: int) -> None:
-        limit = max(job.rules.segment_index_bytes, _INDEX_BYTES_MIN)
+        limit = max(job.rules.segment_index_bytes, INDEX_BYTES_MIN)
         self._base = base_offset
         self._time_limit = limit // _TIME_ENTRY.itemsize
         self._rules = index_entries.IndexRules(

@@ -30,10 +30,10 @@ from tidelog.errors import (
 )
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
 from tidelog.storage.handles import as_storage_failure
+from tidelog.types import MS_PER_SECOND
 
 # A longer wait is cut into pieces, so that a process that is to end ends soon.
 _WAIT_MAX_S: Final = 0.5
-_MS: Final = 1000.0
 _PLACE: Final = ("reason", "at", "offset", "path", "position")
 _FAILURE: Final = ("path", "operation", "reason")
 _CORRUPT: Final = {
@@ -65,8 +65,8 @@ class Pace:
     def take(self, size_bytes: int) -> None:
         """Return as soon as so many bytes may be read or written."""
         now_ms = float(self._clock.monotonic_ms())
-        self._free_ms = max(self._free_ms, now_ms) + size_bytes / self._rate * _MS
-        left_s = (self._free_ms - now_ms) / _MS
+        self._free_ms = max(self._free_ms, now_ms) + size_bytes / self._rate * MS_PER_SECOND
+        left_s = (self._free_ms - now_ms) / MS_PER_SECOND
         while left_s > 0:
             self._wait(min(left_s, _WAIT_MAX_S))
             left_s -= _WAIT_MAX_S

@@ -6,6 +6,7 @@ Owns no decision on a single record (`cleaning`). Source: KIP-280; Kafka 4.x Cle
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
+from tidelog.config.values import LOAD_FACTOR_MAX
 from tidelog.errors import ConfigError, CorruptFile
 from tidelog.storage.tiers.fields import Fields
 from tidelog.types import INT32_MAX
@@ -21,8 +22,6 @@ HASH_NAMES: Final = (SIPHASH, MD5)
 
 # Kafka's smallest: below it a map holds so few keys that a log is read over and over.
 DEDUPE_BUFFER_BYTES_MIN: Final = 1 << 20
-# Probing gets long beyond it; Kafka's default.
-LOAD_FACTOR_MAX: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

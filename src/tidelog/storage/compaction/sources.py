@@ -32,12 +32,11 @@ from tidelog.record.header import (
 )
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.crc_words import HAS_INSTRUCTION
-from tidelog.record.kernels.decode import RECORD_SIZE_MIN
 from tidelog.record.kernels.reasons import REASONS, scan_error
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.offset_order import cut_problem, segment_limit
-from tidelog.record.record import encode_record
+from tidelog.record.record import RECORD_SIZE_MIN, encode_record
 from tidelog.storage import files
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
 from tidelog.types import Buffer, TimestampType

@@ -15,7 +15,8 @@ from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
-from tidelog.server.shares.sessions import LAST_EPOCH, SessionKey
+from tidelog.server.fetch_sessions import LAST_EPOCH
+from tidelog.server.shares.sessions import SessionKey
 from tidelog.server.shares.states import AckType
 
 MEMBER = "one"

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar
 from uuid import UUID
 
+from tidelog.types import UINT32_MAX
+
 T = TypeVar("T")
 
 SMALLEST_TABLE: Final = 16
 _LOAD_PERCENT: Final = 75
-_INT32: Final = (1 << 32) - 1
 _INT64: Final = (1 << 64) - 1
 
 
@@ -41,7 +42,7 @@ def hash_order(
     if len(given) < 2:
         return given
     mask = (table_size(len(given)) if buckets is None else buckets) - 1
-    hashes = [hash_of(key) & _INT32 for key in given]
+    hashes = [hash_of(key) & UINT32_MAX for key in given]
     # Stable: as `sorted` by bucket, without a call for each of many members.
     places = sorted(range(len(given)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
     return [given[place] for place in places]
@@ -56,7 +57,7 @@ def number_order(numbers: Collection[int]) -> list[int]:
 def uuid_hash(topic_id: UUID) -> int:
     """Kafka's hash of a topic id, as an unsigned number of 32 bits."""
     folded = (topic_id.int >> 64) ^ (topic_id.int & _INT64)
-    return ((folded >> 32) ^ folded) & _INT32
+    return ((folded >> 32) ^ folded) & UINT32_MAX
 
 
 def uuid_order(topic_id: UUID) -> tuple[int, int]:

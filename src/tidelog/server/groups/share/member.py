@@ -6,11 +6,8 @@ Source: Kafka 4.3's share groups; KIP-932.
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.server.groups.consumer.member import Target
+from tidelog.server.groups.consumer.member import JOINING, UNKNOWN_EPOCH, Target
 
-JOINING: Final = 0
-LEAVING: Final = -1
-UNKNOWN_EPOCH: Final = -1
 # The only state of a member that Kafka's records know: nobody has to give anything up first.
 STABLE: Final = 0
 
