@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from errno import ENOENT
 from typing import ClassVar, Final, Self
 
+from tidelog.error_codes import ErrorCode
+
 # Characters of a value that an error shows.
 _SHOWN_MAX: Final = 400
 
@@ -52,7 +54,7 @@ class CorruptData(TidelogError):
         position: Place in the file, in bytes, None until storage adds it.
     """
 
-    code: ClassVar[int | None] = 2
+    code: ClassVar[int | None] = ErrorCode.CORRUPT_MESSAGE
 
     def __init__(
         self,
@@ -105,13 +107,13 @@ class CorruptStream(CorruptBatch):
 class StreamTooLong(CorruptStream):
     """A batch whose records decompress to more bytes than are read from one batch."""
 
-    code: ClassVar[int | None] = 10
+    code: ClassVar[int | None] = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class CorruptRecord(CorruptData):
     """A record inside a batch whose frame and checksum are right, but whose content is not."""
 
-    code: ClassVar[int | None] = 87
+    code: ClassVar[int | None] = ErrorCode.INVALID_RECORD
 
 
 class CorruptIndex(CorruptData):
@@ -131,7 +133,7 @@ class CorruptMessage(CorruptData):
 class RequestError(TidelogError):
     """The caller's request can't be met; nothing was changed."""
 
-    code: ClassVar[int | None] = 42
+    code: ClassVar[int | None] = ErrorCode.INVALID_REQUEST
 
 
 class InvalidRequest(RequestError):
@@ -179,37 +181,37 @@ class RefusedRecords(RequestError):
 class InvalidRecord(RefusedRecords):
     """A record that the topic's rules refuse (null key in a compacted topic, wrong deltas ...)."""
 
-    code: ClassVar[int | None] = 87
+    code: ClassVar[int | None] = ErrorCode.INVALID_RECORD
 
 
 class InvalidTimestamp(RefusedRecords):
     """A timestamp outside the topic's limits. Nothing of the batch was appended."""
 
-    code: ClassVar[int | None] = 32
+    code: ClassVar[int | None] = ErrorCode.INVALID_TIMESTAMP
 
 
 class MessageTooLarge(RequestError):
     """A batch larger than `max.message.bytes`."""
 
-    code: ClassVar[int | None] = 10
+    code: ClassVar[int | None] = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class RecordListTooLarge(RequestError):
     """An append larger than `segment.bytes`."""
 
-    code: ClassVar[int | None] = 18
+    code: ClassVar[int | None] = ErrorCode.RECORD_LIST_TOO_LARGE
 
 
 class UnsupportedCompression(RequestError):
     """A codec number nobody defined, or one that the record's format forbids."""
 
-    code: ClassVar[int | None] = 76
+    code: ClassVar[int | None] = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 class UnsupportedForMessageFormat(RequestError):
     """A question that the stored message format can't answer. Source: KIP-79."""
 
-    code: ClassVar[int | None] = 43
+    code: ClassVar[int | None] = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class SerdeError(RequestError):
@@ -221,43 +223,43 @@ class SerdeError(RequestError):
 class OutOfOrderSequence(RequestError):
     """An idempotent producer's batch does not follow its last one."""
 
-    code: ClassVar[int | None] = 45
+    code: ClassVar[int | None] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class InvalidProducerEpoch(RequestError):
     """An older instance of a producer, fenced by a newer one."""
 
-    code: ClassVar[int | None] = 47
+    code: ClassVar[int | None] = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class InvalidTxnState(RequestError):
     """A transactional step at the wrong moment."""
 
-    code: ClassVar[int | None] = 48
+    code: ClassVar[int | None] = ErrorCode.INVALID_TXN_STATE
 
 
 class TransactionCoordinatorFenced(RequestError):
     """A transaction marker of an older coordinator than one the log has seen."""
 
-    code: ClassVar[int | None] = 52
+    code: ClassVar[int | None] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class FencedLeaderEpoch(RequestError):
     """A leader epoch older than one the log has seen."""
 
-    code: ClassVar[int | None] = 74
+    code: ClassVar[int | None] = ErrorCode.FENCED_LEADER_EPOCH
 
 
 class InconsistentTopicId(RequestError):
     """A topic of this name has another id: it is another topic, created anew."""
 
-    code: ClassVar[int | None] = 103
+    code: ClassVar[int | None] = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class PolicyViolation(RequestError):
     """The topic's policy forbids the request."""
 
-    code: ClassVar[int | None] = 44
+    code: ClassVar[int | None] = ErrorCode.POLICY_VIOLATION
 
 
 class OffsetOutOfRange(RequestError):
@@ -269,7 +271,7 @@ class OffsetOutOfRange(RequestError):
         end: Log end offset, exclusive.
     """
 
-    code: ClassVar[int | None] = 1
+    code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(self, offset: int, start: int, end: int, *, where: str = "") -> None:
         self.offset = offset
@@ -300,7 +302,7 @@ class OffsetsGone(RequestError):
         lost: Exactly which ones.
     """
 
-    code: ClassVar[int | None] = 1
+    code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(self, lost: tuple[LostOffsets, ...]) -> None:
         self.lost = lost
@@ -310,37 +312,37 @@ class OffsetsGone(RequestError):
 class UnknownTopic(RequestError):
     """No topic or partition of that name; the text names the nearest one that exists."""
 
-    code: ClassVar[int | None] = 3
+    code: ClassVar[int | None] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class TopicExists(RequestError):
     """A topic of that name exists already."""
 
-    code: ClassVar[int | None] = 36
+    code: ClassVar[int | None] = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class InvalidTopic(RequestError):
     """A topic name that Kafka's rules refuse."""
 
-    code: ClassVar[int | None] = 17
+    code: ClassVar[int | None] = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class InvalidPartitions(RequestError):
     """A partition count that can't be."""
 
-    code: ClassVar[int | None] = 37
+    code: ClassVar[int | None] = ErrorCode.INVALID_PARTITIONS
 
 
 class GroupActive(RequestError):
     """A consumer group whose members would overrule a commit from outside; nothing was changed."""
 
-    code: ClassVar[int | None] = 68
+    code: ClassVar[int | None] = ErrorCode.NON_EMPTY_GROUP
 
 
 class UnknownGroup(RequestError):
     """No consumer group of that name."""
 
-    code: ClassVar[int | None] = 69
+    code: ClassVar[int | None] = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class MissingTimestamps(RequestError):
@@ -378,7 +380,7 @@ class OffsetOverflow(TidelogError):
 class UnsupportedVersion(TidelogError):
     """A file or message of a version that this release does not know."""
 
-    code: ClassVar[int | None] = 35
+    code: ClassVar[int | None] = ErrorCode.UNSUPPORTED_VERSION
 
 
 class UnsupportedRequest(UnsupportedVersion):
@@ -409,7 +411,7 @@ class StorageFailure(TidelogError):
         operation: What was tried, e.g. `sync`.
     """
 
-    code: ClassVar[int | None] = 56
+    code: ClassVar[int | None] = ErrorCode.KAFKA_STORAGE_ERROR
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
         self.path = path
@@ -452,7 +454,7 @@ class DamagedLog(CorruptBatch, StorageFailure):
         offset: First offset that can't be read; all below it can.
     """
 
-    code: ClassVar[int | None] = 56
+    code: ClassVar[int | None] = ErrorCode.KAFKA_STORAGE_ERROR
     path: str  # type: ignore[mutable-override] # it always has one
 
     def __init__(
@@ -534,7 +536,7 @@ class ClockJump(TidelogError):
         now_ms: What the wall clock says.
     """
 
-    code: ClassVar[int | None] = 44
+    code: ClassVar[int | None] = ErrorCode.POLICY_VIOLATION
 
     def __init__(self, last_ms: int, now_ms: int, reason: str) -> None:
         self.last_ms = last_ms
@@ -558,7 +560,7 @@ class ConfigError(TidelogError):
         allowed: What would be right.
     """
 
-    code: ClassVar[int | None] = 40
+    code: ClassVar[int | None] = ErrorCode.INVALID_CONFIG
 
     def __init__(self, key: str, value: str | None, allowed: str) -> None:
         self.key = key

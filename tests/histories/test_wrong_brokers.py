@@ -7,6 +7,7 @@ import pytest
 from tests.histories.checker import Fault
 from tests.histories.test_simulated import faults, histories
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.fetch import AbortedTransaction
 from tidelog.server import partition_reads
 from tidelog.server.byte_ranges import ByteRange
@@ -16,7 +17,6 @@ from tidelog.server.open_transactions import TransactionEnd
 from tidelog.server.partitions import Partition
 from tidelog.server.segment_bytes import SegmentBytes
 from tidelog.server.transactions import steps
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.storage import producer_rules, producers
 from tidelog.storage.segment import Segment
 from tidelog.types import TopicPartition

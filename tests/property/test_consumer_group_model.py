@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.results import Beat, BeatAsked, Owned
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAMES = st.sampled_from(["A", "B", "C", "D"])
 TOPICS = st.sets(st.sampled_from(["routes", "stops"]), min_size=1)
 SESSION_MS = 45_000
-FENCED = {Code.FENCED_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, Code.GROUP_ID_NOT_FOUND}
+FENCED = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 
 
 class Consumers(RuleBasedStateMachine):
@@ -42,7 +42,7 @@ class Consumers(RuleBasedStateMachine):
         if beat.code in FENCED:
             self._forget(name)
             return
-        assert beat.code is Code.NONE, beat
+        assert beat.code is ErrorCode.NONE, beat
         self.epochs[name] = beat.epoch
         if beat.assignment is not None:
             self.owned[name] = beat.assignment

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.group import ClassicGroup, GroupState
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Joined, MemberRef, SyncAsked, Synced
@@ -124,11 +124,11 @@ class GroupMachine(RuleBasedStateMachine):
         ref = MemberRef(joined.member_id, client.instance_id)
         self.obey(client, self.world.members.heartbeat(GROUP, ref, joined.generation))
 
-    def obey(self, client: Client, code: Code) -> None:
+    def obey(self, client: Client, code: ErrorCode) -> None:
         """What a client does on an error."""
-        if code in {Code.REBALANCE_IN_PROGRESS, Code.ILLEGAL_GENERATION}:
+        if code in {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}:
             client.forget(whole=False)
-        elif code is not Code.NONE:
+        elif code is not ErrorCode.NONE:
             client.forget(whole=True)
 
     @precondition(lambda self: self.clients)
@@ -183,7 +183,7 @@ class GroupMachine(RuleBasedStateMachine):
         code = self.world.commit(self.offsets, member)
         group = self.group
         generation = -1 if group is None else group.generation
-        if code is Code.NONE:
+        if code is ErrorCode.NONE:
             assert member.generation == generation, "a commit of another generation was taken"
             assert group is not None
             assert member.member_id in group.members, "a commit of a fenced member was taken"
@@ -195,8 +195,8 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.group
         is_free = group is None or group.is_empty
         code = self.world.commit(self.offsets)
-        assert is_free or code is Code.UNKNOWN_MEMBER_ID
-        if code is Code.NONE:
+        assert is_free or code is ErrorCode.UNKNOWN_MEMBER_ID
+        if code is ErrorCode.NONE:
             self.committed = self.offsets
 
     # -- the world ---------------------------------------------------------------------------
@@ -238,9 +238,9 @@ class GroupMachine(RuleBasedStateMachine):
                 self.hear_sync(client, answer)
 
     def hear_join(self, client: Client, said: Joined) -> None:
-        if said.code is Code.MEMBER_ID_REQUIRED:
+        if said.code is ErrorCode.MEMBER_ID_REQUIRED:
             client.member_id = said.member_id
-        elif said.code is Code.NONE:
+        elif said.code is ErrorCode.NONE:
             client.joined, client.member_id = said, said.member_id
             client.seen.append(said)
         else:
@@ -248,7 +248,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def hear_sync(self, client: Client, said: Synced) -> None:
         joined = client.joined
-        if said.code is not Code.NONE or joined is None:
+        if said.code is not ErrorCode.NONE or joined is None:
             self.obey(client, said.code)
             return
         client.has_assignment = True

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.share_partition import Change, SharePartition
 from tidelog.server.shares.states import (
     Acknowledgement,
@@ -16,7 +17,6 @@ from tidelog.server.shares.states import (
     Limits,
     Offered,
     RecordState,
-    ShareCode,
     Wish,
 )
 
@@ -70,20 +70,20 @@ class Model:
             row.member, row.deadline = member, deadline
             assert row.count == given[offset]
 
-    def problem(self, member: str, said: Acknowledgement) -> ShareCode:
+    def problem(self, member: str, said: Acknowledgement) -> ErrorCode:
         if said.last < self.start:
-            return ShareCode.NONE
+            return ErrorCode.NONE
         if self.start == self.end:
-            return ShareCode.INVALID_RECORD_STATE
+            return ErrorCode.INVALID_RECORD_STATE
         if said.last >= self.end:
-            return ShareCode.INVALID_REQUEST
+            return ErrorCode.INVALID_REQUEST
         for offset in range(max(said.first, self.start), said.last + 1):
             row = self.rows[offset]
             if row.state is not RecordState.ACQUIRED or row.member != member:
-                return ShareCode.INVALID_RECORD_STATE
+                return ErrorCode.INVALID_RECORD_STATE
             if row.becomes is not None:
-                return ShareCode.INVALID_RECORD_STATE
-        return ShareCode.NONE
+                return ErrorCode.INVALID_RECORD_STATE
+        return ErrorCode.NONE
 
     def take(self, said: Acknowledgement, token: int, now: int) -> None:
         for offset in range(max(said.first, self.start), said.last + 1):

@@ -10,15 +10,15 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import Patience
 
 import tidelog
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.groups import OffsetFetchRequest, OffsetFetchTopic
 from tidelog.record.builder import build_batch
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.partitioning import partition_for
 from tidelog.types import NewRecord
 
 PLACES = 5
-NOT_YET = {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR}
+NOT_YET = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 
 
 def offsets_of_group(asking: RawClient, number: int) -> list[int] | None:

@@ -9,6 +9,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until, until_so
 
 import tidelog
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import (
     ALTER_SHARE_GROUP_OFFSETS,
     DELETE_GROUPS,
@@ -50,7 +51,6 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.handlers import handler_of
 from tidelog.server.in_process import Broker
 from tidelog.server.node import ConnectionFacts, Node
@@ -273,7 +273,7 @@ def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
                 node.work.submit(may_load.wait)
             shards = node.groups.shards
             shards._topic.lose(shards.number_of(GROUP))
-            assert shards.code_for(GROUP) is Code.COORDINATOR_LOAD_IN_PROGRESS
+            assert shards.code_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             context = RequestContext(node, SHARE_FETCH, 1, "A", ConnectionFacts(1, "127.0.0.1"))
             answers.append(
                 asyncio.ensure_future(_awaited(handler_of(SHARE_FETCH.key)(context, request)))

@@ -13,6 +13,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, Patience
 
 import tidelog
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, AnyApi
 from tidelog.protocol.messages.membership import (
     HeartbeatRequest,
@@ -27,7 +28,6 @@ from tidelog.protocol.messages.membership import (
     SyncGroupResponse,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.groups.codes import Code
 from tidelog.server.in_process import Broker
 from tidelog.types import NewRecord
 
@@ -39,10 +39,10 @@ REBALANCE_MS = 1000
 PRODUCED_IN_A_ROUND = 20
 BATCH = bytes(build_batch([NewRecord(value=b"v")]))
 AGAIN = {
-    Code.REBALANCE_IN_PROGRESS,
-    Code.ILLEGAL_GENERATION,
-    Code.UNKNOWN_MEMBER_ID,
-    Code.MEMBER_ID_REQUIRED,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.MEMBER_ID_REQUIRED,
 }
 
 
@@ -69,9 +69,9 @@ class Member:
         """Take the answer that has come, and ask the next question."""
         told = self.asking.receive(self._awaited)
         assert isinstance(told, JoinGroupResponse | SyncGroupResponse | HeartbeatResponse)
-        if told.error_code != Code.NONE:
+        if told.error_code != ErrorCode.NONE:
             assert told.error_code in AGAIN
-            if told.error_code == Code.UNKNOWN_MEMBER_ID:
+            if told.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ""
             elif isinstance(told, JoinGroupResponse):
                 self.member_id = told.member_id

@@ -6,15 +6,14 @@ Source: Kafka 4.3's KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-1228.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.arrivals import arrival
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.reply import Reply
 from tidelog.server.open_transactions import TransactionEnd
 from tidelog.server.partitions import ALL_REPLICAS
 from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.server.transactional_writes import end_transaction
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -27,12 +26,16 @@ if TYPE_CHECKING:
 
 # Of a partition of groups that is not served now: who asks comes again.
 _NOT_SERVED: Final = frozenset(
-    {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
 )
 
 
 # Known, or known once the marker is safe: of a partition, or of one of groups.
-_Ended: TypeAlias = "ErrorCode | asyncio.Future[int] | Reply[Code]"
+_Ended: TypeAlias = "ErrorCode | asyncio.Future[int] | Reply[ErrorCode]"
 
 
 class Host(Protocol):
@@ -97,7 +100,7 @@ class PartitionMarkers:
             partition = self._node.partitions.get(place.topic, place.partition)
             result = end_transaction(partition, end)
         except TidelogError as error:
-            return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else as_error(error.code)
+            return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else ErrorCode(error.code)
         if not partition.must_wait(result, ALL_REPLICAS):
             return ErrorCode.NONE
         return partition.when_shown(result.last_offset + 1)
@@ -109,20 +112,12 @@ class PartitionMarkers:
         return self._node.groups.shards.end_transaction(place.partition, end)
 
 
-def as_error(code: int) -> ErrorCode:
-    """An error code of the seam; one that is not among those is UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def _of_group(code: Code) -> ErrorCode:
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_SERVED else as_error(code)
+def _of_group(code: ErrorCode) -> ErrorCode:
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_SERVED else code
 
 
 async def _told(ended: _Ended) -> ErrorCode:
     """The code, once the marker is safe."""
     if isinstance(ended, ErrorCode):
         return ended
-    return _of_group(await arrival(ended)) if isinstance(ended, Reply) else as_error(await ended)
+    return _of_group(await arrival(ended)) if isinstance(ended, Reply) else ErrorCode(await ended)

@@ -12,6 +12,7 @@ from tests.worlds.waiting import Patience, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from tidelog.protocol.messages.membership import (
     JoinGroupRequest,
@@ -24,7 +25,6 @@ from tidelog.protocol.messages.membership import (
 from tidelog.server.clients import Clients
 from tidelog.server.connection import Connection
 from tidelog.server.dispatch import Pieces, Promised
-from tidelog.server.groups.codes import Code
 from tidelog.server.node import Node
 from tidelog.server.server import open_node
 from tidelog.types import Buffer
@@ -115,7 +115,7 @@ def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None
             config = BrokerConfig.parse(SETTINGS)[0]
             node = open_node(str(tmp_path), config, env=Env(clock=clock))
             try:
-                assert await node.groups.shards.ensure_topic() is Code.NONE
+                assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
                 await test(World(node, clock))
             finally:
                 node.close()

@@ -8,9 +8,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from tests.worlds.brokers.groups import World
 
+from tidelog.error_codes import ErrorCode
 from tidelog.record.builder import build_batch
 from tidelog.server.exposition import COMMITS_MAX, FAMILIES, GROUPS_MAX, TOPICS_MAX, Exposition
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.results import CommitAsked
 from tidelog.server.node import Node
@@ -34,7 +34,7 @@ def told(node: Node) -> dict[tuple[str, Labels], float]:
 
 def commit(world: World, group: str, *commits: Commit) -> None:
     said = world.commits.commit(CommitAsked(group_id=group), commits)
-    assert set(said.value) <= {Code.NONE}
+    assert set(said.value) <= {ErrorCode.NONE}
 
 
 def labels(**given: str) -> Labels:

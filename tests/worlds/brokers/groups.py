@@ -16,7 +16,7 @@ from tests.faults.later import Later
 from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.group import ClassicGroup
@@ -103,7 +103,7 @@ class World:
     async def _load(self) -> None:
         shards = self.node.groups.shards
         await turn_until(lambda: not shards.is_loading)
-        assert shards.code_for(GROUP) is Code.NONE
+        assert shards.code_for(GROUP) is ErrorCode.NONE
 
     def restart(self, **settings: str) -> None:
         """A new process reads what the last one wrote; these settings are others."""
@@ -265,7 +265,7 @@ class World:
 
     def ask_sync(
         self, member: Joined, assignments: Mapping[str, bytes] | None = None
-    ) -> "Reply[tuple[Code, bytes]]":
+    ) -> "Reply[tuple[ErrorCode, bytes]]":
         """Sync; code and assignment may come later."""
         asked = SyncAsked(
             group_id=GROUP,
@@ -273,18 +273,18 @@ class World:
             generation=member.generation,
             assignments=tuple((assignments or {}).items()),
         )
-        found = Reply[tuple[Code, bytes]]()
+        found = Reply[tuple[ErrorCode, bytes]]()
         self.members.sync(asked).then(lambda said: found.complete((said.code, said.assignment)))
         return found
 
-    def heartbeat(self, member: Joined, instance_id: str | None = None) -> Code:
+    def heartbeat(self, member: Joined, instance_id: str | None = None) -> ErrorCode:
         """Say that a member is there."""
         ref = MemberRef(member.member_id, instance_id)
         return self.members.heartbeat(GROUP, ref, member.generation)
 
     # -- offsets -----------------------------------------------------------------------------
 
-    def commit(self, offset: int, member: Joined | None = None, **more: int) -> Code:
+    def commit(self, offset: int, member: Joined | None = None, **more: int) -> ErrorCode:
         """Commit for partition 0 of a topic, at once."""
         asked = CommitAsked(
             group_id=GROUP,

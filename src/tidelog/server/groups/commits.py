@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.commit_checks import Commit, commit_errors
 from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.conversion import end_records
@@ -45,13 +45,15 @@ class Commits:
 
     # -- committing --------------------------------------------------------------------------
 
-    def commit(self, asked: CommitAsked, commits: Sequence[Commit]) -> Reply[list[Code]]:
+    def commit(self, asked: CommitAsked, commits: Sequence[Commit]) -> Reply[list[ErrorCode]]:
         """Keep offsets; one code for each, in their order."""
         group = self._table.get(asked.group_id)
         codes = commit_errors(group, asked, commits, self._config)
-        if isinstance(group, ClassicGroup) and Code.NONE in codes:
+        if isinstance(group, ClassicGroup) and ErrorCode.NONE in codes:
             self._note_sign(group, asked)
-        kept = [commit for commit, code in zip(commits, codes, strict=True) if code is Code.NONE]
+        kept = [
+            commit for commit, code in zip(commits, codes, strict=True) if code is ErrorCode.NONE
+        ]
         return self._keep(asked, kept, codes)
 
     def _note_sign(self, group: ClassicGroup, asked: CommitAsked) -> None:
@@ -61,8 +63,8 @@ class Commits:
             self._rebalances.await_sign(group, member)
 
     def _keep(
-        self, asked: CommitAsked, commits: Sequence[Commit], codes: list[Code]
-    ) -> Reply[list[Code]]:
+        self, asked: CommitAsked, commits: Sequence[Commit], codes: list[ErrorCode]
+    ) -> Reply[list[ErrorCode]]:
         if not commits:
             return Reply.of(codes)
         now_ms = self._clock.now_ms()
@@ -72,7 +74,7 @@ class Commits:
             asked.group_id,
             [offset_record(asked.group_id, c.topic, c.partition, found) for c, found in kept],
         )
-        if not written.is_done or written.value is Code.NONE:
+        if not written.is_done or written.value is ErrorCode.NONE:
             group = self._table.get_or_create(asked.group_id)
             for commit, found in kept:
                 group.offsets.put(commit.topic, commit.partition, found)
@@ -83,23 +85,23 @@ class Commits:
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> Code | Reply[list[Code]]:
+    ) -> ErrorCode | Reply[list[ErrorCode]]:
         """Forget offsets: one code for each, or one for the request."""
         group = self._table.get(group_id)
         if not group_id:
-            return Code.INVALID_GROUP_ID
+            return ErrorCode.INVALID_GROUP_ID
         if group is None or isinstance(group, ShareGroup):
-            return Code.GROUP_ID_NOT_FOUND
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
-            return Code.NON_EMPTY_GROUP
+            return ErrorCode.NON_EMPTY_GROUP
         codes = [
-            Code.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else Code.NONE
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else ErrorCode.NONE
             for topic, _ in partitions
         ]
         gone = [
             place
             for place, code in zip(partitions, codes, strict=True)
-            if code is Code.NONE
+            if code is ErrorCode.NONE
             and (
                 group.offsets.get(*place) is not None or self._pending.is_pending(group_id, *place)
             )
@@ -108,7 +110,7 @@ class Commits:
 
     def _forget(
         self, group: AnyGroup, places: Sequence[tuple[str, int]], *, whole: bool = False
-    ) -> Reply[Code]:
+    ) -> Reply[ErrorCode]:
         """Forget offsets and, where `whole`, the group with them."""
         records = [offset_record(group.group_id, *place, None) for place in places]
         if whole:
@@ -119,9 +121,9 @@ class Commits:
             else:
                 records.append(tombstone(group.group_id))
         if not records:
-            return Reply.of(Code.NONE)
+            return Reply.of(ErrorCode.NONE)
         written = self._journal.append(group.group_id, records)
-        if not written.is_done or written.value is Code.NONE:
+        if not written.is_done or written.value is ErrorCode.NONE:
             for place in places:
                 group.offsets.remove(*place)
                 self._pending.forget(group.group_id, *place)
@@ -134,15 +136,15 @@ class Commits:
         if isinstance(group, ConsumerGroup | ShareGroup):
             group.unload()
         else:
-            self._rebalances.unload(group, Code.COORDINATOR_NOT_AVAILABLE)
+            self._rebalances.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def delete_group(self, group_id: str) -> Reply[Code]:
+    def delete_group(self, group_id: str) -> Reply[ErrorCode]:
         """Delete a group that has no members, with its offsets."""
         group = self._table.get(group_id)
         if group is None:
-            return Reply.of(Code.GROUP_ID_NOT_FOUND)
+            return Reply.of(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
-            return Reply.of(Code.NON_EMPTY_GROUP)
+            return Reply.of(ErrorCode.NON_EMPTY_GROUP)
         return self._forget(group, self._places(group), whole=True)
 
     def _places(self, group: AnyGroup) -> list[tuple[str, int]]:
@@ -248,12 +250,12 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
     )
 
 
-def with_outcome(written: Reply[Code], codes: list[Code]) -> Reply[list[Code]]:
+def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
     """Codes of single partitions once the records are safe; the failure for all that had none."""
-    answer: Reply[list[Code]] = Reply()
+    answer: Reply[list[ErrorCode]] = Reply()
 
-    def tell(outcome: Code) -> None:
-        answer.complete([code if code is not Code.NONE else outcome for code in codes])
+    def tell(outcome: ErrorCode) -> None:
+        answer.complete([code if code is not ErrorCode.NONE else outcome for code in codes])
 
     written.then(tell)
     return answer

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.changes import MemberChange
 from tidelog.server.groups.consumer.group import ConsumerGroup, Wait
 from tidelog.server.groups.consumer.member import (
@@ -78,12 +78,12 @@ class ClassicMembers:
         try:
             require_room(group, member_id, self._steps.config.group_consumer_max_size)
             if not group.supports(asked.protocol_type, (name for name, _ in asked.protocols)):
-                raise Refusal(Code.INCONSISTENT_GROUP_PROTOCOL)
+                raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if is_unknown and asked.needs_member_id and asked.instance_id is None:
-                return Reply.of(Joined(code=Code.MEMBER_ID_REQUIRED, member_id=member_id))
+                return Reply.of(Joined(code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
             return self._join(group, asked, member_id, is_unknown=is_unknown)
         except Refusal as refusal:
-            return Reply.of(Joined(code=Code(refusal.error_code), member_id=asked.member_id))
+            return Reply.of(Joined(code=ErrorCode(refusal.error_code), member_id=asked.member_id))
 
     def _join(
         self, group: ConsumerGroup, asked: JoinAsked, member_id: str, *, is_unknown: bool
@@ -182,7 +182,7 @@ class ClassicMembers:
             _require_protocol(member, asked)
             self._require_calm(group, member)
         except Refusal as refusal:
-            return Reply.of(Synced(code=Code(refusal.error_code)))
+            return Reply.of(Synced(code=ErrorCode(refusal.error_code)))
         group.stop(Wait.SYNC, member.member_id)
         self._steps.await_sign(group, member)
         assert member.asks.classic is not None
@@ -196,7 +196,7 @@ class ClassicMembers:
         )
         reply: Reply[Synced] = Reply()
         self._steps.write(Draft(group)).then(
-            lambda code: reply.complete(synced if code is Code.NONE else Synced(code=code))
+            lambda code: reply.complete(synced if code is ErrorCode.NONE else Synced(code=code))
         )
         return reply
 
@@ -205,7 +205,7 @@ class ClassicMembers:
         is_behind = _epoch_to_join(group) > member.place.epoch
         if is_behind and member.place.state is not MemberState.UNREVOKED_PARTITIONS:
             self._await_join(group, member)
-            raise Refusal(Code.REBALANCE_IN_PROGRESS)
+            raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def _await_join(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         if (Wait.JOIN, member.member_id) not in group.waits:
@@ -214,13 +214,13 @@ class ClassicMembers:
 
     # -- staying and leaving -----------------------------------------------------------------
 
-    def heartbeat(self, group: ConsumerGroup, ref: MemberRef, generation: int) -> Code:
+    def heartbeat(self, group: ConsumerGroup, ref: MemberRef, generation: int) -> ErrorCode:
         """Say that a member is there; whether it has to join again."""
         try:
             member = _classic_member(group, ref.member_id, ref.instance_id)
             _require_generation(member, generation)
         except Refusal as refusal:
-            return Code(refusal.error_code)
+            return ErrorCode(refusal.error_code)
         self._steps.await_sign(group, member)
         place = member.place
         may_get_more = place.state is MemberState.UNRELEASED_PARTITIONS and not group.awaits_others(
@@ -232,24 +232,24 @@ class ClassicMembers:
             or may_get_more
         ):
             self._await_join(group, member)
-            return Code.REBALANCE_IN_PROGRESS
-        return Code.NONE
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
 
-    def leave(self, group: ConsumerGroup, refs: Sequence[MemberRef]) -> list[Code]:
+    def leave(self, group: ConsumerGroup, refs: Sequence[MemberRef]) -> list[ErrorCode]:
         """Let members go: one code for each."""
-        codes: list[Code] = []
+        codes: list[ErrorCode] = []
         gone: dict[str, ConsumerMember] = {}
         for ref in refs:
             try:
                 member = _leaving(group, ref)
             except Refusal as refusal:
-                codes.append(Code(refusal.error_code))
+                codes.append(ErrorCode(refusal.error_code))
             else:
                 gone[member.member_id] = member
-                codes.append(Code.NONE)
+                codes.append(ErrorCode.NONE)
         written = self._fencing.fence(group, tuple(gone.values()))
-        if written.is_done and written.value is not Code.NONE:
-            return [written.value if code is Code.NONE else code for code in codes]
+        if written.is_done and written.value is not ErrorCode.NONE:
+            return [written.value if code is ErrorCode.NONE else code for code in codes]
         return codes
 
 
@@ -258,7 +258,7 @@ def _subscription(asked: JoinAsked) -> ConsumerProtocolSubscription:
     try:
         return read_subscription(asked.protocols[0][1])
     except (CorruptMessage, UnsupportedVersion) as error:
-        raise Refusal(Code.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
+        raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
 
 def _updated(asks: Asks, asked: JoinAsked, subscription: ConsumerProtocolSubscription) -> Asks:
@@ -293,13 +293,13 @@ def _classic_member(
         else static_member_of(group, member_id, instance_id)
     )
     if not member.is_classic:
-        raise Refusal(Code.UNKNOWN_MEMBER_ID, f"member {member_id} is no classic one")
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} is no classic one")
     return member
 
 
 def _require_generation(member: ConsumerMember, generation: int) -> None:
     if generation != member.place.epoch:
-        raise Refusal(Code.ILLEGAL_GENERATION)
+        raise Refusal(ErrorCode.ILLEGAL_GENERATION)
 
 
 def _require_protocol(member: ConsumerMember, asked: SyncAsked) -> None:
@@ -309,7 +309,7 @@ def _require_protocol(member: ConsumerMember, asked: SyncAsked) -> None:
         None,
         name,
     ):
-        raise Refusal(Code.INCONSISTENT_GROUP_PROTOCOL)
+        raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def _epoch_to_join(group: ConsumerGroup) -> int:
@@ -329,16 +329,16 @@ def _leaving(group: ConsumerGroup, ref: MemberRef) -> ConsumerMember:
         return static_member_of(group, ref.member_id, ref.instance_id)
     member = group.static_member(ref.instance_id)
     if member is None:
-        raise Refusal(Code.UNKNOWN_MEMBER_ID, f"instance {ref.instance_id} is not known")
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {ref.instance_id} is not known")
     return member
 
 
-def _after(written: Reply[Code], joined: Joined) -> Reply[Joined]:
+def _after(written: Reply[ErrorCode], joined: Joined) -> Reply[Joined]:
     """The answer once what it tells is safe."""
     reply: Reply[Joined] = Reply()
 
-    def tell(code: Code) -> None:
-        reply.complete(joined if code is Code.NONE else Joined(code=code))
+    def tell(code: ErrorCode) -> None:
+        reply.complete(joined if code is ErrorCode.NONE else Joined(code=code))
 
     written.then(tell)
     return reply

@@ -7,7 +7,7 @@ Source: Kafka 4.3's group coordinator; KIP-848 (downgrade).
 
 from collections.abc import Collection
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.consumer.group import ConsumerGroup, Wait
 from tidelog.server.groups.consumer.member import ConsumerMember, MemberState
 from tidelog.server.groups.consumer_steps import (
@@ -29,7 +29,7 @@ class Fencing:
         self._conversion = conversion
         steps.on_silence = self._silent
 
-    def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[Code]:
+    def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
         """Let members go; when that is safe, or why it could not be written."""
         if not members:
             return self._steps.write(Draft(group))

@@ -5,8 +5,8 @@ Source: Kafka 4.3's group coordinator; KIP-848.
 
 from dataclasses import replace
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.changes import MemberChange, PlaceChange
 from tidelog.server.groups.consumer.group import ConsumerGroup, stop_classic
 from tidelog.server.groups.consumer.member import (
@@ -61,7 +61,7 @@ class Heartbeats:
                 return self._leave(asked)
             return self._stay(asked)
         except Refusal as refusal:
-            code = Code(refusal.error_code)
+            code = ErrorCode(refusal.error_code)
             return Reply.of(Beat(code=code, message=refusal.message))
 
     def _require_sense(self, asked: BeatAsked) -> None:
@@ -70,13 +70,14 @@ class Heartbeats:
         # Who goes on, and names itself and its group, breaks none of the rules.
         if not (is_usual and asked.member_id.strip() and asked.group_id.strip()):
             for why in self._complaints(asked):
-                raise Refusal(Code.INVALID_REQUEST, why)
+                raise Refusal(ErrorCode.INVALID_REQUEST, why)
         wanted = asked.assignor
         known = self._steps.config.group_consumer_assignors
         if wanted is not None and wanted not in known:
             names = ", ".join(known)
             raise Refusal(
-                Code.UNSUPPORTED_ASSIGNOR, f"assignor {wanted} is not known; these are: {names}"
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"assignor {wanted} is not known; these are: {names}",
             )
 
     @staticmethod
@@ -147,9 +148,9 @@ class Heartbeats:
             return Draft(ConsumerGroup(group_id))
         if isinstance(group, ShareGroup):
             text = f"Group {group_id} is not a consumer group."
-            raise Refusal(Code.GROUP_ID_NOT_FOUND, text)
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, text)
         if group is None or not joins:
-            raise Refusal(Code.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
         if not group.is_empty:
             return self._conversion.upgrade(group)
         return _taken_over(group)
@@ -202,7 +203,9 @@ class Heartbeats:
     def _leave(self, asked: BeatAsked) -> Reply[Beat]:
         group = self._steps.table.consumer(asked.group_id)
         if group is None:
-            raise Refusal(Code.GROUP_ID_NOT_FOUND, f"there is no consumer group {asked.group_id}")
+            raise Refusal(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {asked.group_id}"
+            )
         beat = Beat(member_id=asked.member_id, epoch=asked.epoch)
         if asked.instance_id is None:
             member = member_of(group, asked.member_id)
@@ -265,12 +268,12 @@ def owned_of(assigned: Assigned) -> Owned:
     return {topic: frozenset(numbers) for topic, numbers in assigned.items()}
 
 
-def _after(written: Reply[Code], beat: Beat) -> Reply[Beat]:
+def _after(written: Reply[ErrorCode], beat: Beat) -> Reply[Beat]:
     """The answer once what it tells is safe."""
     reply: Reply[Beat] = Reply()
 
-    def tell(code: Code) -> None:
-        reply.complete(beat if code is Code.NONE else Beat(code=code))
+    def tell(code: ErrorCode) -> None:
+        reply.complete(beat if code is ErrorCode.NONE else Beat(code=code))
 
     written.then(tell)
     return reply

@@ -5,8 +5,8 @@ Source: Kafka 4.3's group coordinator; KIP-345, KIP-848.
 
 from dataclasses import dataclass, replace
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.changes import MemberChange, PlaceChange, TargetChange
 from tidelog.server.groups.consumer.group import NO_TARGET, ConsumerGroup
 from tidelog.server.groups.consumer.member import (
@@ -44,7 +44,7 @@ def member_of(group: ConsumerGroup, member_id: str) -> ConsumerMember:
     member = group.members.get(member_id)
     if member is None:
         raise Refusal(
-            Code.UNKNOWN_MEMBER_ID, f"member {member_id} is not in group {group.group_id}"
+            ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} is not in group {group.group_id}"
         )
     return member
 
@@ -57,10 +57,10 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
     """
     member = group.static_member(instance_id)
     if member is None:
-        raise Refusal(Code.UNKNOWN_MEMBER_ID, f"instance {instance_id} is not known")
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {instance_id} is not known")
     if member.member_id != member_id:
         raise Refusal(
-            Code.FENCED_INSTANCE_ID,
+            ErrorCode.FENCED_INSTANCE_ID,
             f"instance {instance_id} is member {member.member_id}'s, not {member_id}'s",
         )
     return member
@@ -92,7 +92,7 @@ def find_static(
         return Found(ConsumerMember(member_id), None)
     if not is_classic and not old.is_classic and old.place.epoch != LEAVING_FOR_A_WHILE:
         raise Refusal(
-            Code.UNRELEASED_INSTANCE_ID,
+            ErrorCode.UNRELEASED_INSTANCE_ID,
             f"instance {instance_id} is in use by member {old.member_id}",
         )
     member = ConsumerMember(member_id, old.asks, _place_to_come_back_to(old.place))
@@ -129,7 +129,7 @@ def require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> No
     was_told = epoch == place.previous_epoch and _is_within(owned, member)
     if epoch > place.epoch or not was_told:
         raise Refusal(
-            Code.FENCED_MEMBER_EPOCH,
+            ErrorCode.FENCED_MEMBER_EPOCH,
             f"member {member.member_id} is in epoch {place.epoch}, not {epoch}:"
             " it has to give everything up and join again",
         )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.changes import Change, RegexChange
 from tidelog.server.groups.consumer.group import ConsumerGroup, ResolvedRegex
 from tidelog.server.groups.consumer.member import ConsumerMember
@@ -160,6 +160,6 @@ def _require_valid(text: str) -> None:
         compile_topics(text)
     except InvalidRegex as error:
         raise Refusal(
-            Code.INVALID_REGULAR_EXPRESSION,
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"expression `{text}` of the subscribed topics is not valid: {error}",
         ) from error

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.assignors import ASSIGNORS, GroupSpec, MemberSpec
 from tidelog.server.groups.consumer.changes import (
     Change,
@@ -95,7 +95,7 @@ class Steps:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def write(self, draft: Draft) -> Reply[Code]:
+    def write(self, draft: Draft) -> Reply[ErrorCode]:
         """Write what happens and let it happen; when it is safe, or why nothing happened."""
         group = draft.group
         records = [*draft.records, *(change.record(group.group_id) for change in draft.changes)]
@@ -105,7 +105,7 @@ class Steps:
         else:
             written = self.journal.append(group.group_id, records)
             is_kept = False
-        if not written.is_done or written.value is Code.NONE:
+        if not written.is_done or written.value is ErrorCode.NONE:
             for change in draft.changes:
                 change.apply(group)
             if not is_kept:
@@ -347,4 +347,6 @@ def drop_regex(draft: Draft, regex: str) -> None:
 def require_room(group: ConsumerGroup, member_id: str, limit: int) -> None:
     """Refuse a newcomer where the group is full."""
     if len(group.members) >= limit and member_id not in group.members:
-        raise Refusal(Code.GROUP_MAX_SIZE_REACHED, f"the group has {limit} members, its maximum")
+        raise Refusal(
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {limit} members, its maximum"
+        )

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION, VERSION_BYTES
 from tidelog.protocol.messages.consumer_protocol import (
@@ -21,7 +22,6 @@ from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
 )
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.changes import (
     Change,
     EpochChange,
@@ -102,7 +102,7 @@ class Conversion:
     @staticmethod
     def _kept(classic: ClassicGroup, why: str) -> Refusal:
         return Refusal(
-            Code.GROUP_ID_NOT_FOUND,
+            ErrorCode.GROUP_ID_NOT_FOUND,
             f"group {classic.group_id} can't become one of the consumer protocol: {why}",
         )
 
@@ -144,7 +144,7 @@ class Conversion:
             member.member_id: self._rebalances.session_left_ms(member)
             for member in classic.members.values()
         }
-        self._rebalances.unload(classic, Code.REBALANCE_IN_PROGRESS)
+        self._rebalances.unload(classic, ErrorCode.REBALANCE_IN_PROGRESS)
         for member_id, ms in left_ms.items():
             if member_id in group.members:
                 self._steps.wait_for(group, member_id, Wait.SESSION, ms)
@@ -172,7 +172,9 @@ class Conversion:
         policy = config.group_consumer_migration_policy
         return policy.may_downgrade and count <= config.group_max_size
 
-    def downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> Reply[Code]:
+    def downgrade(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
+    ) -> Reply[ErrorCode]:
         """Make it a classic group without these; its members are to join again."""
         gone = {member.member_id for member in leaving}
         stay = [member for member in group.members.values() if member.member_id not in gone]
@@ -181,7 +183,7 @@ class Conversion:
             group, group.epoch, stay, targets, silent=list(targets), rebalances=True
         )
 
-    def downgrade_replaced(self, draft: Draft, epoch: int, replaced: Replaced) -> Reply[Code]:
+    def downgrade_replaced(self, draft: Draft, epoch: int, replaced: Replaced) -> Reply[ErrorCode]:
         """Make it a classic group in which a static member has come back as a classic one."""
         group, member = draft.group, replaced.member
         stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
@@ -206,12 +208,12 @@ class Conversion:
         *,
         silent: Iterable[str],
         rebalances: bool,
-    ) -> Reply[Code]:
+    ) -> Reply[ErrorCode]:
         """Write and do it; sessions of `silent` members go on, the others' begin anew."""
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]
         written = self._steps.journal.append(group.group_id, records)
-        if not written.is_done or written.value is Code.NONE:
+        if not written.is_done or written.value is ErrorCode.NONE:
             left_ms = {name: self._steps.session_left_ms(group, name) for name in silent}
             group.unload()
             self._steps.table.put(classic)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.commits import Commits
 from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.consumer_classic import ClassicMembers
@@ -136,7 +136,7 @@ class GroupCoordinator:
             if isinstance(group, ConsumerGroup | ShareGroup):
                 group.unload()
             else:
-                self._rebalances.unload(group, Code.NOT_COORDINATOR)
+                self._rebalances.unload(group, ErrorCode.NOT_COORDINATOR)
 
     def forget_topic(self, info: TopicInfo) -> None:
         """A topic was deleted: nobody's offsets of it are kept.

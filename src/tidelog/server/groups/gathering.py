@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.loop_turn import LoopTurn
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
@@ -24,7 +24,7 @@ GATHERED_REPLIES_MAX: Final = 8
 # Of a record, beside key and value: more than its lengths, deltas and attributes take.
 _RECORD_BYTES: Final = 32
 
-Write = Callable[[int, Sequence[GroupRecord]], Reply[Code]]
+Write = Callable[[int, Sequence[GroupRecord]], Reply[ErrorCode]]
 
 
 class Topic(Protocol):
@@ -44,7 +44,7 @@ class _Gathered:
     """What waits for a partition: records in order, and who is told of them."""
 
     records: list[GroupRecord] = field(default_factory=list)
-    replies: list[Reply[Code]] = field(default_factory=list)
+    replies: list[Reply[ErrorCode]] = field(default_factory=list)
     size_bytes: int = 0
 
     def is_full_for(self, size_bytes: int) -> bool:
@@ -52,12 +52,12 @@ class _Gathered:
         is_large = self.size_bytes + size_bytes > GATHERED_BYTES_MAX
         return is_large or len(self.replies) >= GATHERED_REPLIES_MAX
 
-    def reply(self) -> Reply[Code]:
-        made: Reply[Code] = Reply()
+    def reply(self) -> Reply[ErrorCode]:
+        made: Reply[ErrorCode] = Reply()
         self.replies.append(made)
         return made
 
-    def tell(self, code: Code) -> None:
+    def tell(self, code: ErrorCode) -> None:
         for each in self.replies:
             each.complete(code)
 
@@ -76,7 +76,7 @@ class Gathering:
         self._written: LoopTurn[int] = LoopTurn(self.flush_all)
         self._gathered: dict[int, _Gathered] = {}
 
-    def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
+    def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[ErrorCode]:
         """Write records, now or soon; when they are safe, or why they were not written.
 
         A failure that is known at once is answered at once: then nothing was written.
@@ -86,7 +86,7 @@ class Gathering:
             self.flush(number)
             return self._write(number, records)
         if not self._topic.takes(number):
-            return Reply.of(Code.NOT_COORDINATOR)
+            return Reply.of(ErrorCode.NOT_COORDINATOR)
         found = self._gathered.get(number)
         if found is not None and found.is_full_for(size_bytes):
             self.flush(number)
@@ -97,7 +97,7 @@ class Gathering:
         found.size_bytes += size_bytes
         return found.reply()
 
-    def pending(self, number: int) -> Reply[Code] | None:
+    def pending(self, number: int) -> Reply[ErrorCode] | None:
         """When all that waits for a partition is safe; None where nothing waits."""
         found = self._gathered.get(number)
         return None if found is None else found.reply()
@@ -113,10 +113,10 @@ class Gathering:
         if found is None:
             return
         written = self._write(number, found.records)
-        if written.is_done and written.value is not Code.NONE:
+        if written.is_done and written.value is not ErrorCode.NONE:
             # It is taken to be so already: only the log can tell what is.
             self._topic.lose(number)
-            found.tell(Code.NOT_COORDINATOR)
+            found.tell(ErrorCode.NOT_COORDINATOR)
             return
         written.then(found.tell)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.offsets import GroupOffsets
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.results import Joined, JoinedMember, Protocols, Synced
@@ -178,15 +178,15 @@ class ClassicGroup:
             self._votes[name] == everybody for name, _ in protocols
         )
 
-    def member_error(self, member_id: str, instance_id: str | None) -> Code:
+    def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Why this is no member, `NONE` where it is one."""
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None:
-                return Code.UNKNOWN_MEMBER_ID
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if known != member_id:
-                return Code.FENCED_INSTANCE_ID
-        return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether members read a topic; consumers whose topics are not known may read all."""
@@ -257,7 +257,7 @@ class ClassicGroup:
     def replace_static(self, instance_id: str, new_id: str) -> Member:
         """A static member comes back under a new id: who waits under the old one is fenced."""
         old = self.members.pop(self._static[instance_id])
-        fenced = Code.FENCED_INSTANCE_ID
+        fenced = ErrorCode.FENCED_INSTANCE_ID
         self.answer_join(old, Joined(code=fenced, member_id=old.member_id))
         self.answer_sync(old, Synced(code=fenced))
         old.stop_expiry()

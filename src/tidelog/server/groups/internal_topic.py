@@ -18,6 +18,7 @@ from enum import Enum
 from logging import Logger
 from typing import Final, Generic, TypeVar
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     CorruptData,
     InvalidProducerEpoch,
@@ -29,7 +30,6 @@ from tidelog.errors import (
     TransactionCoordinatorFenced,
 )
 from tidelog.server.groups.awaited import Awaited
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.log_watch import LogWatch
 from tidelog.server.groups.partitioning import partition_for
@@ -44,12 +44,12 @@ from tidelog.types import Buffer, TopicPartition
 RETRY_MS: Final = 30_000
 
 # Rules that a write may break; every other failure is the log's own.
-_REFUSALS: Final[dict[type[TidelogError], Code]] = {
-    MessageTooLarge: Code.UNKNOWN_SERVER_ERROR,
-    RecordListTooLarge: Code.UNKNOWN_SERVER_ERROR,
-    InvalidProducerEpoch: Code.INVALID_PRODUCER_EPOCH,
-    InvalidTxnState: Code.INVALID_TXN_STATE,
-    TransactionCoordinatorFenced: Code.TRANSACTION_COORDINATOR_FENCED,
+_REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {
+    MessageTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
+    RecordListTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
+    InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+    InvalidTxnState: ErrorCode.INVALID_TXN_STATE,
+    TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
 }
 
 Found = TypeVar("Found")
@@ -111,7 +111,7 @@ class InternalTopic(Generic[Found]):
         self._task: asyncio.Task[None] | None = None
         # Resolved when a partition is loaded, or could not be; made for whoever waits for one.
         self._progress: asyncio.Future[None] | None = None
-        self._creation: asyncio.Task[Code] | None = None
+        self._creation: asyncio.Task[ErrorCode] | None = None
         self._settling: asyncio.Task[None] | None = None
         self._awaited: dict[int, Awaited] = {}
         self._watches: dict[int, LogWatch] = {}
@@ -160,24 +160,24 @@ class InternalTopic(Generic[Found]):
         """The partition that keeps a group or a transactional id; there must be some."""
         return partition_for(key, len(self._states))
 
-    def code_for(self, key: str) -> Code:
+    def code_for(self, key: str) -> ErrorCode:
         """Why a group or a transactional id can't be served now, `NONE` where it can."""
-        return self.code_of(self.number_of(key)) if self._states else Code.NOT_COORDINATOR
+        return self.code_of(self.number_of(key)) if self._states else ErrorCode.NOT_COORDINATOR
 
-    def code_of(self, number: int) -> Code:
+    def code_of(self, number: int) -> ErrorCode:
         """Why a partition can't be served now, `NONE` where it can."""
         if number >= len(self._states):
-            return Code.NOT_COORDINATOR
+            return ErrorCode.NOT_COORDINATOR
         state = self._states[number]
         if state is PartitionState.ACTIVE:
-            return Code.NONE
+            return ErrorCode.NONE
         if state is PartitionState.FAILED:
             return self._try_again(number)
         if state is PartitionState.WAITING and self._queue[0] != number:
             # Somebody waits for this one.
             self._queue.remove(number)
             self._queue.appendleft(number)
-        return Code.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def is_active(self, number: int) -> bool:
         """Whether a partition is served now."""
@@ -210,7 +210,7 @@ class InternalTopic(Generic[Found]):
     def _is_coming(self, key: str | None) -> bool:
         if not self.is_loading or key is None or not self._states:
             return self.is_loading
-        return self.code_for(key) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        return self.code_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _note_progress(self) -> None:
         if self._progress is not None and not self._progress.done():
@@ -231,12 +231,12 @@ class InternalTopic(Generic[Found]):
         assert not self.is_loading
         self._task = asyncio.get_running_loop().create_task(work)
 
-    async def ensure(self) -> Code:
+    async def ensure(self) -> ErrorCode:
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
         if not self._states:
             self.resume()
         if self._states:
-            return Code.NONE
+            return ErrorCode.NONE
         if not self._is_creating:
             made = self._create(PartitionState.ACTIVE)
             self._creation = asyncio.get_running_loop().create_task(made)
@@ -257,7 +257,7 @@ class InternalTopic(Generic[Found]):
             await self._create(PartitionState.WAITING)
         await self._load_all()
 
-    async def _create(self, state: PartitionState) -> Code:
+    async def _create(self, state: PartitionState) -> ErrorCode:
         """Create it; its partitions, which have nothing to read, are in that state."""
         host = self._host
         try:
@@ -267,11 +267,11 @@ class InternalTopic(Generic[Found]):
             info, state = host.log_dir.topic(self.name), PartitionState.WAITING
         except TidelogError as error:
             self._logger.warning("%s can't be created: %s", self.name, error)
-            return Code.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not self._states:
             self._adopt(info, state)
         self._settling = asyncio.get_running_loop().create_task(self._settle(info))
-        return Code.NONE
+        return ErrorCode.NONE
 
     def _make(self) -> TopicInfo:
         log_dir = self._host.log_dir
@@ -332,19 +332,19 @@ class InternalTopic(Generic[Found]):
 
     # -- writing -----------------------------------------------------------------------------
 
-    def append(self, number: int, batch: Buffer) -> Reply[Code]:
+    def append(self, number: int, batch: Buffer) -> Reply[ErrorCode]:
         """Write a batch, just built; when it is safe, or why it was not written."""
         own = AppendOrigin.COORDINATOR
         return self.write(number, lambda p: p.append(batch, origin=own, owned=True, trusted=True))
 
-    def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[Code]:
+    def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
         """Write; a disk that fails loses the partition, a rule that is broken does not.
 
         What is lost, or waits to be read, takes nothing: who writes goes by what is no more.
         """
         partition = self.partition(number) if self.takes(number) else None
         if partition is None:
-            return Reply.of(Code.NOT_COORDINATOR)
+            return Reply.of(ErrorCode.NOT_COORDINATOR)
         self._watch(number, partition)
         try:
             result = action(partition)
@@ -353,27 +353,27 @@ class InternalTopic(Generic[Found]):
                 return Reply.of(code)
             self._logger.warning("%s: %s", partition.name, error)
             self.lose(number)
-            return Reply.of(Code.NOT_COORDINATOR)
+            return Reply.of(ErrorCode.NOT_COORDINATOR)
         return self._await(number, partition, result.last_offset)
 
     def takes(self, number: int) -> bool:
         """Whether a partition is served, or is made complete before that."""
         return number < len(self._states) and self._states[number] in _TAKING
 
-    def _await(self, number: int, partition: Partition, last_offset: int) -> Reply[Code]:
+    def _await(self, number: int, partition: Partition, last_offset: int) -> Reply[ErrorCode]:
         if partition.high_watermark > last_offset:
-            return Reply.of(Code.NONE)
+            return Reply.of(ErrorCode.NONE)
         awaited = self._awaited.get(number)
         if awaited is None or awaited.partition is not partition:
             awaited = self._awaited[number] = Awaited(partition, lambda: self.lose(number))
         return awaited.add(last_offset)
 
-    def settled(self, number: int) -> Reply[Code]:
+    def settled(self, number: int) -> Reply[ErrorCode]:
         """When all that was written to a partition is safe."""
         if not self.takes(number):
-            return Reply.of(Code.NOT_COORDINATOR)
+            return Reply.of(ErrorCode.NOT_COORDINATOR)
         awaited = self._awaited.get(number)
-        return Reply.of(Code.NONE) if awaited is None else awaited.settled()
+        return Reply.of(ErrorCode.NONE) if awaited is None else awaited.settled()
 
     # -- loading -----------------------------------------------------------------------------
 
@@ -383,18 +383,18 @@ class InternalTopic(Generic[Found]):
             if state is PartitionState.FAILED and number not in self._damaged:
                 self._try_again(number)
 
-    def _try_again(self, number: int) -> Code:
+    def _try_again(self, number: int) -> ErrorCode:
         """A partition whose disk failed is read when that works again; a damaged one seldom."""
         now_ms = self._host.env.clock.monotonic_ms()
         if now_ms - self._failed_ms.get(number, now_ms - RETRY_MS) < RETRY_MS:
-            return Code.NOT_COORDINATOR
+            return ErrorCode.NOT_COORDINATOR
         partition = self.partition(number)
         if partition is None or partition.failure is not None:
-            return Code.NOT_COORDINATOR
+            return ErrorCode.NOT_COORDINATOR
         self._states[number] = PartitionState.WAITING
         self._queue.append(number)
         self._ensure_loading()
-        return Code.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _ensure_loading(self) -> None:
         if self._queue and not self.is_loading and not self._host.work.is_closed:

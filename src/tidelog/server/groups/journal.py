@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from tidelog.error_codes import ErrorCode
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.gathering import Gathering
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.internal_topic import InternalTopic
@@ -27,23 +27,23 @@ class OffsetsLog:
         self._gathering = Gathering(topic, self._write)
         host.closers.append(self._gathering.flush_all)
 
-    def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
+    def append(self, number: int, records: Sequence[GroupRecord]) -> Reply[ErrorCode]:
         """Write records, those of a turn of the loop together; when they are safe, or why not.
 
         A failure that is known at once is answered at once: then nothing was written.
         """
         return self._gathering.append(number, records)
 
-    def append_now(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
+    def append_now(self, number: int, records: Sequence[GroupRecord]) -> Reply[ErrorCode]:
         """Write records in a batch of their own; as `append`."""
         self._gathering.flush(number)
         return self._write(number, records)
 
-    def settled(self, number: int) -> Reply[Code]:
+    def settled(self, number: int) -> Reply[ErrorCode]:
         """When all that was written to a partition is safe."""
         return self._gathering.pending(number) or self._topic.settled(number)
 
-    def _write(self, number: int, records: Sequence[GroupRecord]) -> Reply[Code]:
+    def _write(self, number: int, records: Sequence[GroupRecord]) -> Reply[ErrorCode]:
         made = build_batch(records, codec=self._codec, default_timestamp=self._clock.now_ms())
         return self._topic.append(number, made)
 
@@ -53,7 +53,7 @@ class OffsetsLog:
         records: Sequence[GroupRecord],
         producer: tuple[int, int],
         guard: Guard | None,
-    ) -> Reply[Code]:
+    ) -> Reply[ErrorCode]:
         """Write records that count once a producer's transaction is committed.
 
         Args:
@@ -77,7 +77,7 @@ class OffsetsLog:
             lambda partition: append_in_transaction(partition, made, batch, guard, origin=origin),
         )
 
-    def end_transaction(self, number: int, end: TransactionEnd) -> Reply[Code]:
+    def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
         """Write the marker that ends a producer's transaction."""
         self._gathering.flush(number)
         return self._topic.write(number, lambda partition: end_transaction(partition, end))

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from tidelog.config import BrokerConfig
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.consumer_classic import ClassicMembers
 from tidelog.server.groups.conversion import end_records
@@ -60,14 +60,14 @@ class Membership:
         low_ms = self._config.group_min_session_timeout_ms
         high_ms = self._config.group_max_session_timeout_ms
         if not asked.group_id:
-            return _refused(Code.INVALID_GROUP_ID, asked.member_id)
+            return _refused(ErrorCode.INVALID_GROUP_ID, asked.member_id)
         if not low_ms <= asked.session_timeout_ms <= high_ms:
-            return _refused(Code.INVALID_SESSION_TIMEOUT, asked.member_id)
+            return _refused(ErrorCode.INVALID_SESSION_TIMEOUT, asked.member_id)
         group = self._table.get(asked.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             return self._in_consumer_groups.join(group, asked)
         if isinstance(group, ShareGroup):
-            return _refused(Code.INCONSISTENT_GROUP_PROTOCOL)
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group is None or isinstance(group, ConsumerGroup):
             return self._join_first(asked, group)
         return self._join(group, asked)
@@ -78,11 +78,11 @@ class Membership:
         One of the consumer protocol without members becomes a classic one, with its offsets.
         """
         if asked.member_id:
-            return _refused(Code.UNKNOWN_MEMBER_ID, asked.member_id)
+            return _refused(ErrorCode.UNKNOWN_MEMBER_ID, asked.member_id)
         group = self._table.new_classic(asked.group_id)
         records = [] if was is None else end_records(was)
         written = self._journal.append(group.group_id, [*records, group_record(group)])
-        if written.is_done and written.value is not Code.NONE:
+        if written.is_done and written.value is not ErrorCode.NONE:
             return _refused(written.value)
         if was is not None:
             group.offsets = was.offsets
@@ -92,12 +92,12 @@ class Membership:
 
     def _join(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
         if not _fits(group, asked):
-            return _refused(Code.GROUP_MAX_SIZE_REACHED, asked.member_id)
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, asked.member_id)
         if not self._has_room(group, asked.member_id):
             group.remove(asked.member_id)
-            return _refused(Code.GROUP_MAX_SIZE_REACHED)
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not group.supports(asked.protocol_type, asked.protocols):
-            return _refused(Code.INCONSISTENT_GROUP_PROTOCOL, asked.member_id)
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, asked.member_id)
         if asked.member_id:
             return self._join_known(group, asked)
         return self._join_new(group, asked)
@@ -110,9 +110,9 @@ class Membership:
         if not asked.needs_member_id:
             return self._add(group, asked, member_id)
         if len(group.pending) >= PENDING_MAX:
-            return _refused(Code.GROUP_MAX_SIZE_REACHED)
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
         self._rebalances.await_pending(group, member_id, asked.session_timeout_ms)
-        return _refused(Code.MEMBER_ID_REQUIRED, member_id)
+        return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         """Whether the group has not reached its limit, or the member is in it already."""
@@ -153,7 +153,7 @@ class Membership:
         if asked.member_id in group.pending and asked.instance_id is None:
             return self._add(group, asked, asked.member_id)
         code = group.member_error(asked.member_id, asked.instance_id)
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             return _refused(code, asked.member_id)
         member = group.members[asked.member_id]
         is_same = member.protocols == asked.protocols
@@ -178,7 +178,9 @@ class Membership:
         group.update(member, (asked.protocols, *times), reply)
         if superseded is not None:
             # Its connection broke and it asks again; nobody is there to read the first answer.
-            superseded.complete(Joined(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id))
+            superseded.complete(
+                Joined(code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+            )
         return reply
 
     def _join_static(
@@ -206,8 +208,8 @@ class Membership:
         """A static member comes back with what it had: its new id is written, nobody rebalances."""
         written = self._journal.append(group.group_id, [group_record(group)])
 
-        def answer(code: Code) -> None:
-            if code is not Code.NONE:
+        def answer(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
                 self._give_back(group, member, before, code)
                 return
             joined = self._rebalances.joined(group, member.member_id, skip=asked.knows_skipping)
@@ -219,7 +221,7 @@ class Membership:
         written.then(answer)
 
     def _give_back(
-        self, group: ClassicGroup, member: Member, before: "_Before", code: Code
+        self, group: ClassicGroup, member: Member, before: "_Before", code: ErrorCode
     ) -> None:
         """Its new id could not be written: the old one stays."""
         group.answer_join(
@@ -242,14 +244,14 @@ class Membership:
     def sync(self, asked: SyncAsked) -> Reply[Synced]:
         """Ask for one's assignment; the leader brings everybody's."""
         if not asked.group_id:
-            return Reply.of(Synced(code=Code.INVALID_GROUP_ID))
+            return Reply.of(Synced(code=ErrorCode.INVALID_GROUP_ID))
         group = self._table.get(asked.group_id)
         if group is None or group.is_empty or isinstance(group, ShareGroup):
-            return Reply.of(Synced(code=Code.UNKNOWN_MEMBER_ID))
+            return Reply.of(Synced(code=ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups.sync(group, asked)
         code = _sync_error(group, asked)
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             return Reply.of(Synced(code=code))
         member = group.members[asked.member_id]
         self._rebalances.has_synced(group, member.member_id)
@@ -264,7 +266,7 @@ class Membership:
         reply: Reply[Synced] = Reply()
         member.sync = reply
         if superseded is not None:
-            superseded.complete(Synced(code=Code.REBALANCE_IN_PROGRESS))
+            superseded.complete(Synced(code=ErrorCode.REBALANCE_IN_PROGRESS))
         if group.leader == member.member_id:
             given = dict(asked.assignments)
             self._rebalances.assign(group, {name: given.get(name, b"") for name in group.members})
@@ -272,58 +274,58 @@ class Membership:
 
     # -- staying and leaving -----------------------------------------------------------------
 
-    def heartbeat(self, group_id: str, member: MemberRef, generation: int) -> Code:
+    def heartbeat(self, group_id: str, member: MemberRef, generation: int) -> ErrorCode:
         """Say that a member is there; whether it has to join again."""
         if not group_id:
-            return Code.INVALID_GROUP_ID
+            return ErrorCode.INVALID_GROUP_ID
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
-            return Code.UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups.heartbeat(group, member, generation)
         code = group.member_error(member.member_id, member.instance_id)
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             return code
         if generation != group.generation:
-            return Code.ILLEGAL_GENERATION
+            return ErrorCode.ILLEGAL_GENERATION
         self._rebalances.await_sign(group, group.members[member.member_id])
         is_preparing = group.is_in(GroupState.PREPARING_REBALANCE)
-        return Code.REBALANCE_IN_PROGRESS if is_preparing else Code.NONE
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
-    def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[Code] | Code:
+    def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[ErrorCode] | ErrorCode:
         """Let members go: one code for each, or one for the request."""
         if not group_id:
-            return Code.INVALID_GROUP_ID
+            return ErrorCode.INVALID_GROUP_ID
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
-            return [Code.UNKNOWN_MEMBER_ID] * len(members)
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         if isinstance(group, ConsumerGroup):
             return self._in_consumer_groups.leave(group, members)
         codes = [self._leave(group, member) for member in members]
-        if Code.NONE in codes:
+        if ErrorCode.NONE in codes:
             if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
                 self._rebalances.prepare(group)
             else:
                 self._rebalances.maybe_complete_join(group)
         return codes
 
-    def _leave(self, group: ClassicGroup, left: MemberRef) -> Code:
+    def _leave(self, group: ClassicGroup, left: MemberRef) -> ErrorCode:
         member_id = left.member_id
         if not member_id:
             # An administrator names a static member by its instance alone.
             known = None if left.instance_id is None else group.static_member(left.instance_id)
             if known is None:
-                return Code.UNKNOWN_MEMBER_ID
+                return ErrorCode.UNKNOWN_MEMBER_ID
             member_id = known
         elif member_id in group.pending:
             group.remove(member_id)
-            return Code.NONE
+            return ErrorCode.NONE
         else:
             code = group.member_error(member_id, left.instance_id)
-            if code is not Code.NONE:
+            if code is not ErrorCode.NONE:
                 return code
         self._rebalances.remove(group, group.members[member_id])
-        return Code.NONE
+        return ErrorCode.NONE
 
 
 class _Before:
@@ -339,7 +341,7 @@ class _Before:
         self.asked = (member.protocols, *times)
 
 
-def _refused(code: Code, member_id: str = "") -> Reply[Joined]:
+def _refused(code: ErrorCode, member_id: str = "") -> Reply[Joined]:
     return Reply.of(Joined(code=code, member_id=member_id))
 
 
@@ -352,19 +354,19 @@ def _fits(group: ClassicGroup, asked: JoinAsked) -> bool:
     return size <= MEMBER_METADATA_BYTES and total <= GROUP_METADATA_BYTES
 
 
-def _sync_error(group: ClassicGroup, asked: SyncAsked) -> Code:
+def _sync_error(group: ClassicGroup, asked: SyncAsked) -> ErrorCode:
     code = group.member_error(asked.member_id, asked.instance_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return code
     if asked.generation != group.generation:
-        return Code.ILLEGAL_GENERATION
+        return ErrorCode.ILLEGAL_GENERATION
     if _differ(asked.protocol_type, group.protocol_type):
-        return Code.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if _differ(asked.protocol_name, group.protocol_name):
-        return Code.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.is_in(GroupState.PREPARING_REBALANCE):
-        return Code.REBALANCE_IN_PROGRESS
-    return Code.NONE
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
 
 
 def _differ(said: str | None, known: str | None) -> bool:

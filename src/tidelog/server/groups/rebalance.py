@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.results import Joined, Synced
@@ -90,8 +90,8 @@ class Rebalances:
 
     def remove(self, group: ClassicGroup, member: Member) -> None:
         """Let a member go; where it waits for an answer it is told that nobody knows it."""
-        group.answer_join(member, Joined(code=Code.UNKNOWN_MEMBER_ID))
-        group.answer_sync(member, Synced(code=Code.UNKNOWN_MEMBER_ID))
+        group.answer_join(member, Joined(code=ErrorCode.UNKNOWN_MEMBER_ID))
+        group.answer_sync(member, Synced(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     def _go_on_without(self, group: ClassicGroup) -> None:
@@ -112,7 +112,7 @@ class Rebalances:
     def prepare(self, group: ClassicGroup) -> None:
         """Have everybody join again; who waits for an assignment is told to."""
         if group.is_in(GroupState.COMPLETING_REBALANCE):
-            self._fail_syncs(group, Code.REBALANCE_IN_PROGRESS)
+            self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self._end_sync_wait(group)
         is_first = group.is_empty
         group.move_to(GroupState.PREPARING_REBALANCE, self._clock.now_ms())
@@ -241,12 +241,12 @@ class Rebalances:
         written.then(lambda code: self._assigned(group, generation, assignments, code))
 
     def _assigned(
-        self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], code: Code
+        self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], code: ErrorCode
     ) -> None:
         is_current = group.is_in(GroupState.COMPLETING_REBALANCE) and group.generation == generation
         if not is_current:
             return
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             self._fail_syncs(group, code)
             self.prepare(group)
             return
@@ -265,7 +265,7 @@ class Rebalances:
             assignment=member.assignment,
         )
 
-    def _fail_syncs(self, group: ClassicGroup, code: Code) -> None:
+    def _fail_syncs(self, group: ClassicGroup, code: ErrorCode) -> None:
         for member in group.members.values():
             member.assignment = b""
             if group.answer_sync(member, Synced(code=code)):
@@ -284,7 +284,7 @@ class Rebalances:
         elif len(group.members) > self._config.group_max_size:
             self.prepare(group)
 
-    def unload(self, group: ClassicGroup, code: Code) -> None:
+    def unload(self, group: ClassicGroup, code: ErrorCode) -> None:
         """A group goes out of memory: who waits is told to look for it again."""
         group.move_to(GroupState.DEAD, self._clock.now_ms())
         self._stop_join_timer(group)

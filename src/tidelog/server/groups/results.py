@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 
 NO_GENERATION = -1
 # A member's ways to assign with what it says for each, the one that it likes best first.
@@ -55,7 +55,7 @@ class JoinedMember:
 class Joined:
     """How a JoinGroup ended."""
 
-    code: Code = Code.NONE
+    code: ErrorCode = ErrorCode.NONE
     member_id: str = ""
     generation: int = NO_GENERATION
     protocol_type: str | None = None
@@ -82,7 +82,7 @@ class SyncAsked:
 class Synced:
     """How a SyncGroup ended."""
 
-    code: Code = Code.NONE
+    code: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
@@ -186,7 +186,7 @@ class ShareBeatAsked:
 class Beat:
     """How a heartbeat to the coordinator ended; the assignment only where the member needs it."""
 
-    code: Code = Code.NONE
+    code: ErrorCode = ErrorCode.NONE
     message: str | None = None
     member_id: str | None = None
     epoch: int = 0

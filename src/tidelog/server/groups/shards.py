@@ -8,7 +8,7 @@ Source: Kafka 4.3's coordinator runtime.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.host import LOGGER, Host
 from tidelog.server.groups.internal_topic import InternalTopic
 from tidelog.server.groups.journal import OffsetsLog
@@ -112,7 +112,7 @@ class Shards:
         """A group's partition; there must be some."""
         return self._topic.number_of(group_id)
 
-    def code_for(self, group_id: str) -> Code:
+    def code_for(self, group_id: str) -> ErrorCode:
         """Why a group can't be served now, `NONE` where it can."""
         return self._topic.code_for(group_id)
 
@@ -130,12 +130,12 @@ class Shards:
         """Whether the topic is there."""
         return self._topic.is_there
 
-    async def ensure_topic(self) -> Code:
+    async def ensure_topic(self) -> ErrorCode:
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
         self.resume()
         topic = self._topic
         if not topic.is_there and (topic.is_loading or self._standby.is_there):
-            return Code.COORDINATOR_NOT_AVAILABLE  # what a standby knew comes first
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # what a standby knew comes first
         return await self._topic.ensure()
 
     def forget_topic(self) -> None:
@@ -144,7 +144,7 @@ class Shards:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[Code]:
+    def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[ErrorCode]:
         """Write a group's records; when they are safe, or why they were not written."""
         return self._log.append(self.number_of(group_id), records)
 
@@ -170,11 +170,11 @@ class Shards:
         records: Sequence[GroupRecord],
         producer: tuple[int, int],
         guard: Guard | None,
-    ) -> Reply[Code]:
+    ) -> Reply[ErrorCode]:
         """Write a group's records as part of a transaction; as `append`."""
         return self._log.append_pending(self.number_of(group_id), records, producer, guard)
 
-    def end_transaction(self, number: int, end: TransactionEnd) -> Reply[Code]:
+    def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
         """Write the marker that ends a producer's transaction; what it has committed counts then.
 
         A partition that is not served now answers with a code after which it is tried again.
@@ -182,11 +182,11 @@ class Shards:
         if not self._topic.is_active(number):
             return Reply.of(self._topic.code_of(number))
         written = self._log.end_transaction(number, end)
-        if not written.is_done or written.value is Code.NONE:
+        if not written.is_done or written.value is ErrorCode.NONE:
             self.on_ended(number, end)
         return written
 
-    def settled(self, group_id: str) -> Reply[Code]:
+    def settled(self, group_id: str) -> Reply[ErrorCode]:
         """When all that was written of a group's partition is safe."""
         return self._log.settled(self.number_of(group_id))
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer_steps import Steps
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.share.changes import ShareChange
@@ -29,7 +29,7 @@ class ShareDraft:
     shared: Mapping[UUID, SharedTopic] = field(default_factory=dict)
 
 
-def write_share(steps: Steps, draft: ShareDraft) -> Reply[Code]:
+def write_share(steps: Steps, draft: ShareDraft) -> Reply[ErrorCode]:
     """Write what happens and let it happen; when it is safe, or why nothing happened."""
     group = draft.group
     records = [change.record(group.group_id) for change in draft.changes]
@@ -37,7 +37,7 @@ def write_share(steps: Steps, draft: ShareDraft) -> Reply[Code]:
         written = steps.journal.append(group.group_id, records)
     else:
         written = steps.journal.settled(group.group_id)
-    if not written.is_done or written.value is Code.NONE:
+    if not written.is_done or written.value is ErrorCode.NONE:
         for change in draft.changes:
             change.apply(group)
         steps.table.put(group)
@@ -49,4 +49,4 @@ def write_share(steps: Steps, draft: ShareDraft) -> Reply[Code]:
 def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
     """There is none of that name, or one of another type."""
     what = "is not a share group" if is_there else "not found"
-    return Refusal(Code.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+    return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")

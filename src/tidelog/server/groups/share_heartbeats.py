@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.group import NO_TARGET
 from tidelog.server.groups.consumer.member import JOINING, LEAVING, Target
 from tidelog.server.groups.consumer_steps import Steps
@@ -49,7 +49,7 @@ class ShareHeartbeats:
             _require_sense(asked)
             return self._leave(asked) if asked.epoch == LEAVING else self._stay(asked)
         except Refusal as refusal:
-            code = Code(refusal.error_code)
+            code = ErrorCode(refusal.error_code)
             return Reply.of(Beat(code=code, message=refusal.message))
 
     # -- staying -----------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class ShareHeartbeats:
         limit = self._steps.config.group_share_max_size
         if len(group.members) >= limit and asked.member_id not in group.members:
             text = f"the share group has {limit} members, its maximum"
-            raise Refusal(Code.GROUP_MAX_SIZE_REACHED, text)
+            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         return ShareDraft(group, shared=group.shared)
 
     def _next_epoch(
@@ -169,7 +169,7 @@ class ShareHeartbeats:
         beat = Beat(member_id=asked.member_id, epoch=asked.epoch)
         return _after(self._fence(group, asked.member_id), beat)
 
-    def _fence(self, group: ShareGroup, member_id: str) -> Reply[Code]:
+    def _fence(self, group: ShareGroup, member_id: str) -> Reply[ErrorCode]:
         """Let a member go."""
         draft = ShareDraft(group, shared=group.shared)
         draft.changes.append(SharePlaceChange(member_id, None))
@@ -215,7 +215,7 @@ def _require_sense(asked: ShareBeatAsked) -> None:
     )
     for is_kept, why in rules:
         if not is_kept:
-            raise Refusal(Code.INVALID_REQUEST, why)
+            raise Refusal(ErrorCode.INVALID_REQUEST, why)
 
 
 def _member(group: ShareGroup, asked: ShareBeatAsked) -> ShareMember:
@@ -231,7 +231,7 @@ def _require_epoch(member: ShareMember, epoch: int) -> None:
     place = member.place
     if epoch not in (JOINING, place.epoch, place.previous_epoch):
         raise Refusal(
-            Code.FENCED_MEMBER_EPOCH,
+            ErrorCode.FENCED_MEMBER_EPOCH,
             f"member {member.member_id} is in epoch {place.epoch}, not {epoch}:"
             " it has to join again",
         )
@@ -263,11 +263,11 @@ def _next_place(
 
 def _no_member(asked: ShareBeatAsked) -> Refusal:
     text = f"member {asked.member_id} is not in group {asked.group_id}"
-    return Refusal(Code.UNKNOWN_MEMBER_ID, text)
+    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, text)
 
 
-def _after(written: Reply[Code], beat: Beat) -> Reply[Beat]:
+def _after(written: Reply[ErrorCode], beat: Beat) -> Reply[Beat]:
     """The answer once what it tells is safe."""
     reply = Reply[Beat]()
-    written.then(lambda code: reply.complete(beat if code is Code.NONE else Beat(code=code)))
+    written.then(lambda code: reply.complete(beat if code is ErrorCode.NONE else Beat(code=code)))
     return reply

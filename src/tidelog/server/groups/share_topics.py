@@ -6,8 +6,8 @@ Source: Kafka 4.3's group coordinator; KIP-932.
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer_steps import Steps
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.share.changes import SharedTopicsChange
@@ -33,10 +33,10 @@ class ShareTopics:
         if not isinstance(group, ShareGroup):
             raise no_share_group(group_id, is_there=group is not None)
         if not group.is_empty:
-            raise Refusal(Code.NON_EMPTY_GROUP, f"Group {group_id} has members.")
+            raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} has members.")
         return group
 
-    def share(self, group: ShareGroup, more: Mapping[UUID, SharedTopic]) -> Reply[Code]:
+    def share(self, group: ShareGroup, more: Mapping[UUID, SharedTopic]) -> Reply[ErrorCode]:
         """A group begins these partitions, beside those that it has begun; when that is safe."""
         shared = dict(group.shared)
         for topic_id, topic in more.items():
@@ -44,7 +44,7 @@ class ShareTopics:
             shared[topic_id] = SharedTopic(topic.name, known.partitions | topic.partitions)
         return self._change(group, shared)
 
-    def unshare(self, group: ShareGroup, topic_ids: Collection[UUID]) -> Reply[Code]:
+    def unshare(self, group: ShareGroup, topic_ids: Collection[UUID]) -> Reply[ErrorCode]:
         """A group has not begun these topics any more; when that is safe."""
         left = {each: topic for each, topic in group.shared.items() if each not in topic_ids}
         return self._change(group, left)
@@ -54,6 +54,6 @@ class ShareTopics:
         if topic_id in group.shared:
             self.unshare(group, [topic_id])
 
-    def _change(self, group: ShareGroup, shared: Mapping[UUID, SharedTopic]) -> Reply[Code]:
+    def _change(self, group: ShareGroup, shared: Mapping[UUID, SharedTopic]) -> Reply[ErrorCode]:
         changes = [] if shared == group.shared else [SharedTopicsChange(shared)]
         return write_share(self._steps, ShareDraft(group, list(changes)))

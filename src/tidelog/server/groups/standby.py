@@ -11,9 +11,9 @@ import posixpath
 from collections.abc import Iterator
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.groups.host import LOGGER, Host
 from tidelog.server.groups.internal_topic import RETRY_MS, InternalTopic
@@ -95,7 +95,7 @@ class Standby:
                 for group, place, offset in part
             ]
             written = self._log.append_now(number, records)
-            if written.is_done and written.value is not Code.NONE:
+            if written.is_done and written.value is not ErrorCode.NONE:
                 return False
             for group, place, offset in part:
                 group.offsets.put(place.topic, place.partition, offset)

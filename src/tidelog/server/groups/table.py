@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.by_partition import ByPartition
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.group import ConsumerGroup
 from tidelog.server.groups.group import ClassicGroup
 from tidelog.server.groups.records import GroupRecord
@@ -18,14 +18,14 @@ AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 class Journal(Protocol):
     """Where groups are written."""
 
-    def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[Code]:
+    def append(self, group_id: str, records: Sequence[GroupRecord]) -> Reply[ErrorCode]:
         """Write records; when they are safe, or why they were not written.
 
         A failure that is known at once is answered at once: then nothing was written.
         """
         ...
 
-    def settled(self, group_id: str) -> Reply[Code]:
+    def settled(self, group_id: str) -> Reply[ErrorCode]:
         """When all that was written of a group is safe."""
         ...
 

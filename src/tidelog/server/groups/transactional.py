@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.commit_checks import Commit, commit_errors
 from tidelog.server.groups.commits import committed, with_outcome
 from tidelog.server.groups.offsets import NO_EXPIRY
@@ -34,7 +34,7 @@ class TransactionalJournal(Protocol):
         records: Sequence[GroupRecord],
         producer: tuple[int, int],
         guard: Guard | None,
-    ) -> Reply[Code]:
+    ) -> Reply[ErrorCode]:
         """Write a group's records as part of a transaction.
 
         A failure that is known at once is answered at once: then nothing was written.
@@ -69,7 +69,7 @@ class TransactionalCommits:
         producer: tuple[int, int],
         guard: Guard | None,
         commits: Sequence[Commit],
-    ) -> Reply[list[Code]]:
+    ) -> Reply[list[ErrorCode]]:
         """Keep offsets until the transaction ends; one code for each, in their order.
 
         Args:
@@ -88,13 +88,13 @@ class TransactionalCommits:
                 committed(commit, now_ms, NO_EXPIRY),
             )
             for commit, code in zip(commits, codes, strict=True)
-            if code is Code.NONE
+            if code is ErrorCode.NONE
         ]
         if not kept:
             return Reply.of(codes)
         records = [offset_record(*each) for each in kept]
         written = self._journal.append_pending(asked.group_id, records, producer, guard)
-        if not written.is_done or written.value is Code.NONE:
+        if not written.is_done or written.value is ErrorCode.NONE:
             self._table.get_or_create(asked.group_id)
             self.pending.put(self._journal.number_of(asked.group_id), producer[0], kept)
         return with_outcome(written, codes)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -16,7 +17,6 @@ from tidelog.protocol.messages.consumer_groups import (
     HeartbeatAssignment,
     HeartbeatPartitions,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.group import NO_TARGET, ConsumerGroup
 from tidelog.server.groups.consumer.member import ConsumerMember
 from tidelog.server.groups.results import Beat, BeatAsked
@@ -36,8 +36,8 @@ def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """Join, stay, move towards one's assignment, or leave."""
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is not Code.NONE:
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
         return _beat_response(Beat(code=code))
     names, owned = request.subscribed_topic_names, request.topic_partitions
     asked = BeatAsked(
@@ -111,21 +111,21 @@ async def consumer_group_describe(
 
 async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedConsumerGroup:
     if not group_id:
-        return DescribedConsumerGroup(error_code=Code.INVALID_GROUP_ID, group_id=group_id)
+        return DescribedConsumerGroup(error_code=ErrorCode.INVALID_GROUP_ID, group_id=group_id)
     code = node.groups.shards.code_for(group_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return DescribedConsumerGroup(error_code=code, group_id=group_id)
     group = node.groups.find(group_id)
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
         return DescribedConsumerGroup(
-            error_code=Code.GROUP_ID_NOT_FOUND,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {what}.",
             group_id=group_id,
         )
     members = tuple(group.members.values())
     return DescribedConsumerGroup(
-        error_code=Code.NONE,
+        error_code=ErrorCode.NONE,
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,

@@ -9,13 +9,13 @@ import re
 from collections.abc import Awaitable, Iterable
 from typing import Final, Protocol
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.groups import (
     GROUP_KEY_TYPE,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.requests import RequestContext
 from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.types import INT32_MAX, TopicPartition
@@ -40,8 +40,8 @@ class _Keeper(Protocol):
     @property
     def has_topic(self) -> bool: ...
     def number_of(self, key: str, /) -> int: ...
-    def code_for(self, key: str, /) -> int: ...
-    async def ensure_topic(self) -> int: ...
+    def code_for(self, key: str, /) -> ErrorCode: ...
+    async def ensure_topic(self) -> ErrorCode: ...
 
 
 def find_coordinator(
@@ -55,17 +55,17 @@ def find_coordinator(
         return _answer_for(context, request, node.transactions.log, TRANSACTIONS_TOPIC)
     if request.key_type == SHARE_KEY_TYPE and context.version >= SHARE_FIRST_VERSION:
         return _of_share_partitions(context, request)
-    return _answer(context, request, Code.INVALID_REQUEST)
+    return _answer(context, request, ErrorCode.INVALID_REQUEST)
 
 
 async def _of_share_partitions(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     sound = {key for key in request.coordinator_keys if _names_share_partition(key)}
-    code = await context.node.shares.states.ensure_topic() if sound else Code.NONE
+    code = await context.node.shares.states.ensure_topic() if sound else ErrorCode.NONE
     return FindCoordinatorResponse(
         coordinators=[
-            _coordinator(context, key, code if key in sound else Code.INVALID_REQUEST)
+            _coordinator(context, key, code if key in sound else ErrorCode.INVALID_REQUEST)
             for key in request.coordinator_keys
         ]
     )
@@ -87,7 +87,7 @@ def _answer_for(
         return _create_first(context, request, keeper, topic)
     if missing := _unopened(context, request, keeper, topic):
         return _when_open(context, request, missing)
-    return _answer(context, request, Code.NONE)
+    return _answer(context, request, ErrorCode.NONE)
 
 
 def _unopened(
@@ -96,7 +96,7 @@ def _unopened(
     """Partitions that keep these keys, and that the first write would open on the loop."""
     is_batch = context.version >= BATCHED_FIRST_VERSION
     keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]
-    numbers = {keeper.number_of(key) for key in keys if keeper.code_for(key) == Code.NONE}
+    numbers = {keeper.number_of(key) for key in keys if keeper.code_for(key) == ErrorCode.NONE}
     return context.node.partitions.unopened((topic, number) for number in numbers)
 
 
@@ -104,20 +104,20 @@ async def _when_open(
     context: RequestContext, request: FindCoordinatorRequest, missing: Iterable[TopicPartition]
 ) -> FindCoordinatorResponse:
     await context.node.partitions.open_beside(missing, context.node.work, to_write=True)
-    return _answer(context, request, Code.NONE)
+    return _answer(context, request, ErrorCode.NONE)
 
 
 async def _create_first(
     context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
 ) -> FindCoordinatorResponse:
-    code = Code(await keeper.ensure_topic())
-    if code is not Code.NONE:
+    code = await keeper.ensure_topic()
+    if code is not ErrorCode.NONE:
         return _answer(context, request, code)
     return await _when_open(context, request, _unopened(context, request, keeper, topic))
 
 
 def _answer(
-    context: RequestContext, request: FindCoordinatorRequest, code: Code
+    context: RequestContext, request: FindCoordinatorRequest, code: ErrorCode
 ) -> FindCoordinatorResponse:
     if context.version >= BATCHED_FIRST_VERSION:
         return FindCoordinatorResponse(
@@ -133,8 +133,8 @@ def _answer(
     )
 
 
-def _coordinator(context: RequestContext, key: str, code: Code) -> Coordinator:
-    if code is not Code.NONE:
+def _coordinator(context: RequestContext, key: str, code: ErrorCode) -> Coordinator:
+    if code is not ErrorCode.NONE:
         return Coordinator(
             key=key, node_id=NO_NODE, port=NO_NODE, error_code=code, error_message=""
         )
@@ -143,7 +143,7 @@ def _coordinator(context: RequestContext, key: str, code: Code) -> Coordinator:
 
 
 _MESSAGES: Final = {
-    Code.NONE: "NONE",
-    Code.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    Code.INVALID_REQUEST: "Only groups and transactional ids have a coordinator here.",
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: "Only groups and transactional ids have a coordinator here.",
 }

@@ -6,6 +6,7 @@ Source: Kafka's protocol guide, APIs 11 to 16 and 42.
 from collections.abc import Awaitable
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.common import NO_OPERATIONS
 from tidelog.protocol.messages.described_groups import (
     DeletableGroupResult,
@@ -29,7 +30,6 @@ from tidelog.protocol.messages.membership import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.results import JoinAsked, Joined, MemberRef, SyncAsked, Synced
 from tidelog.server.groups.share.group import ShareGroup
@@ -62,8 +62,8 @@ def join_group(
     """Become a member; the answer comes with the next generation."""
     coordinator = context.node.groups
     version = context.version
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is not Code.NONE:
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
         return _join_response(version, Joined(code=code, member_id=request.member_id))
     has_timeout = version >= 1
     asked = JoinAsked(
@@ -116,10 +116,10 @@ def sync_group(
     if context.version >= NAMED_PROTOCOL_FIRST_VERSION and (
         request.protocol_type is None or request.protocol_name is None
     ):
-        return _sync_response(Synced(code=Code.INCONSISTENT_GROUP_PROTOCOL))
+        return _sync_response(Synced(code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is not Code.NONE:
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
         return _sync_response(Synced(code=code))
     asked = SyncAsked(
         group_id=request.group_id,
@@ -145,10 +145,10 @@ def _sync_response(synced: Synced) -> SyncGroupResponse:
 def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Say that a member is there; while its group is being loaded that is believed."""
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is Code.COORDINATOR_LOAD_IN_PROGRESS:
-        return HeartbeatResponse(error_code=Code.NONE)
-    if code is Code.NONE:
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return HeartbeatResponse(error_code=ErrorCode.NONE)
+    if code is ErrorCode.NONE:
         member = MemberRef(request.member_id, request.group_instance_id)
         code = coordinator.members.heartbeat(request.group_id, member, request.generation_id)
     return HeartbeatResponse(error_code=code)
@@ -157,18 +157,18 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Let members go: many from version 3 on, one before."""
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is not Code.NONE:
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
         return LeaveGroupResponse(error_code=code)
     if context.version < BATCHED_LEAVE_FIRST_VERSION:
         codes = coordinator.members.leave(request.group_id, [MemberRef(request.member_id)])
-        return LeaveGroupResponse(error_code=codes if isinstance(codes, Code) else codes[0])
+        return LeaveGroupResponse(error_code=codes if isinstance(codes, ErrorCode) else codes[0])
     members = [MemberRef(each.member_id, each.group_instance_id) for each in request.members]
     codes = coordinator.members.leave(request.group_id, members)
-    if isinstance(codes, Code):
+    if isinstance(codes, ErrorCode):
         return LeaveGroupResponse(error_code=codes)
     return LeaveGroupResponse(
-        error_code=Code.NONE,
+        error_code=ErrorCode.NONE,
         members=[
             MemberResponse(
                 member_id=member.member_id, group_instance_id=member.instance_id, error_code=each
@@ -187,7 +187,7 @@ async def list_groups(
     """All groups, or those in some states and of some types; case does not count."""
     coordinator = context.node.groups
     if coordinator.shards.is_loading:
-        return ListGroupsResponse(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
 
@@ -199,7 +199,7 @@ async def list_groups(
     clock, groups = context.node.env.clock, tuple(coordinator.groups())
     listed = await in_slices(clock, (_listed(each) if passes(each) else None for each in groups))
     found = [each for each in listed if each is not None]
-    return long_if_many(ListGroupsResponse(error_code=Code.NONE, groups=found), found)
+    return long_if_many(ListGroupsResponse(error_code=ErrorCode.NONE, groups=found), found)
 
 
 def _listed(group: AnyGroup) -> ListedGroup:
@@ -234,7 +234,7 @@ async def describe_groups(
 async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     coordinator = context.node.groups
     code = coordinator.shards.code_for(group_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return DescribedGroup(error_code=code, group_id=group_id)
     group = coordinator.find(group_id)
     if not isinstance(group, ClassicGroup):
@@ -243,7 +243,7 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     members = tuple(group.members.values())
     described = (_described_member(group, member, is_stable=is_stable) for member in members)
     return DescribedGroup(
-        error_code=Code.NONE,
+        error_code=ErrorCode.NONE,
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
@@ -257,9 +257,9 @@ def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
     """No classic group of that name; clients that know other kinds ask again as for those."""
     dead = GroupState.DEAD.value
     if version < NOT_FOUND_FIRST_VERSION:
-        return DescribedGroup(error_code=Code.NONE, group_id=group_id, group_state=dead)
+        return DescribedGroup(error_code=ErrorCode.NONE, group_id=group_id, group_state=dead)
     return DescribedGroup(
-        error_code=Code.GROUP_ID_NOT_FOUND,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
         error_message=(
             f"Group {group_id} is not a classic group."
             if is_there
@@ -291,13 +291,13 @@ async def delete_groups(
     results = []
     for group_id in dict.fromkeys(request.groups_names):
         code = coordinator.shards.code_for(group_id)
-        if code is Code.NONE:
+        if code is ErrorCode.NONE:
             code = await _delete(context, group_id)
         results.append(DeletableGroupResult(group_id=group_id, error_code=code))
     return DeleteGroupsResponse(results=results)
 
 
-async def _delete(context: RequestContext, group_id: str) -> Code:
+async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
     """Delete one; where a share group is, is kept elsewhere, and goes behind it."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)

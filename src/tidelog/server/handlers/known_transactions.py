@@ -6,6 +6,7 @@ Source: Kafka's protocol guide, APIs 65 and 66; KIP-664, KIP-994 (by duration), 
 from collections.abc import Callable
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.transactions import (
     DescribedTransactionState,
     DescribeTransactionsRequest,
@@ -26,7 +27,6 @@ from tidelog.server.transactions.metadata import (
     TransactionState,
 )
 from tidelog.server.transactions.records import by_topic
-from tidelog.server.transactions.seam import ErrorCode
 
 INVALID_REGULAR_EXPRESSION: Final = 128
 # Steps of a pattern for one look at all ids: some tenths of a second, for the loop waits for them.

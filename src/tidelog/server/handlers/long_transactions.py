@@ -9,6 +9,7 @@ Source: Kafka 4.3's KafkaApis: a client's partitions are added together or not a
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
@@ -22,7 +23,6 @@ from tidelog.server.handlers.transactions import (
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.requests import RequestContext
 from tidelog.server.slices import Slices
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import AddAsked
 from tidelog.types import TopicPartition
 

@@ -5,6 +5,7 @@ Source: Kafka's protocol guide, API 27; KIP-664 (hanging transactions), KIP-1228
 
 from collections.abc import Mapping
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -15,7 +16,6 @@ from tidelog.protocol.messages.markers import (
 )
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.types import TopicPartition
 
 

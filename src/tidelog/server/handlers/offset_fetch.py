@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
     OffsetFetchGroupPartitionResponse,
@@ -22,7 +23,6 @@ from tidelog.protocol.messages.groups import (
     OffsetFetchTopicResponse,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import fetch_error
 from tidelog.server.groups.offsets import GroupOffsets
 from tidelog.server.groups.pending import PendingOffsets
@@ -94,16 +94,16 @@ async def _group(
 ) -> OffsetFetchGroupResponse:
     coordinator = context.node.groups
     code = coordinator.shards.code_for(asked.group_id)
-    if code is Code.NONE:
+    if code is ErrorCode.NONE:
         code = await arrival(coordinator.shards.settled(asked.group_id))
-    if code is Code.NONE:
+    if code is ErrorCode.NONE:
         code = coordinator.shards.code_for(asked.group_id)  # it may have been lost meanwhile
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
     group = coordinator.find(asked.group_id)
     if group is not None and context.version >= MEMBERS_FIRST_VERSION:
         code = fetch_error(group, asked.member_id, asked.member_epoch)
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
     told = _Told(
         asked.group_id,
@@ -116,7 +116,9 @@ async def _group(
         if asked.topics is None
         else [_asked_topic(context.node, told, topic) for topic in _named_once(asked.topics)]
     )
-    return OffsetFetchGroupResponse(group_id=asked.group_id, topics=topics, error_code=Code.NONE)
+    return OffsetFetchGroupResponse(
+        group_id=asked.group_id, topics=topics, error_code=ErrorCode.NONE
+    )
 
 
 async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
@@ -164,7 +166,7 @@ def _asked_topic(
                 partition_index=number,
                 committed_offset=NO_OFFSET,
                 metadata="",
-                error_code=Code.UNKNOWN_TOPIC_ID,
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
             )
             for number in asked.partition_indexes
         ]
@@ -189,14 +191,14 @@ def _partition(
             partition_index=number,
             committed_offset=NO_OFFSET,
             metadata="",
-            error_code=Code.UNSTABLE_OFFSET_COMMIT if is_unstable else Code.NONE,
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
         )
     return OffsetFetchGroupPartitionResponse(
         partition_index=number,
         committed_offset=found.offset,
         committed_leader_epoch=found.leader_epoch,
         metadata=found.metadata,
-        error_code=Code.NONE,
+        error_code=ErrorCode.NONE,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.commits import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -20,7 +21,6 @@ from tidelog.protocol.messages.commits import (
     OffsetDeleteResponseTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.results import CommitAsked
 from tidelog.server.handlers.offset_fetch import TOPIC_IDS_FIRST_VERSION
@@ -44,7 +44,7 @@ def offset_commit(
     if not kept:
         return response.message
     code = context.node.groups.shards.code_for(request.group_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return response.add(kept, [code] * len(kept))
     asked = CommitAsked(
         group_id=request.group_id,
@@ -65,13 +65,13 @@ def _known(
     node = context.node
     by_id = context.version >= TOPIC_IDS_FIRST_VERSION
     info = node.topics.find_by_id(topic.topic_id) if by_id else node.topics.find(topic.name)
-    unknown = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for each in topic.partitions:
         place = (topic.name, topic.topic_id, each.partition_index)
         if info is None:
             response.put(place, unknown)
         elif not 0 <= each.partition_index < info.partitions:
-            response.put(place, Code.UNKNOWN_TOPIC_OR_PARTITION)
+            response.put(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             commit = Commit(
                 info.name,
@@ -98,7 +98,7 @@ class _CommitResponse:
         self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
         self.message = OffsetCommitResponse()
 
-    def put(self, place: Place, code: Code) -> None:
+    def put(self, place: Place, code: ErrorCode) -> None:
         """Say how it went with one partition."""
         name, topic_id, partition = place
         key = topic_id if self._by_id else name
@@ -111,7 +111,7 @@ class _CommitResponse:
         )
 
     def add(
-        self, kept: Sequence[tuple[Place, Commit]], codes: Sequence[Code]
+        self, kept: Sequence[tuple[Place, Commit]], codes: Sequence[ErrorCode]
     ) -> OffsetCommitResponse:
         """Say how it went with those that the coordinator was asked about; the whole answer."""
         for (place, _), code in zip(kept, codes, strict=True):
@@ -128,13 +128,13 @@ async def offset_delete(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     ]
     known = [place for place in places if has_partition(node, *place)]
-    code = node.groups.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is not Code.NONE:
+    code = node.groups.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=code)
     deleted = node.groups.commits.delete_offsets(request.group_id, known)
-    if isinstance(deleted, Code):
+    if isinstance(deleted, ErrorCode):
         return OffsetDeleteResponse(error_code=deleted)
-    codes = dict.fromkeys(places, Code.UNKNOWN_TOPIC_OR_PARTITION)
+    codes = dict.fromkeys(places, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     outcome = await arrival(deleted)
     codes |= zip(known, outcome, strict=True)
     topics: dict[str, OffsetDeleteResponseTopic] = {}
@@ -143,4 +143,4 @@ async def offset_delete(
         topic.partitions.append(
             OffsetDeleteResponsePartition(partition_index=partition, error_code=each)
         )
-    return OffsetDeleteResponse(error_code=Code.NONE, topics=list(topics.values()))
+    return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptBatch, TidelogError
 from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.record.batch import (
@@ -26,7 +27,6 @@ from tidelog.server.node import Node
 from tidelog.server.open_transactions import Guard
 from tidelog.server.partitions import Partition
 from tidelog.server.transactional_writes import append_in_transaction
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.storage.log import AppendResult
 from tidelog.types import Buffer, TopicPartition
 

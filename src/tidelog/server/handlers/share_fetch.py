@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_fetch import (
     ShareAcknowledgedPartition,
     ShareAcknowledgeRequest,
@@ -35,7 +36,7 @@ from tidelog.server.handlers.share_requests import (
 )
 from tidelog.server.requests import Long, RequestContext
 from tidelog.server.shares.sessions import SessionKey, SharedPartition, ShareSession
-from tidelog.server.shares.states import ShareCode, Wish
+from tidelog.server.shares.states import Wish
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -58,14 +59,14 @@ def share_fetch(
 ) -> ShareFetchResponse | Awaitable[ShareFetchResponse | Long]:
     """Records for a member, now or when there are some; and what became of what it has said."""
     member = member_of(context, request.group_id, request.member_id)
-    if isinstance(member, ShareCode):
+    if isinstance(member, ErrorCode):
         return _fetch_error(member)
     if _is_renewal(context, request) and not _asks_for_nothing(request):
-        return _fetch_error(ShareCode.INVALID_REQUEST)
+        return _fetch_error(ErrorCode.INVALID_REQUEST)
     session = _fetch_session(member, request)
     if isinstance(session, ShareSession):
         return _fetch(member, request, session)
-    if session is ShareCode.SHARE_SESSION_LIMIT_REACHED:
+    if session is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
         return _refuse_later(context, request.max_wait_ms)
     return _fetch_error(session)
 
@@ -91,19 +92,19 @@ async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResp
     waiting = Reply[None]()
     context.node.timers.after(max(wait_ms, 0), lambda: waiting.complete(None))
     await arrival(waiting)
-    return _fetch_error(ShareCode.SHARE_SESSION_LIMIT_REACHED)
+    return _fetch_error(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
 
 
-def _fetch_error(code: ShareCode) -> ShareFetchResponse:
+def _fetch_error(code: ErrorCode) -> ShareFetchResponse:
     return ShareFetchResponse(error_code=code, error_message=text_of(code))
 
 
-def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession | ShareCode:
+def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession | ErrorCode:
     """The session that the request goes by."""
     shares, key = member.context.node.shares, SessionKey(member.group_id, member.member_id)
     epoch = request.share_session_epoch
     if epoch == LAST_EPOCH:
-        return shares.sessions.find(key) or ShareCode.SHARE_SESSION_NOT_FOUND
+        return shares.sessions.find(key) or ErrorCode.SHARE_SESSION_NOT_FOUND
     named = [
         SharedPartition(topic.topic_id, each.partition_index)
         for topic in request.topics
@@ -117,13 +118,13 @@ def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession |
         ]
         return shares.sessions.go_on(key, epoch, named, forgotten)
     if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
-        return ShareCode.INVALID_REQUEST
+        return ErrorCode.INVALID_REQUEST
     return _begin(member, shares, key, named)
 
 
 def _begin(
     member: Member, shares: "Shares", key: SessionKey, named: Iterable[SharedPartition]
-) -> ShareSession | ShareCode:
+) -> ShareSession | ErrorCode:
     session = shares.sessions.begin(key, named)
     if isinstance(session, ShareSession):
         connection = member.context.connection
@@ -209,7 +210,7 @@ def _end_behind(shares: "Shares", session: ShareSession, replies: Replies) -> No
     """The member goes once all that it has said is safe, whoever waits for that."""
     left = list(replies.values())
 
-    def go_on(_code: int = ShareCode.NONE) -> None:
+    def go_on(_code: int = ErrorCode.NONE) -> None:
         while left and left[-1].is_done:
             left.pop()
         if left:
@@ -272,7 +273,7 @@ def share_acknowledge(
 ) -> ShareAcknowledgeResponse | Awaitable[ShareAcknowledgeResponse]:
     """What became of what a member has said of its records."""
     member = member_of(context, request.group_id, request.member_id)
-    if isinstance(member, ShareCode):
+    if isinstance(member, ErrorCode):
         return _acknowledge_error(member)
     code = _acknowledge_session(member, request.share_session_epoch)
     if code:
@@ -282,21 +283,21 @@ def share_acknowledge(
     return _acknowledged(member, request, replies)
 
 
-def _acknowledge_error(code: ShareCode) -> ShareAcknowledgeResponse:
+def _acknowledge_error(code: ErrorCode) -> ShareAcknowledgeResponse:
     return ShareAcknowledgeResponse(error_code=code, error_message=text_of(code))
 
 
-def _acknowledge_session(member: Member, epoch: int) -> ShareCode:
+def _acknowledge_session(member: Member, epoch: int) -> ErrorCode:
     """Why the request goes by no session; NONE where it does."""
     sessions = member.context.node.shares.sessions
     key = SessionKey(member.group_id, member.member_id)
     if epoch == FIRST_EPOCH:
-        return ShareCode.INVALID_SHARE_SESSION_EPOCH
+        return ErrorCode.INVALID_SHARE_SESSION_EPOCH
     if epoch == LAST_EPOCH:
         is_there = sessions.find(key) is not None
-        return ShareCode.NONE if is_there else ShareCode.SHARE_SESSION_NOT_FOUND
+        return ErrorCode.NONE if is_there else ErrorCode.SHARE_SESSION_NOT_FOUND
     found = sessions.go_on(key, epoch)
-    return ShareCode.NONE if isinstance(found, ShareSession) else found
+    return ErrorCode.NONE if isinstance(found, ShareSession) else found
 
 
 async def _acknowledged(

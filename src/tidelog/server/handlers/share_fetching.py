@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.share_fetch import AcquiredRecords, SharePartitionData
 from tidelog.server.handlers.share_requests import Member, text_of
@@ -20,7 +21,7 @@ from tidelog.server.segment_bytes import ColdRead
 from tidelog.server.shares.kept import ShareKey
 from tidelog.server.shares.reading import Part, Read, read
 from tidelog.server.shares.sessions import SharedPartition
-from tidelog.server.shares.states import Acquired, ShareCode, Wish
+from tidelog.server.shares.states import Acquired, Wish
 from tidelog.server.slices import Slices
 from tidelog.types import Buffer, IsolationLevel
 
@@ -131,7 +132,7 @@ class ShareFetching:
         live: LiveShare | int = (
             partition if isinstance(partition, int) else await node.shares.open(key, partition)
         )
-        if live == ShareCode.COORDINATOR_NOT_AVAILABLE:
+        if live == ErrorCode.COORDINATOR_NOT_AVAILABLE:
             # Left out: a later fetch may open it, and Java's consumer dies of that error.
             return False
         if isinstance(live, int):
@@ -184,7 +185,7 @@ class ShareFetching:
         """Whether a partition is to be read now, by this fetch; it is its own then."""
         live = self._live[named]
         if live.partition.is_gone:
-            self._tell(named, refusal(named, ShareCode.UNKNOWN_TOPIC_OR_PARTITION))
+            self._tell(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return False
         if live.is_gone:
             # Let go of, or begun anew: the next fetch opens it, so that one is to come soon.
@@ -283,4 +284,4 @@ class ShareFetching:
 def _code_of(error: Exception) -> int:
     if not isinstance(error, TidelogError):
         return STORAGE_ERROR
-    return ShareCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code

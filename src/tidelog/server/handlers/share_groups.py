@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Iterable, Mapping
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_groups import (
     DescribedShareGroup,
     DescribedShareMember,
@@ -15,7 +16,6 @@ from tidelog.protocol.messages.share_groups import (
     ShareHeartbeatAssignment,
     ShareHeartbeatPartitions,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.results import Beat, ShareBeatAsked
 from tidelog.server.groups.share.assignor import SIMPLE
 from tidelog.server.groups.share.group import ShareGroup
@@ -32,8 +32,8 @@ def share_group_heartbeat(
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     """Join, stay, or leave."""
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else Code.NONE
-    if code is not Code.NONE:
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
         return _beat_response(Beat(code=code))
     names = request.subscribed_topic_names
     asked = ShareBeatAsked(
@@ -93,21 +93,21 @@ async def share_group_describe(
 
 async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedShareGroup:
     if not group_id:
-        return DescribedShareGroup(error_code=Code.INVALID_GROUP_ID, group_id=group_id)
+        return DescribedShareGroup(error_code=ErrorCode.INVALID_GROUP_ID, group_id=group_id)
     code = node.groups.shards.code_for(group_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return DescribedShareGroup(error_code=code, group_id=group_id)
     group = node.groups.find(group_id)
     if not isinstance(group, ShareGroup):
         what = "not found" if group is None else "is not a share group"
         return DescribedShareGroup(
-            error_code=Code.GROUP_ID_NOT_FOUND,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {what}.",
             group_id=group_id,
         )
     members = tuple(group.members.values())
     return DescribedShareGroup(
-        error_code=Code.NONE,
+        error_code=ErrorCode.NONE,
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -29,7 +30,6 @@ from tidelog.protocol.messages.share_offsets import (
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.arrivals import arrival
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.share.group import SharedTopic, ShareGroup
 from tidelog.server.node import Node
@@ -65,7 +65,7 @@ async def _described_group(
     await slices.rest()
     group_id = asked.group_id
     code = node.groups.shards.code_for(group_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=code)
     topics = _begun(node, group_id) if asked.topics is None else asked.topics
     told = [await _described_topic(node, group_id, each, slices) for each in topics]
@@ -116,7 +116,7 @@ async def _described(
         return DescribeShareGroupOffsetsResponsePartition(
             partition_index=number,
             start_offset=UNKNOWN_START,
-            error_code=Code.COORDINATOR_NOT_AVAILABLE,
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
         )
     kept = node.shares.states.find(key)
     if kept is None or kept.start == UNKNOWN_START:
@@ -162,7 +162,7 @@ async def alter_share_group_offsets(
         )
     starts = _starts(request.topics)
     code = await arrival(node.groups.share_topics.share(group, _shared(node, starts)))
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return AlterShareGroupOffsetsResponse(error_code=code)
     slices = Slices(node.env.clock)
     answers = [
@@ -210,13 +210,13 @@ async def _altered(
 
 async def _begun_anew(
     node: Node, group_id: str, name: str, number: int, start: int
-) -> tuple[Code, str]:
+) -> tuple[ErrorCode, str]:
     """The code, and why. The topic may be deleted at any time."""
     info = node.topics.find(name)
     if info is None or info.topic_id is None or not 0 <= number < info.partitions:
-        return Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
     if start < UNKNOWN_START:
-        return Code.INVALID_REQUEST, _BELOW
+        return ErrorCode.INVALID_REQUEST, _BELOW
     return await node.shares.begin_anew(ShareKey(group_id, info.topic_id, number), start), ""
 
 
@@ -235,7 +235,7 @@ async def delete_share_group_offsets(
             error_code=refusal.error_code, error_message=refusal.message
         )
     code = await _settled(node, group)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
     # In one turn of the loop: nobody joins, or deletes the group, between one and the other.
     named = {each.topic_name: _forget(node, group, each.topic_name) for each in request.topics}
@@ -243,12 +243,14 @@ async def delete_share_group_offsets(
     unshared = node.groups.share_topics.unshare(group, gone)
     answers = [await _forgotten(node, name, *each) for name, each in named.items()]
     code = await arrival(unshared)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
     return DeleteShareGroupOffsetsResponse(responses=answers)
 
 
-def _forget(node: Node, group: ShareGroup, name: str) -> tuple[UUID | None, Sequence[Reply[Code]]]:
+def _forget(
+    node: Node, group: ShareGroup, name: str
+) -> tuple[UUID | None, Sequence[Reply[ErrorCode]]]:
     """Forget where a group is in a topic; None for one that it has not begun."""
     topic_id = _id_of(node, name)
     if topic_id is None or topic_id not in group.shared:
@@ -256,29 +258,29 @@ def _forget(node: Node, group: ShareGroup, name: str) -> tuple[UUID | None, Sequ
     return topic_id, [node.shares.change_now(key, None) for key in _keys(group, topic_id)]
 
 
-def _failed(replies: Iterable[Reply[Code]]) -> bool:
+def _failed(replies: Iterable[Reply[ErrorCode]]) -> bool:
     """Whether one was refused at once: nothing was written then."""
-    return any(each.is_done and each.value is not Code.NONE for each in replies)
+    return any(each.is_done and each.value is not ErrorCode.NONE for each in replies)
 
 
 async def _forgotten(
-    node: Node, name: str, topic_id: UUID | None, replies: Iterable[Reply[Code]]
+    node: Node, name: str, topic_id: UUID | None, replies: Iterable[Reply[ErrorCode]]
 ) -> DeleteShareGroupOffsetsResponseTopic:
     if topic_id is None:
         return DeleteShareGroupOffsetsResponseTopic(
             topic_name=name,
             topic_id=NO_UUID,
-            error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             error_message=_UNKNOWN if _id_of(node, name) is None else _NOTHING,
         )
     code = await _first_failure(replies)
     return DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, error_code=code)
 
 
-async def delete_share_group(node: Node, group: ShareGroup) -> Code:
+async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
     """Delete a group without members, then forget where it is: who joins meanwhile keeps that."""
     code = await _settled(node, group)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return code
     # In one turn of the loop, as above.
     ended = node.groups.commits.delete_group(group.group_id)
@@ -289,18 +291,18 @@ async def delete_share_group(node: Node, group: ShareGroup) -> Code:
     return await _first_failure([ended, *forgotten])
 
 
-async def _settled(node: Node, group: ShareGroup) -> Code:
+async def _settled(node: Node, group: ShareGroup) -> ErrorCode:
     """Wait until what is kept of a group can be forgotten; why it is not to be, behind the wait."""
     for topic_id in tuple(group.shared):
         for key in _keys(group, topic_id):
             if not await node.shares.is_ready(key):
-                return Code.COORDINATOR_NOT_AVAILABLE
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
     code = node.groups.shards.code_for(group.group_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return code
     if node.groups.find(group.group_id) is not group:
-        return Code.GROUP_ID_NOT_FOUND
-    return Code.NONE if group.is_empty else Code.NON_EMPTY_GROUP
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    return ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP
 
 
 def _keys(group: ShareGroup, topic_id: UUID) -> list[ShareKey]:
@@ -309,9 +311,9 @@ def _keys(group: ShareGroup, topic_id: UUID) -> list[ShareKey]:
     return [ShareKey(group.group_id, topic_id, number) for number in numbers]
 
 
-async def _first_failure(replies: Iterable[Reply[Code]]) -> Code:
+async def _first_failure(replies: Iterable[Reply[ErrorCode]]) -> ErrorCode:
     codes = [await arrival(each) for each in replies]
-    return next((code for code in codes if code is not Code.NONE), Code.NONE)
+    return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
 
 
 # -- for all -------------------------------------------------------------------------------------
@@ -319,9 +321,9 @@ async def _first_failure(replies: Iterable[Reply[Code]]) -> Code:
 
 def _idle_group(node: Node, group_id: str, *, may_be_new: bool) -> ShareGroup:
     if not group_id:
-        raise Refusal(Code.INVALID_GROUP_ID, "The group id is invalid.")
+        raise Refusal(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
     code = node.groups.shards.code_for(group_id)
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         raise Refusal(code, "The group's coordinator is not available.")
     return node.groups.share_topics.idle_group(group_id, may_be_new=may_be_new)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_fetch import AcknowledgementBatch
 from tidelog.server.asked_partitions import find_partition
 from tidelog.server.groups.reply import Reply
@@ -14,33 +15,30 @@ from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.server.shares.kept import ShareKey
 from tidelog.server.shares.sessions import SharedPartition
-from tidelog.server.shares.states import Acknowledgement, AckType, ShareCode
+from tidelog.server.shares.states import Acknowledgement, AckType
 
 RENEW_SINCE: Final = 2
 MEMBER_CHARACTERS_MAX: Final = 36
 
-TEXTS: Final = {
-    ShareCode.UNKNOWN_SERVER_ERROR: "The broker could not do it.",
-    ShareCode.UNKNOWN_TOPIC_OR_PARTITION: "There is no such topic or partition here.",
-    ShareCode.COORDINATOR_NOT_AVAILABLE: "What is kept of the share group can't be had now.",
-    ShareCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
-    ShareCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
-    ShareCode.INVALID_REQUEST: "What the request says of its records can't be.",
-    ShareCode.KAFKA_STORAGE_ERROR: "The disk of the partition has failed.",
-    ShareCode.UNKNOWN_TOPIC_ID: "No topic has that id here.",
-    ShareCode.INVALID_RECORD_STATE: "A record is not the member's, or no more.",
-    ShareCode.SHARE_SESSION_NOT_FOUND: "The member has no share session.",
-    ShareCode.INVALID_SHARE_SESSION_EPOCH: "The share session has another epoch.",
-    ShareCode.SHARE_SESSION_LIMIT_REACHED: "There are as many share sessions as there may be.",
+TEXTS: Final[dict[int, str]] = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "The broker could not do it.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "There is no such topic or partition here.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "What is kept of the share group can't be had now.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.INVALID_REQUEST: "What the request says of its records can't be.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The disk of the partition has failed.",
+    ErrorCode.UNKNOWN_TOPIC_ID: "No topic has that id here.",
+    ErrorCode.INVALID_RECORD_STATE: "A record is not the member's, or no more.",
+    ErrorCode.SHARE_SESSION_NOT_FOUND: "The member has no share session.",
+    ErrorCode.INVALID_SHARE_SESSION_EPOCH: "The share session has another epoch.",
+    ErrorCode.SHARE_SESSION_LIMIT_REACHED: "There are as many share sessions as there may be.",
 }
 
 
 def text_of(code: int) -> str | None:
     """What is said with an error; None for none."""
-    try:
-        return TEXTS.get(ShareCode(code))
-    except ValueError:
-        return None
+    return TEXTS.get(code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,9 @@ class Member:
         node = self.context.node
         info = node.topics.find_by_id(named.topic_id)
         if info is None:
-            return ShareCode.UNKNOWN_TOPIC_ID
+            return ErrorCode.UNKNOWN_TOPIC_ID
         if not self._may_read(info.name):
-            return ShareCode.TOPIC_AUTHORIZATION_FAILED
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return find_partition(node, info.name, named.number)
 
     def _may_read(self, topic: str) -> bool:
@@ -77,14 +75,14 @@ class Member:
 
 def member_of(
     context: RequestContext, group_id: str | None, member_id: str | None
-) -> Member | ShareCode:
+) -> Member | ErrorCode:
     """Who asks; or why nobody may ask so."""
     if group_id is None:
-        return ShareCode.INVALID_REQUEST
+        return ErrorCode.INVALID_REQUEST
     if not _may(context, "GROUP", group_id):
-        return ShareCode.GROUP_AUTHORIZATION_FAILED
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if not member_id or len(member_id) > MEMBER_CHARACTERS_MAX:
-        return ShareCode.INVALID_REQUEST
+        return ErrorCode.INVALID_REQUEST
     return Member(context, group_id, member_id)
 
 
@@ -122,18 +120,18 @@ def _acknowledge(
 ) -> Reply[int]:
     node = member.context.node
     if node.topics.find_by_id(named.topic_id) is None:
-        return Reply[int].of(ShareCode.UNKNOWN_TOPIC_ID)
+        return Reply[int].of(ErrorCode.UNKNOWN_TOPIC_ID)
     most = AckType.RENEW if member.context.version >= RENEW_SINCE else AckType.REJECT
     if not _can_be(batches, most, is_renewal=is_renewal):
-        return Reply[int].of(ShareCode.INVALID_REQUEST)
+        return Reply[int].of(ErrorCode.INVALID_REQUEST)
     partition = member.find(named)
     if isinstance(partition, int):
         return Reply[int].of(partition)
     if not batches:
-        return Reply[int].of(ShareCode.NONE)
+        return Reply[int].of(ErrorCode.NONE)
     live = node.shares.find(member.key_of(named))
     if live is None:
-        return Reply[int].of(ShareCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return Reply[int].of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     told = Reply[int]()
     live.acknowledge(member.member_id, _plain(batches)).then(told.complete)
     return told

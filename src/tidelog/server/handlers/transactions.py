@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -20,12 +21,10 @@ from tidelog.protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import AddAsked, EndAsked, ProducerRef
 from tidelog.storage.producer_rules import EPOCH_BUMP_VERSION
 from tidelog.types import TopicPartition
@@ -154,7 +153,7 @@ async def add_offsets_to_txn(
 ) -> AddOffsetsToTxnResponse:
     """Take the partition of a group's offsets into a transaction."""
     code = await context.node.groups.shards.ensure_topic()
-    if code is not Code.NONE:
+    if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
     asked = AddAsked(
         transactional_id=request.transactional_id,

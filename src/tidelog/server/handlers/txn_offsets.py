@@ -6,6 +6,7 @@ Source: Kafka's protocol guide, API 28; Kafka 4.3's GroupCoordinatorService; KIP
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.txn_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -14,14 +15,12 @@ from tidelog.protocol.messages.txn_offsets import (
     TxnOffsetCommitResponseTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.results import CommitAsked
 from tidelog.server.handlers.produce_transactions import known_error
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
-from tidelog.server.transactions.seam import ErrorCode
 
 # Since which version a client knows errors after which it aborts, and since which the group's
 # partition is added by committing.
@@ -50,7 +49,7 @@ def _known(
     info = node.topics.find(topic.name)
     for each in topic.partitions:
         if info is None or not 0 <= each.partition_index < info.partitions:
-            response.put(topic.name, each.partition_index, Code.UNKNOWN_TOPIC_OR_PARTITION)
+            response.put(topic.name, each.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             yield Commit(
                 info.name,
@@ -67,8 +66,8 @@ async def _commit(
 ) -> Sequence[int]:
     groups, group_id = context.node.groups, request.group_id
     producer = (request.producer_id, request.producer_epoch)
-    code = groups.shards.code_for(group_id) if group_id else Code.INVALID_GROUP_ID
-    if code is not Code.NONE:
+    code = groups.shards.code_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+    if code is not ErrorCode.NONE:
         return [code] * len(commits)
     adds = context.version >= ADDS_SINCE
     place, guard = groups.shards.guard(group_id, producer, raises_epochs=adds)
@@ -81,7 +80,7 @@ async def _commit(
         if refused is not ErrorCode.NONE:
             return [refused] * len(commits)
         code = groups.shards.code_for(group_id)  # it may have been lost meanwhile
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             return [code] * len(commits)
     asked = CommitAsked(
         group_id=group_id,
@@ -94,7 +93,7 @@ async def _commit(
     left = [each for each in commits if _is_there(context.node, each)]
     told = await arrival(groups.transactional.commit(asked, producer, guard, left))
     codes_left = dict(zip(left, told, strict=True))
-    return [codes_left.get(each, Code.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
+    return [codes_left.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
 
 
 def _is_there(node: Node, commit: Commit) -> bool:

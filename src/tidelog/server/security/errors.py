@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 
 FOR_ANOTHER: Final = "a client that wants to act for another user"
@@ -20,7 +21,7 @@ class LoginFailed(TidelogError):
         told: What the client is told; None for the mechanism's usual sentence.
     """
 
-    code: ClassVar[int | None] = 58
+    code: ClassVar[int | None] = ErrorCode.SASL_AUTHENTICATION_FAILED
 
     def __init__(self, reason: str, *, told: str | None = None) -> None:
         self.told = told
@@ -30,4 +31,4 @@ class LoginFailed(TidelogError):
 class NotLoggedIn(TidelogError):
     """A request that nobody may send before, or without, logging in; its connection closes."""
 
-    code: ClassVar[int | None] = 34
+    code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE

@@ -8,32 +8,29 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tidelog.env import Clock
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.reply import Reply
 from tidelog.server.partitions import Partition
 from tidelog.server.shares.kept import ShareKey, Update
 from tidelog.server.shares.share_partition import Change, SharePartition
-from tidelog.server.shares.states import (
-    Acknowledgement,
-    Acquired,
-    Limits,
-    Offered,
-    ShareCode,
-    Wish,
-)
+from tidelog.server.shares.states import Acknowledgement, Acquired, Limits, Offered, Wish
 from tidelog.server.shares.turns import Turns, Waiter
 from tidelog.server.timers import Timer, Timers
 from tidelog.types import IsolationLevel
 
 _UNAVAILABLE: Final = frozenset(
-    {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS}
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
 )
 
 
 class States(Protocol):
     """Where changes are kept."""
 
-    def write(self, key: ShareKey, update: Update) -> Reply[Code]:
+    def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
         """Keep what has changed; when it is safe, or why it was not written."""
         ...
 
@@ -112,15 +109,15 @@ class LiveShare(Turns):
         self._arm()
         return acquired
 
-    def acknowledge(self, member: str, said: Sequence[Acknowledgement]) -> Reply[ShareCode]:
+    def acknowledge(self, member: str, said: Sequence[Acknowledgement]) -> Reply[ErrorCode]:
         """Take what a member says; when it is safe, or why it was not taken."""
         self.refresh()
         change = self.records.acknowledge(member, said, self._now_ms())
-        if isinstance(change, ShareCode):
+        if isinstance(change, ErrorCode):
             return Reply.of(change)
         return self._write(change)
 
-    def release(self, member: str) -> Reply[ShareCode]:
+    def release(self, member: str) -> Reply[ErrorCode]:
         """A member goes; when it is safe that it has nothing any more."""
         return self._write(self.records.release(member))
 
@@ -133,16 +130,16 @@ class LiveShare(Turns):
 
     # -- writing -----------------------------------------------------------------------------
 
-    def _write(self, change: Change) -> Reply[ShareCode]:
-        said = Reply[ShareCode]()
+    def _write(self, change: Change) -> Reply[ErrorCode]:
+        said = Reply[ErrorCode]()
         if not change.batches:
             self._settle(change, is_written=True)
-            said.complete(ShareCode.NONE)
+            said.complete(ErrorCode.NONE)
             return said
 
-        def written(code: Code) -> None:
+        def written(code: ErrorCode) -> None:
             self._writing -= 1
-            self._settle(change, is_written=code is Code.NONE)
+            self._settle(change, is_written=code is ErrorCode.NONE)
             said.complete(_share_code(code))
 
         self._writing += 1
@@ -192,10 +189,10 @@ class LiveShare(Turns):
         self._arm()
 
 
-def _share_code(code: Code) -> ShareCode:
+def _share_code(code: ErrorCode) -> ErrorCode:
     """What a member is told of a write."""
-    if code is Code.NONE:
-        return ShareCode.NONE
+    if code is ErrorCode.NONE:
+        return ErrorCode.NONE
     if code in _UNAVAILABLE:
-        return ShareCode.COORDINATOR_NOT_AVAILABLE
-    return ShareCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidelog.server.shares.states import ShareCode
+from tidelog.error_codes import ErrorCode
 from tidelog.types import INT32_MAX
 
 # What all sessions may remember together: clients may name partitions as they like.
@@ -83,11 +83,11 @@ class ShareSessions:
         """All of a group; looks at all groups."""
         return [each for each in self._sessions.values() if each.key.group_id == group_id]
 
-    def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ShareCode:
+    def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
         """Begin one anew."""
         self.end(key)
         if len(self._sessions) >= self.most:
-            return ShareCode.SHARE_SESSION_LIMIT_REACHED
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED
         session = ShareSession(key)
         code = self._add(session, named, is_news=False)
         if code:
@@ -102,13 +102,13 @@ class ShareSessions:
         epoch: int,
         named: Iterable[SharedPartition] = (),
         forgotten: Iterable[SharedPartition] = (),
-    ) -> ShareSession | ShareCode:
+    ) -> ShareSession | ErrorCode:
         """The next request of one."""
         session = self._sessions.get(key)
         if session is None:
-            return ShareCode.SHARE_SESSION_NOT_FOUND
+            return ErrorCode.SHARE_SESSION_NOT_FOUND
         if session.epoch != epoch:
-            return ShareCode.INVALID_SHARE_SESSION_EPOCH
+            return ErrorCode.INVALID_SHARE_SESSION_EPOCH
         before = len(session.partitions)
         self._partitions -= before
         code = self._add(session, named, is_news=True)
@@ -122,14 +122,14 @@ class ShareSessions:
 
     def _add(
         self, session: ShareSession, named: Iterable[SharedPartition], *, is_news: bool
-    ) -> ShareCode:
+    ) -> ErrorCode:
         room = PARTITIONS_MAX - self._partitions
         for partition in named:
             if partition not in session.partitions:
                 if len(session.partitions) >= room:
-                    return ShareCode.SHARE_SESSION_LIMIT_REACHED
+                    return ErrorCode.SHARE_SESSION_LIMIT_REACHED
                 session.partitions[partition] = is_news
-        return ShareCode.NONE
+        return ErrorCode.NONE
 
     def end(self, key: SessionKey) -> ShareSession | None:
         """End one; None where there is none. Whoever holds on to it is to empty it."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.acquiring import ACQUIRED_MAX, Taking, without
 from tidelog.server.shares.runs import Run, Runs
 from tidelog.server.shares.states import (
@@ -27,7 +28,6 @@ from tidelog.server.shares.states import (
     Limits,
     Offered,
     RecordState,
-    ShareCode,
     StateBatch,
     Wish,
 )
@@ -226,7 +226,7 @@ class SharePartition:
 
     def acknowledge(
         self, member: str, said: Iterable[Acknowledgement], now_ms: int
-    ) -> Change | ShareCode:
+    ) -> Change | ErrorCode:
         """Take what a member says of its records: all of it, or nothing and why.
 
         A renewal needs no writing, and holds at once.
@@ -241,21 +241,21 @@ class SharePartition:
             batches += self._stage(each, self._token, now_ms)
         return Change(self._token, tuple(batches))
 
-    def _problem(self, member: str, said: Acknowledgement) -> ShareCode:
+    def _problem(self, member: str, said: Acknowledgement) -> ErrorCode:
         """Why it can't be taken; NONE where it can."""
         if not _TYPES.issuperset(said.types):
-            return ShareCode.INVALID_REQUEST
+            return ErrorCode.INVALID_REQUEST
         if said.last < self.start:
-            return ShareCode.NONE  # all of it is done with
+            return ErrorCode.NONE  # all of it is done with
         if self.start == self.end:
-            return ShareCode.INVALID_RECORD_STATE
+            return ErrorCode.INVALID_RECORD_STATE
         if said.last >= self.end:
-            return ShareCode.INVALID_REQUEST
+            return ErrorCode.INVALID_REQUEST
         runs = self._runs.over(max(said.first, self.start), said.last)
         may = self.limits.may_renew or AckType.RENEW not in said.types
         if may and all(run.is_locked and run.member == member for run in runs):
-            return ShareCode.NONE
-        return ShareCode.INVALID_RECORD_STATE
+            return ErrorCode.NONE
+        return ErrorCode.INVALID_RECORD_STATE
 
     def _stage(self, said: Acknowledgement, token: int, now_ms: int) -> list[StateBatch]:
         first, deadline_ms = max(said.first, self.start), now_ms + self.limits.lock_ms

@@ -16,10 +16,10 @@ from logging import Logger, getLogger
 from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.record.builder import build_batch
 from tidelog.server.groups.by_partition import ByPartition
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.internal_topic import InternalTopic
 from tidelog.server.groups.reply import Reply
@@ -115,7 +115,7 @@ class ShareStates(Watched):
         """Return when a share partition (all where None) is loaded, or after some seconds."""
         await self._topic.loaded(key, wait_s=wait_s)
 
-    async def ensure_topic(self) -> Code:
+    async def ensure_topic(self) -> ErrorCode:
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
         return await self._topic.ensure()
 
@@ -125,7 +125,7 @@ class ShareStates(Watched):
 
     # -- questions ---------------------------------------------------------------------------
 
-    def code_for(self, key: ShareKey) -> Code:
+    def code_for(self, key: ShareKey) -> ErrorCode:
         """Why a share partition can't be served now, `NONE` where it can."""
         return self._topic.code_for(key.text)
 
@@ -147,7 +147,7 @@ class ShareStates(Watched):
 
     # -- changes -----------------------------------------------------------------------------
 
-    def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[Code]:
+    def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[ErrorCode]:
         """Begin anew from an offset on, or from where the group's settings say; when it is safe."""
         before = self.find(key)
         now_ms = self._host.env.clock.now_ms()
@@ -163,11 +163,11 @@ class ShareStates(Watched):
             )
         return self._write_snapshot(key, kept)
 
-    def write(self, key: ShareKey, update: Update) -> Reply[Code]:
+    def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
         """Keep what has changed; when it is safe, or why it was not written."""
         assert update.start != UNCHANGED
         code = self.code_for(key)
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             return Reply.of(code)
         entry = self._known.get(key.text)
         if entry is None:
@@ -184,7 +184,7 @@ class ShareStates(Watched):
             self._look(key)
         return said
 
-    def forget(self, key: ShareKey) -> Reply[Code]:
+    def forget(self, key: ShareKey) -> Reply[ErrorCode]:
         """Keep nothing of one any more; when that is safe."""
         said = self._append(key, forget_record(key))
         if _is_written(said):
@@ -192,13 +192,13 @@ class ShareStates(Watched):
             self._look(key)
         return said
 
-    def _write_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[Code]:
+    def _write_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[ErrorCode]:
         said = self._put_snapshot(key, kept)
         if _is_written(said):
             self._look(key)
         return said
 
-    def _put_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[Code]:
+    def _put_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[ErrorCode]:
         now_ms = self._host.env.clock.now_ms()
         said = self._append(key, snapshot_record(key, kept, now_ms))
         if _is_written(said):
@@ -206,9 +206,9 @@ class ShareStates(Watched):
             self._entries.put(key.text, Entry(key, kept, self._end(number) - 1))
         return said
 
-    def _append(self, key: ShareKey, record: KeyValue) -> Reply[Code]:
+    def _append(self, key: ShareKey, record: KeyValue) -> Reply[ErrorCode]:
         code = self.code_for(key)
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             return Reply.of(code)
         now_ms = self._host.env.clock.now_ms()
         named, value = record
@@ -244,8 +244,8 @@ class ShareStates(Watched):
         oldest = nsmallest(COLD_MAX, self._entries.part(number), key=lambda each: each.snapshot)
         start = oldest[0].snapshot if oldest else end
 
-        def cut(code: Code) -> None:
-            if code is Code.NONE:
+        def cut(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
                 _cut(partition, start)
 
         self._topic.settled(number).then(cut)
@@ -286,6 +286,6 @@ def _cut(partition: Partition, start: int) -> None:
         LOGGER.warning("%s can't be cut: %s", partition.name, error)
 
 
-def _is_written(said: Reply[Code]) -> bool:
+def _is_written(said: Reply[ErrorCode]) -> bool:
     """Whether it lies in the log; what is not safe yet, and then fails, takes all with it."""
-    return not said.is_done or said.value is Code.NONE
+    return not said.is_done or said.value is ErrorCode.NONE

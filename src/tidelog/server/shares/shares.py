@@ -10,9 +10,9 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.arrivals import arrival
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.reply import Reply
 from tidelog.server.groups.share.group import ShareGroup
 from tidelog.server.partitions import Partition
@@ -23,7 +23,6 @@ from tidelog.server.shares.sessions import SessionKey, ShareSession, ShareSessio
 from tidelog.server.shares.settings import ShareSettings
 from tidelog.server.shares.share_partition import SharePartition
 from tidelog.server.shares.share_states import LOGGER, ShareStates
-from tidelog.server.shares.states import ShareCode
 from tidelog.server.time_lookups import find_time
 from tidelog.server.topics import SHARE_STATE_TOPIC
 from tidelog.storage.topic_info import TopicInfo
@@ -52,7 +51,7 @@ class Shares:
         self.settings = ShareSettings(lambda: node.config, node.group_texts)
         self._around = Surroundings(node.env.clock, node.timers, self.states, self.settings.limits)
         self._live: dict[ShareKey, LiveShare] = {}
-        self._opening: dict[ShareKey, asyncio.Task[LiveShare | ShareCode]] = {}
+        self._opening: dict[ShareKey, asyncio.Task[LiveShare | ErrorCode]] = {}
         self.states.on_lost = self._lose
         node.topics.on_deleted.append(self._forget_topic)
         node.closers.append(self.close)
@@ -79,7 +78,7 @@ class Shares:
 
     # -- opening -----------------------------------------------------------------------------
 
-    async def open(self, key: ShareKey, partition: Partition) -> LiveShare | ShareCode:
+    async def open(self, key: ShareKey, partition: Partition) -> LiveShare | ErrorCode:
         """A share partition, opened where it was not; or why it can't be."""
         code = self._code_of_group(key)
         if code:
@@ -88,7 +87,7 @@ class Shares:
         if found is not None:
             return found
         if len(self._live) >= LIVE_MAX:
-            return ShareCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         task = self._opening.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(key, partition))
@@ -97,30 +96,30 @@ class Shares:
         # Who asked first may go away: the others wait on.
         return await asyncio.shield(task)
 
-    def _code_of_group(self, key: ShareKey) -> ShareCode:
+    def _code_of_group(self, key: ShareKey) -> ErrorCode:
         """Why nobody may read it for its group: none shares it, or which do can't be told now."""
         groups = self._node.groups
         group = groups.find(key.group_id)
         if isinstance(group, ShareGroup):
             topic = group.shared.get(key.topic_id)
             if topic is not None and key.partition in topic.partitions:
-                return ShareCode.NONE
-        is_known = groups.shards.code_for(key.group_id) is Code.NONE
-        return ShareCode.UNKNOWN_SERVER_ERROR if is_known else ShareCode.COORDINATOR_NOT_AVAILABLE
+                return ErrorCode.NONE
+        is_known = groups.shards.code_for(key.group_id) is ErrorCode.NONE
+        return ErrorCode.UNKNOWN_SERVER_ERROR if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    async def _open(self, key: ShareKey, partition: Partition) -> LiveShare | ShareCode:
+    async def _open(self, key: ShareKey, partition: Partition) -> LiveShare | ErrorCode:
         if not await self.is_ready(key):
-            return ShareCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             start = await self._start(key, partition)
         except (OSError, TidelogError) as error:
             LOGGER.warning("%s: where to begin can't be told: %s", key.text, error)
-            return ShareCode.UNKNOWN_SERVER_ERROR
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         if partition.is_gone:
-            return ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         # Looked at again: it may have been changed or lost meanwhile.
-        if self.states.code_for(key) is not Code.NONE:
-            return ShareCode.COORDINATOR_NOT_AVAILABLE
+        if self.states.code_for(key) is not ErrorCode.NONE:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         code = self._code_of_group(key)
         if code:
             return code
@@ -133,13 +132,13 @@ class Shares:
 
     async def is_ready(self, key: ShareKey) -> bool:
         """Whether what is kept can be told, after a wait for it to be loaded."""
-        if await self.states.ensure_topic() is not Code.NONE:
+        if await self.states.ensure_topic() is not ErrorCode.NONE:
             return False
         changed = asyncio.Event()
         self.states.watch(changed.set)
         timer = self._node.timers.after(LOAD_MS, changed.set)
         try:
-            while self.states.code_for(key) is Code.COORDINATOR_LOAD_IN_PROGRESS:
+            while self.states.code_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 if timer.is_cancelled:
                     return False
                 changed.clear()
@@ -147,7 +146,7 @@ class Shares:
         finally:
             timer.cancel()
             self.states.unwatch(changed.set)
-        return self.states.code_for(key) is Code.NONE
+        return self.states.code_for(key) is ErrorCode.NONE
 
     async def _start(self, key: ShareKey, partition: Partition) -> int:
         """Where a group begins that has not begun; the log's start where it has."""
@@ -201,20 +200,20 @@ class Shares:
 
     # -- tools -------------------------------------------------------------------------------
 
-    async def begin_anew(self, key: ShareKey, start: int) -> Code:
+    async def begin_anew(self, key: ShareKey, start: int) -> ErrorCode:
         """Let a group read from an offset on, whatever it has read; once that is safe."""
         return await self._changed(key, start)
 
-    async def forget(self, key: ShareKey) -> Code:
+    async def forget(self, key: ShareKey) -> ErrorCode:
         """Forget where a group is; once that is safe."""
         return await self._changed(key, None)
 
-    async def _changed(self, key: ShareKey, start: int | None) -> Code:
+    async def _changed(self, key: ShareKey, start: int | None) -> ErrorCode:
         if not await self.is_ready(key):
-            return Code.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return await arrival(self.change_now(key, start))
 
-    def change_now(self, key: ShareKey, start: int | None) -> Reply[Code]:
+    def change_now(self, key: ShareKey, start: int | None) -> Reply[ErrorCode]:
         """Begin anew from an offset on, or be forgotten (None); when it is safe, or why not."""
         live = self._live.get(key)
         if live is not None:

@@ -32,26 +32,6 @@ class AckType(IntEnum):
     RENEW = 4
 
 
-class ShareCode(IntEnum):
-    """Kafka's error codes of share groups; part of the protocol."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    COORDINATOR_NOT_AVAILABLE = 15
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    INVALID_REQUEST = 42
-    KAFKA_STORAGE_ERROR = 56
-    UNKNOWN_TOPIC_ID = 100
-    INVALID_RECORD_STATE = 121
-    SHARE_SESSION_NOT_FOUND = 122
-    INVALID_SHARE_SESSION_EPOCH = 123
-    FENCED_STATE_EPOCH = 124
-    SHARE_SESSION_LIMIT_REACHED = 133
-
-
 @dataclass(frozen=True, slots=True)
 class StateBatch:
     """Records of one state, as they are kept.

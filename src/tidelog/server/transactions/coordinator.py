@@ -6,6 +6,7 @@ Source: Kafka 4.3's TransactionCoordinator; KIP-98, KIP-360, KIP-890.
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.arrivals import arrival
 from tidelog.server.groups.reply import Reply
@@ -15,7 +16,7 @@ from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.endings import Endings
 from tidelog.server.transactions.host import LOGGER, TransactionHost
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
-from tidelog.server.transactions.seam import ErrorCode, Markers
+from tidelog.server.transactions.seam import Markers
 from tidelog.server.transactions.steps import (
     SERVER_VERSION,
     AddAsked,

@@ -11,10 +11,11 @@ import asyncio
 from typing import Final
 
 from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
 from tidelog.server.timers import Timers
 from tidelog.server.transactions.host import LOGGER
 from tidelog.server.transactions.metadata import Transaction, TransactionState
-from tidelog.server.transactions.seam import ErrorCode, Markers
+from tidelog.server.transactions.seam import Markers
 from tidelog.server.transactions.table import TransactionTable
 from tidelog.types import TopicPartition
 

@@ -6,8 +6,8 @@ Source: Kafka 4.3's TransactionStateManager.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from tidelog.error_codes import ErrorCode
 from tidelog.record.builder import build_batch
 from tidelog.server.groups.host import Host
 from tidelog.server.groups.internal_topic import InternalTopic
@@ -17,12 +17,8 @@ from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.host import LOGGER
 from tidelog.server.transactions.metadata import TransactionMetadata
 from tidelog.server.transactions.replay import TransactionReplay
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.storage.log import Log
 from tidelog.types import NewRecord
-
-if TYPE_CHECKING:
-    from tidelog.server.groups.codes import Code
 
 # A key, and its value or, to forget what the key names, None.
 KeyValue = tuple[bytes, bytes | None]
@@ -77,7 +73,7 @@ class TransactionLog:
 
     def code_for(self, transactional_id: str) -> ErrorCode:
         """Why an id can't be served now, `NONE` where it can."""
-        return ErrorCode(self._topic.code_for(transactional_id))
+        return self._topic.code_for(transactional_id)
 
     @property
     def has_topic(self) -> bool:
@@ -101,7 +97,7 @@ class TransactionLog:
 
     async def ensure_topic(self) -> ErrorCode:
         """Create the topic where it is not there; why that can't be, `NONE` where it is."""
-        return ErrorCode(await self._topic.ensure())
+        return await self._topic.ensure()
 
     def forget_topic(self) -> None:
         """The topic was deleted: there are no transactional ids any more."""
@@ -119,9 +115,7 @@ class TransactionLog:
         made = build_batch(
             [NewRecord(key=key, value=value, timestamp=now_ms) for key, value in records]
         )
-        said: Reply[ErrorCode] = Reply()
-        self._topic.append(number, made).then(lambda code: said.complete(_as_error_code(code)))
-        return said
+        return self._topic.append(number, made)
 
     async def _read(self, log: Log) -> LoadedIds:
         """What a partition's records say."""
@@ -135,7 +129,3 @@ class TransactionLog:
 
     def _take(self, number: int, found: LoadedIds) -> None:
         self._on_loaded(number, found, self.epoch_of(number))
-
-
-def _as_error_code(code: "Code") -> ErrorCode:
-    return ErrorCode(code)

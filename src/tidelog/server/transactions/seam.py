@@ -9,37 +9,10 @@ transactions goes with a marker).
 """
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from enum import IntEnum
 from typing import Protocol
 
+from tidelog.error_codes import ErrorCode
 from tidelog.types import TopicPartition
-
-
-class ErrorCode(IntEnum):
-    """Kafka's error codes of transactions; part of the protocol."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_REQUEST = 42
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51
-    TRANSACTION_COORDINATOR_FENCED = 52
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    OPERATION_NOT_ATTEMPTED = 55
-    KAFKA_STORAGE_ERROR = 56
-    PRODUCER_FENCED = 90
-    TRANSACTIONAL_ID_NOT_FOUND = 105
-    TRANSACTION_ABORTABLE = 120
 
 
 class Markers(Protocol):

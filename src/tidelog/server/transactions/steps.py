@@ -9,12 +9,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.transactions.metadata import (
     LAST_PRODUCER_EPOCH,
     TransactionMetadata,
     TransactionState,
 )
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.storage.producer_rules import EPOCH_BUMP_VERSION
 from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 

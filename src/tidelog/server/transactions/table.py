@@ -6,6 +6,7 @@ have gone by then.
 
 from collections.abc import Callable, Iterator, Mapping
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.by_partition import ByPartition
 from tidelog.server.groups.reply import Reply
 from tidelog.server.transactions.host import TransactionHost
@@ -17,7 +18,6 @@ from tidelog.server.transactions.metadata import (
     may_follow,
 )
 from tidelog.server.transactions.records import encode_key, encode_value
-from tidelog.server.transactions.seam import ErrorCode
 
 
 class TransactionTable:

@@ -2,9 +2,9 @@
 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.data_messages import SUBSCRIPTION
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.reply import Reply
@@ -27,7 +27,7 @@ def reader(world: World, subscription: bytes = READS_FLIGHTS) -> None:
 class TestWhoMayCommit:
     def test_anybody_while_the_group_has_no_members(self) -> None:
         world = World()
-        assert world.commit(7) is Code.NONE
+        assert world.commit(7) is ErrorCode.NONE
         assert world.committed == 7
         assert world.group.state is GroupState.EMPTY
         assert world.group.protocol_type is None
@@ -35,18 +35,21 @@ class TestWhoMayCommit:
     def test_members_of_this_generation_only(self) -> None:
         world = World()
         (member,) = world.form(1)
-        assert world.commit(1) is Code.UNKNOWN_MEMBER_ID
-        assert world.commit(2, member) is Code.NONE
+        assert world.commit(1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert world.commit(2, member) is ErrorCode.NONE
         world.ask_join()
-        assert world.commit(3, member) is Code.NONE
+        assert world.commit(3, member) is ErrorCode.NONE
         again = world.ask_join(member.member_id).value
-        assert world.commit(4, member) is Code.ILLEGAL_GENERATION
-        assert world.commit(5, again) is Code.REBALANCE_IN_PROGRESS
+        assert world.commit(4, member) is ErrorCode.ILLEGAL_GENERATION
+        assert world.commit(5, again) is ErrorCode.REBALANCE_IN_PROGRESS
         assert world.committed == 3
 
     def test_group_that_is_not_there(self) -> None:
         world = World()
-        for is_late, code in ((True, Code.GROUP_ID_NOT_FOUND), (False, Code.ILLEGAL_GENERATION)):
+        for is_late, code in (
+            (True, ErrorCode.GROUP_ID_NOT_FOUND),
+            (False, ErrorCode.ILLEGAL_GENERATION),
+        ):
             asked = CommitAsked(group_id=GROUP, generation=1, is_late_version=is_late)
             assert world.commits.commit(asked, [Commit("flights", 0, 1)]).value == [code]
 
@@ -55,13 +58,13 @@ class TestWhoMayCommit:
         (member,) = world.form(1)
         for offset in range(4):
             world.wait(SESSION_MS - 1)
-            assert world.commit(offset, member) is Code.NONE
+            assert world.commit(offset, member) is ErrorCode.NONE
 
     def test_commit_of_a_transaction_may_name_nobody(self) -> None:
         world = World()
         world.form(1)
         asked = CommitAsked(group_id=GROUP, is_transactional=True)
-        assert world.commits.commit(asked, [Commit("flights", 0, 1)]).value == [Code.NONE]
+        assert world.commits.commit(asked, [Commit("flights", 0, 1)]).value == [ErrorCode.NONE]
 
 
 class TestKeeping:
@@ -69,26 +72,26 @@ class TestKeeping:
         world = World(offset_metadata_max_bytes="3")
         commits = [Commit("flights", 0, 1, metadata="long"), Commit("flights", 1, 2)]
         codes = world.commits.commit(CommitAsked(group_id=GROUP), commits).value
-        assert codes == [Code.OFFSET_METADATA_TOO_LARGE, Code.NONE]
+        assert codes == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
         assert world.committed is None
 
     def test_what_can_t_be_written_is_not_kept(self) -> None:
         world = World()
         world.commit(1)
         world.break_disk()
-        assert world.commit(2) is Code.NOT_COORDINATOR
+        assert world.commit(2) is ErrorCode.NOT_COORDINATOR
         world.mend_disk()
         assert world.committed == 1
 
     def test_answer_waits_until_it_is_safe(self) -> None:
         world = World(tidelog_durability="fsync")
         world.hold_syncs()
-        reply: Reply[list[Code]] = world.commits.commit(
+        reply: Reply[list[ErrorCode]] = world.commits.commit(
             CommitAsked(group_id=GROUP), [Commit("flights", 0, 1)]
         )
         assert not reply.is_done
         world.sync()
-        assert reply.value == [Code.NONE]
+        assert reply.value == [ErrorCode.NONE]
 
     def test_restart_keeps_all_of_it(self) -> None:
         world = World()
@@ -193,28 +196,28 @@ class TestDeleting:
         reader(world, READS_FLIGHTS)
         deleted = world.commits.delete_offsets(GROUP, [("flights", 0), ("ships", 0)])
         assert isinstance(deleted, Reply)
-        assert deleted.value == [Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE]
+        assert deleted.value == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
         world.members.leave(GROUP, [_ref(world)])
         deleted = world.commits.delete_offsets(GROUP, [("flights", 0)])
         assert isinstance(deleted, Reply)
-        assert deleted.value == [Code.NONE]
+        assert deleted.value == [ErrorCode.NONE]
         assert world.committed is None
 
     def test_refusals(self) -> None:
         world = World()
-        assert world.commits.delete_offsets("", []) is Code.INVALID_GROUP_ID
-        assert world.commits.delete_offsets(GROUP, []) is Code.GROUP_ID_NOT_FOUND
+        assert world.commits.delete_offsets("", []) is ErrorCode.INVALID_GROUP_ID
+        assert world.commits.delete_offsets(GROUP, []) is ErrorCode.GROUP_ID_NOT_FOUND
         world.assign(world.join_all([world.ask_join(protocol_type="connect")]))
-        assert world.commits.delete_offsets(GROUP, []) is Code.NON_EMPTY_GROUP
-        assert world.commits.delete_group(GROUP).value is Code.NON_EMPTY_GROUP
-        assert world.commits.delete_group("other").value is Code.GROUP_ID_NOT_FOUND
+        assert world.commits.delete_offsets(GROUP, []) is ErrorCode.NON_EMPTY_GROUP
+        assert world.commits.delete_group(GROUP).value is ErrorCode.NON_EMPTY_GROUP
+        assert world.commits.delete_group("other").value is ErrorCode.GROUP_ID_NOT_FOUND
 
     def test_group_and_its_offsets(self) -> None:
         world = World()
         (member,) = world.form(1)
         world.commit(1, member)
         world.wait(SESSION_MS + REBALANCE_MS)
-        assert world.commits.delete_group(GROUP).value is Code.NONE
+        assert world.commits.delete_group(GROUP).value is ErrorCode.NONE
         assert world.found is None
         world.restart()
         assert world.found is None

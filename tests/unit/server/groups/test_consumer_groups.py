@@ -8,12 +8,12 @@ import pytest
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 from tests.worlds.brokers.groups import SESSION_MS as GROUP_SESSION_MS
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
 from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     OwnedPartitions,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import fetch_error
 from tidelog.server.groups.results import Beat, BeatAsked, Joined, MemberRef, Owned, SyncAsked
 
@@ -62,7 +62,7 @@ class Member:
         return self.world.heartbeats.beat(replace(self.asked, epoch=epoch)).value
 
     def _take(self, beat: Beat) -> Beat:
-        if beat.code is Code.NONE:
+        if beat.code is ErrorCode.NONE:
             self.epoch = beat.epoch
             if beat.assignment is not None:
                 self.owned = beat.assignment
@@ -75,7 +75,7 @@ class Member:
 def settle(*members: Member) -> None:
     for _ in range(4):
         for member in members:
-            assert member.beat().code is Code.NONE
+            assert member.beat().code is ErrorCode.NONE
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_who_is_silent_is_fenced_and_its_partitions_go_on(world: World) -> None:
     assert list(world.consumers.members) == ["A"]
     settle(first)
     assert first.numbers() == set(range(5))
-    assert second.beat().code is Code.UNKNOWN_MEMBER_ID
+    assert second.beat().code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
@@ -192,7 +192,7 @@ def test_a_write_that_fails_changes_nothing(world: World) -> None:
     for is_new in (True, False):
         world.break_disk()
         beat = Member(world, "B").join() if is_new else member.leave()
-        assert beat.code is Code.NOT_COORDINATOR
+        assert beat.code is ErrorCode.NOT_COORDINATOR
         world.mend_disk()
         assert (world.consumers.members, world.consumers.epoch) == before
         assert world.consumers.regexes == {}
@@ -254,7 +254,7 @@ def join(world: World, member_id: str = "", owned: Iterable[int] = ()) -> Joined
 def synced(world: World, member: Joined) -> set[int]:
     asked = SyncAsked(group_id=GROUP, member_id=member.member_id, generation=member.generation)
     found = world.members.sync(asked).value
-    assert found.code is Code.NONE
+    assert found.code is ErrorCode.NONE
     parts = ASSIGNMENT.read(found.assignment)[1].assigned_partitions
     return {number for part in parts for number in part.partitions}
 
@@ -266,21 +266,21 @@ def test_a_group_goes_to_the_new_protocol_and_back_with_its_members(world: World
     world.commit(5, classic)
     new = Member(world, "A")
     assert world.committed == 5
-    assert world.heartbeat(classic) is Code.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(classic) is ErrorCode.REBALANCE_IN_PROGRESS
     again = join(world, classic.member_id)
     has = synced(world, again)
     settle(new)
     assert new.numbers() | has == set(range(5))
     assert not new.numbers() & has
     world.restart()
-    assert world.heartbeat(again) is Code.NONE
+    assert world.heartbeat(again) is ErrorCode.NONE
     new.leave()
     assert world.group.members.keys() == {classic.member_id}
     again = replace(again, generation=world.group.generation)
-    assert world.heartbeat(again) is Code.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(again) is ErrorCode.REBALANCE_IN_PROGRESS
     world.restart()
     assert world.group.members.keys() == {classic.member_id}
-    assert world.heartbeat(again) is Code.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(again) is ErrorCode.REBALANCE_IN_PROGRESS
     assert world.committed == 5
 
 
@@ -291,7 +291,7 @@ def test_a_classic_member_that_does_not_join_again_is_fenced(world: World) -> No
     assert not has
     new.beat()
     new.beat()
-    assert world.heartbeat(classic) is Code.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(classic) is ErrorCode.REBALANCE_IN_PROGRESS
     for _ in range(6):
         world.heartbeat(classic)
         new.beat()
@@ -325,7 +325,7 @@ def test_who_waits_for_us_has_all_of_its_session_when_the_protocol_changes(world
     reply = world.ask_join(waiting.member_id, protocols=[("range", subscription())])
     world.wait(2 * GROUP_SESSION_MS)
     Member(world, "A")
-    assert reply.value.code is Code.REBALANCE_IN_PROGRESS
+    assert reply.value.code is ErrorCode.REBALANCE_IN_PROGRESS
     world.wait(GROUP_SESSION_MS - 1)
     assert waiting.member_id in world.consumers.members
     world.wait(1)
@@ -339,18 +339,18 @@ def test_policy_keeps_groups_as_they_are() -> None:
     asked = BeatAsked(
         group_id=GROUP, member_id="A", rebalance_timeout_ms=1, topics=frozenset(), owned={}
     )
-    assert world.heartbeats.beat(asked).value.code is Code.GROUP_ID_NOT_FOUND
+    assert world.heartbeats.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert world.group.members
 
 
 def test_removing_members_by_instance(world: World) -> None:
     member = Member(world, "A", instance_id="seat")
     assert world.members.leave(GROUP, [MemberRef("", "seat"), MemberRef("x")]) == [
-        Code.NONE,
-        Code.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
     ]
-    assert member.beat().code is Code.UNKNOWN_MEMBER_ID
-    assert world.commits.delete_group(GROUP).value is Code.NONE
+    assert member.beat().code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.commits.delete_group(GROUP).value is ErrorCode.NONE
     world.restart()
     assert world.found is None
 
@@ -381,16 +381,16 @@ def test_a_classic_member_joins_again_for_a_new_target_and_not_for_an_epoch(worl
     classic = join(world)
     settle(first, second)
     classic = join(world, classic.member_id, synced(world, classic))
-    assert world.heartbeat(classic) is Code.NONE
+    assert world.heartbeat(classic) is ErrorCode.NONE
     second.leave()
-    assert world.heartbeat(classic) is Code.NONE
+    assert world.heartbeat(classic) is ErrorCode.NONE
     first.beat()
-    assert world.heartbeat(classic) is Code.REBALANCE_IN_PROGRESS
+    assert world.heartbeat(classic) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_an_epoch_without_a_member_is_nobody_s(world: World) -> None:
     Member(world, "A")
-    assert fetch_error(world.consumers, None, 2) is Code.UNKNOWN_MEMBER_ID
-    assert fetch_error(world.consumers, "A", 1) is Code.STALE_MEMBER_EPOCH
-    assert fetch_error(world.consumers, "A", 2) is Code.NONE
-    assert fetch_error(world.consumers, None, -1) is Code.NONE
+    assert fetch_error(world.consumers, None, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert fetch_error(world.consumers, "A", 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert fetch_error(world.consumers, "A", 2) is ErrorCode.NONE
+    assert fetch_error(world.consumers, None, -1) is ErrorCode.NONE

@@ -11,6 +11,7 @@ from tests.unit.server.groups.test_shards import committed, running_node, until_
 from tests.unit.server.loops import on_a_loop
 
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import TXN_OFFSET_COMMIT
 from tidelog.protocol.messages.txn_offsets import (
     TxnOffsetCommitRequest,
@@ -18,7 +19,6 @@ from tidelog.protocol.messages.txn_offsets import (
     TxnOffsetCommitRequestTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.coordinator import PENDING_CHECK_MS
 from tidelog.server.groups.offsets import CommittedOffset, DeletedTopic
@@ -29,7 +29,6 @@ from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.open_transactions import TransactionEnd
 from tidelog.server.requests import RequestContext
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.types import TopicPartition
 
 TOPIC = "flights"
@@ -71,7 +70,7 @@ class World:
         kept = [Commit(TOPIC, 0, offset, topic_id=topic_id or self.topic_id)]
         for name in groups:
             said = self.node.groups.commits.commit(CommitAsked(group_id=name), kept)
-            assert not said.is_done or said.value == [Code.NONE]
+            assert not said.is_done or said.value == [ErrorCode.NONE]
 
     async def begin(self, offset: int, producer_id: int) -> None:
         """Commit for the last group, in a transaction that stays open."""
@@ -80,13 +79,13 @@ class World:
         asked = CommitAsked(group_id=LAST, is_transactional=True)
         kept = [Commit(TOPIC, 0, offset, topic_id=self.topic_id)]
         said = groups.transactional.commit(asked, producer, guard, kept)
-        assert await arrival(said) == [Code.NONE]
+        assert await arrival(said) == [ErrorCode.NONE]
 
     async def end(self, producer_id: int, *, commit: bool) -> None:
         """A producer's transaction ends."""
         shards = self.node.groups.shards
         end = TransactionEnd(producer_id, 0, 0, commit)
-        assert await arrival(shards.end_transaction(shards.number_of(LAST), end)) is Code.NONE
+        assert await arrival(shards.end_transaction(shards.number_of(LAST), end)) is ErrorCode.NONE
 
     def finish(self) -> None:
         """All that is due soon is done."""
@@ -235,8 +234,8 @@ def test_a_topic_may_go_while_the_coordinator_of_transactions_is_asked(
             it.node.topics.create("ships")
             monkeypatch.setattr(it.node.transactions, "verify_or_add", verify)
             assert await offered(it, 7, TOPIC, "ships") == {
-                TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION,
-                "ships": Code.NONE,
+                TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "ships": ErrorCode.NONE,
             }
             await it.end(7, commit=True)
             assert it.left() == ({LAST: 42} if is_new else {})
@@ -273,7 +272,7 @@ async def test_a_share_group_goes_on_with_a_new_topic(tmp_path: Path) -> None:
         topics = None if epoch else frozenset({TOPIC})
         asked = ShareBeatAsked(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
         told = await arrival(it.node.groups.shares.beat(asked))
-        assert told.code is Code.NONE
+        assert told.code is ErrorCode.NONE
         return told.epoch
 
     async with world(tmp_path) as it:

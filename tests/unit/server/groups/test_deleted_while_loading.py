@@ -20,8 +20,8 @@ from tests.unit.server.groups.test_shards import fail, running_node, until_loade
 from tests.unit.server.loops import on_a_loop
 
 from tidelog.env import Env
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.deleted_topics import TOPICS_MAX, DeletedTopics
 from tidelog.server.groups.offsets import DeletedTopic
 from tidelog.server.groups.results import ShareBeatAsked
@@ -37,7 +37,7 @@ async def starting(path: Path) -> AsyncIterator[World]:
     """A broker that has begun to read its groups."""
     clock = Ticking(LATER_MS)
     async with running_node(path, Env(clock=clock)) as node:
-        assert node.groups.shards.code_for(LAST) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert node.groups.shards.code_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         yield World(node, clock)
 
 
@@ -115,7 +115,7 @@ async def test_groups_that_are_lost_before_they_are_swept_are_swept_behind_the_n
         fail(partition, disk)
         it.finish()
         partition.use(it.node.log_dir.reopen(OFFSETS_TOPIC, number))
-        assert shards.code_for(LAST) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert shards.code_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         await loaded(it)
         assert it.left() == {}
     assert await left_after_restart(tmp_path) == {}
@@ -125,7 +125,7 @@ async def test_groups_that_are_lost_before_they_are_swept_are_swept_behind_the_n
 async def test_a_share_group_that_is_loaded_shares_it_no_more(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         asked = ShareBeatAsked(group_id=FIRST, member_id="A", epoch=0, topics=frozenset({TOPIC}))
-        assert (await arrival(it.node.groups.shares.beat(asked))).code is Code.NONE
+        assert (await arrival(it.node.groups.shares.beat(asked))).code is ErrorCode.NONE
     async with starting(tmp_path) as it:
         it.node.topics.delete(TOPIC)
         await loaded(it)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from tests.worlds.brokers.groups import World
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.gathering import GATHERED_BYTES_MAX, GATHERED_REPLIES_MAX
 from tidelog.server.groups.records import GroupRecord
 from tidelog.server.groups.reply import Reply
@@ -24,7 +24,7 @@ class Log:
         named = {self.shards.number_of(name): name for name in map(str, range(20))}
         self.groups = [named[0], named[1]]
 
-    def append(self, number: int, key: str, size: int = 0) -> Reply[Code]:
+    def append(self, number: int, key: str, size: int = 0) -> Reply[ErrorCode]:
         """One record for a group of that partition."""
         return self.shards.append(self.groups[number], [GroupRecord(key.encode(), bytes(size))])
 
@@ -54,10 +54,10 @@ async def turn() -> None:
 
 @on_a_loop
 async def test_who_is_alone_in_a_turn_is_written_at_once(log: Log) -> None:
-    assert log.append(0, "a").value is Code.NONE
-    assert log.append(1, "b").value is Code.NONE
+    assert log.append(0, "a").value is ErrorCode.NONE
+    assert log.append(1, "b").value is ErrorCode.NONE
     await turn()
-    assert log.append(0, "c").value is Code.NONE
+    assert log.append(0, "c").value is ErrorCode.NONE
     assert (log.batches(0), log.batches(1)) == ([[b"a"], [b"c"]], [[b"b"]])
 
 
@@ -66,12 +66,12 @@ async def test_who_comes_behind_is_written_with_the_turns_end(log: Log) -> None:
     log.append(0, "a")
     replies = [log.append(0, key) for key in "bcd"]
     settled = log.shards.settled(log.groups[0])
-    assert log.shards.settled(log.groups[1]).value is Code.NONE
+    assert log.shards.settled(log.groups[1]).value is ErrorCode.NONE
     assert log.batches(0) == [[b"a"]]
     assert not any(each.is_done for each in (*replies, settled))
-    assert [await arrival(each) for each in (*replies, settled)] == [Code.NONE] * 4
+    assert [await arrival(each) for each in (*replies, settled)] == [ErrorCode.NONE] * 4
     assert log.batches(0) == [[b"a"], [b"b", b"c", b"d"]]
-    assert log.shards.settled(log.groups[0]).value is Code.NONE
+    assert log.shards.settled(log.groups[0]).value is ErrorCode.NONE
 
 
 @on_a_loop
@@ -82,7 +82,7 @@ async def test_what_is_not_gathered_comes_behind_what_is(log: Log) -> None:
     guard = log.shards.guard(group, PRODUCER, raises_epochs=False).guard
     record = GroupRecord(b"of a transaction", b"")
     pending = log.shards.append_pending(group, [record], PRODUCER, guard)
-    assert (reply.value, pending.value) == (Code.NONE, Code.NONE)
+    assert (reply.value, pending.value) == (ErrorCode.NONE, ErrorCode.NONE)
     assert log.batches(0) == [[b"a"], [b"b"], [b"of a transaction"]]
 
 
@@ -91,7 +91,7 @@ async def test_a_batch_has_a_bound(log: Log) -> None:
     size = GATHERED_BYTES_MAX // 2
     replies = [log.append(0, key, size) for key in "abc"]
     large = log.append(0, "d", GATHERED_BYTES_MAX)
-    assert [each.value for each in (*replies, large)] == [Code.NONE] * 4
+    assert [each.value for each in (*replies, large)] == [ErrorCode.NONE] * 4
     assert log.batches(0) == [[b"a"], [b"b"], [b"c"], [b"d"]]
 
 
@@ -102,7 +102,7 @@ async def test_so_many_are_answered_before_the_turn_is_over(log: Log) -> None:
     assert [each.is_done for each in replies] == [True] * (len(keys) - 1) + [False]
     first, *gathered = (key.encode() for key in keys[:-1])
     assert log.batches(0) == [[first], gathered]
-    assert await arrival(replies[-1]) is Code.NONE
+    assert await arrival(replies[-1]) is ErrorCode.NONE
 
 
 def test_answers_wait_until_their_batch_is_safe() -> None:
@@ -115,13 +115,13 @@ def test_answers_wait_until_their_batch_is_safe() -> None:
         assert log.batches(0) == [[b"a"], [b"b", b"c"]]
         assert not any(each.is_done for each in replies)
         log.world.sync()
-        assert [each.value for each in replies] == [Code.NONE] * 3
+        assert [each.value for each in replies] == [ErrorCode.NONE] * 3
         replies = [log.append(0, key) for key in "abc"]
         await turn()
         log.world.break_disk()
         log.world.sync()
-        assert [each.value for each in replies] == [Code.NOT_COORDINATOR] * 3
-        assert log.shards.code_for(log.groups[0]) is Code.NOT_COORDINATOR
+        assert [each.value for each in replies] == [ErrorCode.NOT_COORDINATOR] * 3
+        assert log.shards.code_for(log.groups[0]) is ErrorCode.NOT_COORDINATOR
 
     asyncio.run(story())
 
@@ -131,33 +131,33 @@ async def test_a_partition_is_read_again_whose_gathered_records_are_refused(log:
     log.append(0, "a")
     reply = log.append(0, "b")
     log.world.refuse_records()
-    assert await arrival(reply) is Code.NOT_COORDINATOR
-    assert log.shards.code_for(log.groups[0]) is Code.COORDINATOR_LOAD_IN_PROGRESS
-    assert log.shards.code_for(log.groups[1]) is Code.NONE
+    assert await arrival(reply) is ErrorCode.NOT_COORDINATOR
+    assert log.shards.code_for(log.groups[0]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert log.shards.code_for(log.groups[1]) is ErrorCode.NONE
 
 
 @on_a_loop
 async def test_what_takes_nothing_is_answered_at_once(log: Log) -> None:
     log.append(0, "a")
     log.world.break_disk()
-    assert log.append(0, "large", GATHERED_BYTES_MAX).value is Code.NOT_COORDINATOR
-    assert log.append(0, "b").value is Code.NOT_COORDINATOR
+    assert log.append(0, "large", GATHERED_BYTES_MAX).value is ErrorCode.NOT_COORDINATOR
+    assert log.append(0, "b").value is ErrorCode.NOT_COORDINATOR
     assert log.batches(0) == [[b"a"]]
 
 
 def test_without_a_loop_everything_is_written_at_once() -> None:
     log = Log()
-    assert [log.append(0, key).value for key in "ab"] == [Code.NONE] * 2
+    assert [log.append(0, key).value for key in "ab"] == [ErrorCode.NONE] * 2
     assert log.batches(0) == [[b"a"], [b"b"]]
 
 
 @on_a_loop
 async def test_who_is_told_of_a_full_batch_and_writes_at_once_is_not_forgotten(log: Log) -> None:
-    again: list[Reply[Code]] = []
+    again: list[Reply[ErrorCode]] = []
     log.append(0, "first")
     told = log.append(0, "told")
     told.then(lambda _: again.append(log.append(0, "again")))
     others = [log.append(0, "other") for _ in range(GATHERED_REPLIES_MAX)]
-    assert await arrival(others[-1]) is Code.NONE
+    assert await arrival(others[-1]) is ErrorCode.NONE
     assert [each.is_done for each in again] == [True]
     assert log.batches(0)[-1] == [b"again", b"other"]

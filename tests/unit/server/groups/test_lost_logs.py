@@ -19,6 +19,7 @@ from tests.unit.server.loops import on_a_loop
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.env import Env
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import Closed
 from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.groups import (
@@ -26,7 +27,6 @@ from tidelog.protocol.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.handlers.offset_fetch import offset_fetch
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.node import ConnectionFacts, Node
@@ -49,20 +49,20 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
         partition = partition_of(node)
         partition.log.flush()
         synced_bytes = partition.log.active.size_bytes
-        assert await arrival(commit(node.groups, 2)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 2)) == [ErrorCode.NONE]
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
-        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         os.truncate(partition.log.active.log_path, synced_bytes)  # pages that never got there
         reopen(node)
         await until_loaded(node.groups)  # though nobody has asked
         assert committed(node.groups) == 1
-        assert node.groups.shards.code_for(GROUP) is Code.NONE
-        assert await arrival(commit(node.groups, 3)) == [Code.NONE]
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
+        assert await arrival(commit(node.groups, 3)) == [ErrorCode.NONE]
         fail(partition_of(node), disk)  # the new log is looked after as well
         assert node.groups.find(GROUP) is None
         reopen(node)
@@ -72,7 +72,7 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
 async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
@@ -90,13 +90,13 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
         await turn_until(reading.is_set)
         fail(partition, disk)
         disk.hook = fail_writes
-        assert shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         reopen(node)
-        assert shards.code_for(GROUP) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert shards.code_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert node.groups.find(GROUP) is None
         may_read.set()
         await until_loaded(node.groups)
-        assert shards.code_for(GROUP) is Code.NONE
+        assert shards.code_for(GROUP) is ErrorCode.NONE
         assert committed(node.groups) == 1
 
 
@@ -104,13 +104,13 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
 async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         groups = node.groups  # which begins to read, once others have had their turn
         fail(node.partitions.get(OFFSETS_TOPIC, groups.shards.number_of(GROUP)), disk)
         await until_loaded(node.groups)
-        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         reopen(node)
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
@@ -127,11 +127,11 @@ async def test_writes_that_were_on_their_way_are_told_of_no_success(tmp_path: Pa
         replies = [commit(node.groups, offset) for offset in range(1, 4)]
         await turn_until(lambda: all(reply.is_done for reply in replies))
         disk.is_failing = False
-        assert {code for reply in replies for code in reply.value} == {Code.NOT_COORDINATOR}
+        assert {code for reply in replies for code in reply.value} == {ErrorCode.NOT_COORDINATOR}
         assert node.groups.find(GROUP) is None
         reopen(node)
         await until_loaded(node.groups)
-        assert node.groups.shards.code_for(GROUP) is Code.NONE
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
 
 
 @on_a_loop
@@ -156,15 +156,15 @@ async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_pat
         # The commit is safe, and before the client's turn comes the partition is lost.
         loop = asyncio.get_running_loop()
 
-        def lose(_codes: list[Code]) -> None:
+        def lose(_codes: list[ErrorCode]) -> None:
             loop.call_soon(fail, partition, disk)
 
         written.then(lose)
         may_sync.set()
         said = await telling
         assert isinstance(said, OffsetFetchResponse)
-        assert written.value == [Code.NONE]
-        assert said.groups[0].error_code == Code.NOT_COORDINATOR
+        assert written.value == [ErrorCode.NONE]
+        assert said.groups[0].error_code == ErrorCode.NOT_COORDINATOR
         reopen(node)
 
 
@@ -179,6 +179,6 @@ async def test_deleted_topic_is_looked_after_no_more(tmp_path: Path) -> None:
         assert partition.watcher_count == 0
         with suppress(Closed):
             partition.log.flush()
-        assert await node.groups.shards.ensure_topic() is Code.NONE
-        assert await arrival(commit(node.groups, 2)) == [Code.NONE]
+        assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
+        assert await arrival(commit(node.groups, 2)) == [ErrorCode.NONE]
         assert committed(node.groups) == 2

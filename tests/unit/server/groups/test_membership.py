@@ -3,7 +3,7 @@
 import pytest
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.membership import MEMBER_ID_BYTES, MEMBER_METADATA_BYTES, PENDING_MAX
@@ -40,14 +40,14 @@ class TestFirstRebalance:
         assert not any(answer.is_done for answer in answers)
         world.assign(leader)
         assert world.group.state is GroupState.STABLE
-        assert [answer.value for answer in answers] == [(Code.NONE, b"")] * 2
+        assert [answer.value for answer in answers] == [(ErrorCode.NONE, b"")] * 2
 
     def test_id_comes_first_where_the_client_knows_that(self) -> None:
         world = World()
         asked = world.ask_join(needs_member_id=True).value
-        assert asked.code is Code.MEMBER_ID_REQUIRED
+        assert asked.code is ErrorCode.MEMBER_ID_REQUIRED
         assert asked.member_id.startswith("us-")
-        assert world.join_all([world.ask_join(asked.member_id)])[0].code is Code.NONE
+        assert world.join_all([world.ask_join(asked.member_id)])[0].code is ErrorCode.NONE
 
     @pytest.mark.parametrize("name", ["n" * 32_767, "\U0001f600" * 8_191, "n" * 32_730])
     @pytest.mark.parametrize("is_static", [True, False])
@@ -77,14 +77,14 @@ class TestRefusals:
     def test_session_timeout_outside_the_limits(self) -> None:
         world = World()
         for ms in (99, 1_800_001):
-            assert world.ask_join(session_ms=ms).value.code is Code.INVALID_SESSION_TIMEOUT
+            assert world.ask_join(session_ms=ms).value.code is ErrorCode.INVALID_SESSION_TIMEOUT
 
     def test_protocols_that_not_everybody_knows(self) -> None:
         world = World()
         world.join_all([world.ask_join(protocols=[("range", b""), ("sticky", b"")])])
         for protocols in ([("other", b"")], []):
             refused = world.ask_join(protocols=protocols).value
-            assert refused.code is Code.INCONSISTENT_GROUP_PROTOCOL
+            assert refused.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert not world.ask_join(protocols=[("sticky", b"")]).is_done
 
     def test_protocol_that_most_prefer_is_chosen(self) -> None:
@@ -99,8 +99,8 @@ class TestRefusals:
     def test_group_that_is_full(self) -> None:
         world = World(group_max_size="2")
         first, second = world.form(2)
-        assert world.ask_join().value.code is Code.GROUP_MAX_SIZE_REACHED
-        assert world.heartbeat(first) is Code.NONE
+        assert world.ask_join().value.code is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert world.heartbeat(first) is ErrorCode.NONE
         again = world.ask_join(first.member_id)
         assert not again.is_done
         assert not world.ask_join(second.member_id).value.code
@@ -108,10 +108,10 @@ class TestRefusals:
     def test_more_protocol_data_than_a_member_may_bring(self) -> None:
         world = World()
         large = [("range", bytes(MEMBER_METADATA_BYTES))]
-        assert world.ask_join(protocols=large).value.code is Code.GROUP_MAX_SIZE_REACHED
+        assert world.ask_join(protocols=large).value.code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
     def test_member_of_a_group_that_is_gone(self) -> None:
-        assert World().ask_join("somebody").value.code is Code.UNKNOWN_MEMBER_ID
+        assert World().ask_join("somebody").value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class TestRebalance:
@@ -119,10 +119,10 @@ class TestRebalance:
         world = World()
         (first,) = world.form(1)
         second = world.ask_join()
-        assert world.heartbeat(first) is Code.REBALANCE_IN_PROGRESS
+        assert world.heartbeat(first) is ErrorCode.REBALANCE_IN_PROGRESS
         again = world.ask_join(first.member_id)
         assert (again.value.generation, second.value.generation) == (2, 2)
-        assert world.heartbeat(first) is Code.ILLEGAL_GENERATION
+        assert world.heartbeat(first) is ErrorCode.ILLEGAL_GENERATION
 
     def test_who_does_not_join_again_in_time_is_out(self) -> None:
         world = World()
@@ -133,7 +133,7 @@ class TestRebalance:
             world.wait(REBALANCE_MS // 6 + 1)
             world.heartbeat(second)
         assert third.value.generation == 2
-        assert world.heartbeat(second) is Code.UNKNOWN_MEMBER_ID
+        assert world.heartbeat(second) is ErrorCode.UNKNOWN_MEMBER_ID
         assert len(world.group.members) == 2
 
     def test_who_waits_for_an_assignment_is_told_of_the_next_rebalance(self) -> None:
@@ -142,7 +142,7 @@ class TestRebalance:
         follower = next(one for one in joined if one.leader != one.member_id)
         answer = world.ask_sync(follower)
         world.ask_join()
-        assert answer.value == (Code.REBALANCE_IN_PROGRESS, b"")
+        assert answer.value == (ErrorCode.REBALANCE_IN_PROGRESS, b"")
 
     def test_who_leaves_while_it_waits_is_told_so(self) -> None:
         world = World()
@@ -150,7 +150,7 @@ class TestRebalance:
         follower = next(one for one in joined if one.leader != one.member_id)
         answer = world.ask_sync(follower)
         world.members.leave(GROUP, [MemberRef(follower.member_id)])
-        assert answer.value == (Code.UNKNOWN_MEMBER_ID, b"")
+        assert answer.value == (ErrorCode.UNKNOWN_MEMBER_ID, b"")
 
     def test_member_that_does_not_sync_is_out_after_the_rebalance_timeout(self) -> None:
         world = World()
@@ -160,7 +160,7 @@ class TestRebalance:
         assert world.group.state is GroupState.STABLE
         world.wait(REBALANCE_MS)
         assert list(world.group.members) == [leader.member_id]
-        assert world.heartbeat(leader) is Code.REBALANCE_IN_PROGRESS
+        assert world.heartbeat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
 
     def test_leader_that_joins_a_stable_group_begins_a_rebalance(self) -> None:
         world = World()
@@ -176,7 +176,7 @@ class TestRebalance:
         world.ask_join()
         asked = world.ask_join(first.member_id)
         again = world.ask_join(first.member_id)
-        assert asked.value.code is Code.REBALANCE_IN_PROGRESS
+        assert asked.value.code is ErrorCode.REBALANCE_IN_PROGRESS
         assert not again.is_done
 
 
@@ -185,10 +185,10 @@ class TestFailures:
         world = World()
         first, second = world.form(2)
         world.wait(SESSION_MS - 1)
-        assert world.heartbeat(first) is Code.NONE
+        assert world.heartbeat(first) is ErrorCode.NONE
         world.wait(1)
-        assert world.heartbeat(second) is Code.UNKNOWN_MEMBER_ID
-        assert world.heartbeat(first) is Code.REBALANCE_IN_PROGRESS
+        assert world.heartbeat(second) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert world.heartbeat(first) is ErrorCode.REBALANCE_IN_PROGRESS
 
     def test_members_that_wait_for_us_are_not_silent(self) -> None:
         world = World()
@@ -203,7 +203,7 @@ class TestFailures:
         world = World(group_initial_rebalance_delay_ms="900000")
         reply = world.ask_join()
         world.wait(NEW_MEMBER_JOIN_TIMEOUT_MS)
-        assert reply.value.code is Code.UNKNOWN_MEMBER_ID
+        assert reply.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
     def test_last_member_gone_leaves_an_empty_group(self) -> None:
         world = World()
@@ -217,13 +217,13 @@ class TestFailures:
         (member,) = world.join_all([world.ask_join()])
         world.refuse_records()
         answer = world.ask_sync(member, {member.member_id: b"x"})
-        assert answer.value == (Code.UNKNOWN_SERVER_ERROR, b"")
+        assert answer.value == (ErrorCode.UNKNOWN_SERVER_ERROR, b"")
         assert world.group.state is GroupState.PREPARING_REBALANCE
 
     def test_group_that_can_t_be_written_is_not_made(self) -> None:
         world = World()
         world.break_disk()
-        assert world.ask_join().value.code is Code.NOT_COORDINATOR
+        assert world.ask_join().value.code is ErrorCode.NOT_COORDINATOR
         assert world.found is None
 
     def test_assignment_is_told_when_it_is_safe(self) -> None:
@@ -234,7 +234,7 @@ class TestFailures:
         assert not answer.is_done
         assert world.group.state is GroupState.COMPLETING_REBALANCE
         world.sync()
-        assert answer.value == (Code.NONE, b"x")
+        assert answer.value == (ErrorCode.NONE, b"x")
 
 
 class TestRestart:
@@ -243,29 +243,29 @@ class TestRestart:
         members = world.form(3, ["seat"])
         world.restart()
         for member in members:
-            assert world.heartbeat(member) is Code.NONE
-            assert world.ask_sync(member).value == (Code.NONE, member.member_id.encode())
-        assert world.heartbeat(members[0], "seat") is Code.NONE
+            assert world.heartbeat(member) is ErrorCode.NONE
+            assert world.ask_sync(member).value == (ErrorCode.NONE, member.member_id.encode())
+        assert world.heartbeat(members[0], "seat") is ErrorCode.NONE
 
     def test_sessions_begin_anew(self) -> None:
         world = World()
         members = world.form(2)
         world.restart()
         world.wait(SESSION_MS)
-        assert world.heartbeat(members[0]) is Code.UNKNOWN_MEMBER_ID
+        assert world.heartbeat(members[0]) is ErrorCode.UNKNOWN_MEMBER_ID
         assert world.group.state is GroupState.EMPTY
 
     def test_what_was_not_assigned_is_lost(self) -> None:
         world = World()
         joined = world.join_all([world.ask_join()])
         world.restart()
-        assert world.heartbeat(joined[0]) is Code.UNKNOWN_MEMBER_ID
+        assert world.heartbeat(joined[0]) is ErrorCode.UNKNOWN_MEMBER_ID
 
     def test_group_above_a_lowered_limit_rebalances(self) -> None:
         world = World()
         members = world.form(3)
         world.restart(group_max_size="2")
-        assert world.heartbeat(members[0]) is Code.REBALANCE_IN_PROGRESS
+        assert world.heartbeat(members[0]) is ErrorCode.REBALANCE_IN_PROGRESS
         replies = [world.ask_join(member.member_id) for member in members]
         assert [reply.is_done for reply in replies].count(True) >= 1
         assert len(world.group.members) == 2
@@ -279,8 +279,8 @@ class TestRestart:
         world.break_disk()
         other = CommitAsked(group_id="of the same partition")
         failed = world.commits.commit(other, [Commit("flights", 0, 1)])
-        assert failed.value == [Code.NOT_COORDINATOR]
-        assert waiting.value.code is Code.NOT_COORDINATOR
+        assert failed.value == [ErrorCode.NOT_COORDINATOR]
+        assert waiting.value.code is ErrorCode.NOT_COORDINATOR
 
 
 def test_storm_of_joins_costs_what_its_members_cost() -> None:
@@ -301,7 +301,7 @@ class TestOddMembers:
         joined = world.join_all([world.ask_join(protocols=twice)])
         assert joined[0].protocol_name == "range"
         assert world.ask_join(protocols=(("own", b""),)).value.code is (
-            Code.INCONSISTENT_GROUP_PROTOCOL
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         )
         world.ask_join(protocols=(("sticky", b""),))
         world.ask_join(joined[0].member_id, protocols=twice)
@@ -309,15 +309,15 @@ class TestOddMembers:
 
     def test_empty_protocols_have_a_size_too(self) -> None:
         names = tuple((f"{number}", b"") for number in range(70_000))
-        assert World().ask_join(protocols=names).value.code is Code.GROUP_MAX_SIZE_REACHED
+        assert World().ask_join(protocols=names).value.code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
     def test_ids_that_nobody_joins_with_are_bounded(self) -> None:
         world = World()
         codes = [world.ask_join(needs_member_id=True).value.code for _ in range(PENDING_MAX + 1)]
-        assert set(codes[:-1]) == {Code.MEMBER_ID_REQUIRED}
-        assert codes[-1] is Code.GROUP_MAX_SIZE_REACHED
+        assert set(codes[:-1]) == {ErrorCode.MEMBER_ID_REQUIRED}
+        assert codes[-1] is ErrorCode.GROUP_MAX_SIZE_REACHED
         world.wait(SESSION_MS)
-        assert world.ask_join(needs_member_id=True).value.code is Code.MEMBER_ID_REQUIRED
+        assert world.ask_join(needs_member_id=True).value.code is ErrorCode.MEMBER_ID_REQUIRED
 
     def test_static_member_given_up_while_its_new_id_is_written_is_told(self) -> None:
         world = World(tidelog_durability="fsync")

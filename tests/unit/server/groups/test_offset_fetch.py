@@ -8,6 +8,7 @@ from uuid import UUID
 from tests.unit.server.groups.test_shards import GROUP, running_node
 from tests.unit.server.loops import on_a_loop
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.groups import (
     OffsetFetchGroup,
@@ -16,7 +17,6 @@ from tidelog.protocol.messages.groups import (
     OffsetFetchResponse,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.results import CommitAsked
 from tidelog.server.handlers.offset_fetch import offset_fetch
@@ -50,7 +50,7 @@ async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
             Commit("ships", 0, 10, topic_id=UUID(int=2)),
         ]
         said = node.groups.commits.commit(CommitAsked(group_id=GROUP), commits)
-        assert await arrival(said) == [Code.NONE] * 4
+        assert await arrival(said) == [ErrorCode.NONE] * 4
         yield node
 
 

@@ -13,8 +13,8 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.coordinator import GroupCoordinator
 from tidelog.server.groups.internal_topic import RETRY_MS
@@ -31,7 +31,7 @@ from tidelog.types import Codec
 SETTINGS = {"offsets.topic.num.partitions": "3"}
 GROUP = "readers"
 NAMES = [f"group {number}" for number in range(300)]
-LOADING = Code.COORDINATOR_LOAD_IN_PROGRESS
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def config(**settings: str) -> BrokerConfig:
@@ -48,7 +48,7 @@ async def running_node(path: Path, env: Env | None = None, **settings: str) -> A
         node.close()
 
 
-def commit(groups: GroupCoordinator, offset: int, group: str = GROUP) -> Reply[list[Code]]:
+def commit(groups: GroupCoordinator, offset: int, group: str = GROUP) -> Reply[list[ErrorCode]]:
     asked = CommitAsked(group_id=group)
     return groups.commits.commit(asked, [Commit("flights", 0, offset)])
 
@@ -74,12 +74,12 @@ async def until_loaded(groups: GroupCoordinator) -> None:
 @on_a_loop
 async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
-        assert made == [Code.NONE] * 3
+        assert made == [ErrorCode.NONE] * 3
         # Who asks when the files are there already has the topic loaded as one that was there.
         await until_loaded(node.groups)
-        assert node.groups.shards.code_for(GROUP) is Code.NONE
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
         given = node.log_dir.topic(OFFSETS_TOPIC).given
         assert given["cleanup.policy"] == "compact"
         assert given["segment.bytes"] == "104857600"
@@ -90,14 +90,14 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         for number in range(300):
-            assert await arrival(commit(node.groups, number, f"group {number}")) == [Code.NONE]
+            assert await arrival(commit(node.groups, number, f"group {number}")) == [ErrorCode.NONE]
     async with running_node(tmp_path) as node:
         shards = node.groups.shards
         assert {shards.code_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
         assert shards.code_for(last) is LOADING  # which asks for its partition before the others
-        await turn_until(lambda: shards.code_for(last) is Code.NONE)
+        await turn_until(lambda: shards.code_for(last) is ErrorCode.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
         assert shards.code_for(others[0]) is LOADING
         await until_loaded(node.groups)
@@ -108,7 +108,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
 async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
     async with running_node(tmp_path, offsets_topic_compression_codec="3") as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 5)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 5)) == [ErrorCode.NONE]
         log = node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP)).log
         codecs = {batch.codec for part in log.slices() for _, batch in part.batches()}
         assert codecs == {Codec.LZ4}
@@ -123,7 +123,7 @@ async def test_killed_process_leaves_what_it_acknowledged(tmp_path: Path) -> Non
     async with running_node(tmp_path / "one") as node:
         await node.groups.shards.ensure_topic()
         for offset in range(10):
-            assert await arrival(commit(node.groups, offset)) == [Code.NONE]
+            assert await arrival(commit(node.groups, offset)) == [ErrorCode.NONE]
         shutil.copytree(tmp_path / "one", tmp_path / "two")
     async with running_node(tmp_path / "two") as node:
         node.groups.resume()
@@ -139,8 +139,8 @@ async def test_commit_is_acknowledged_when_it_is_synced(tmp_path: Path) -> None:
         settled = node.groups.shards.settled(GROUP)
         assert not any(reply.is_done for reply in replies)
         assert not settled.is_done
-        assert await arrival(settled) is Code.NONE
-        assert [reply.value for reply in replies] == [[Code.NONE]] * 5
+        assert await arrival(settled) is ErrorCode.NONE
+        assert [reply.value for reply in replies] == [[ErrorCode.NONE]] * 5
         assert node.groups.shards.settled(GROUP).is_done
 
 
@@ -150,18 +150,18 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
         disk.is_failing = True
-        assert await arrival(commit(node.groups, 2)) == [Code.NOT_COORDINATOR]
+        assert await arrival(commit(node.groups, 2)) == [ErrorCode.NOT_COORDINATOR]
         assert node.groups.find(GROUP) is None
-        assert shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         disk.is_failing = False
         number = shards.number_of(GROUP)
         node.partitions.get(OFFSETS_TOPIC, number).use(node.log_dir.reopen(OFFSETS_TOPIC, number))
         assert shards.code_for(GROUP) is LOADING
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
-        assert await arrival(commit(node.groups, 3)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 3)) == [ErrorCode.NONE]
 
 
 @on_a_loop
@@ -180,7 +180,7 @@ async def test_damaged_partition_is_refused_and_seldom_tried_again(tmp_path: Pat
         node.groups.resume()
         await until_loaded(node.groups)
         assert committed(node.groups, others) == 2
-        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert not node.groups.shards.is_loading
         log.write_bytes(sound)
         clock.advance(RETRY_MS)
@@ -194,10 +194,10 @@ async def test_sync_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
     disk = FailingDisk()
     node = open_node(str(tmp_path), config(tidelog_durability="fsync"), env=Env(files=disk))
     await node.groups.shards.ensure_topic()
-    assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+    assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
     disk.failing, disk.is_failing = frozenset({"sync"}), True
     reply = commit(node.groups, 2)
-    assert await arrival(reply) == [Code.NOT_COORDINATOR]
+    assert await arrival(reply) == [ErrorCode.NOT_COORDINATOR]
     assert node.groups.find(GROUP) is None
     disk.is_failing = False
     with pytest.raises(StorageFailure, match="disk is full"):
@@ -215,9 +215,9 @@ async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> N
         assert node.groups.find(GROUP) is not None
         node.topics.delete(OFFSETS_TOPIC)
         assert node.groups.find(GROUP) is None
-        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
-        assert await node.groups.shards.ensure_topic() is Code.NONE
-        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
+        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
 
 
 @on_a_loop
@@ -253,11 +253,11 @@ async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
         partition = node.partitions.get(OFFSETS_TOPIC, shards.number_of(GROUP))
         fail(partition, disk)
         end = partition.log.log_end_offset
         written = shards.append(GROUP, [GroupRecord(b"key", b"value")])
-        assert written.value is Code.NOT_COORDINATOR
+        assert written.value is ErrorCode.NOT_COORDINATOR
         assert partition.log.log_end_offset == end
         partition.use(node.log_dir.reopen(OFFSETS_TOPIC, partition.name.partition))

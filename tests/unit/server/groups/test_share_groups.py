@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.commit_checks import fetch_error
 from tidelog.server.groups.results import (
     Beat,
@@ -45,7 +45,7 @@ class Member:
         return self.world.shares.beat(replace(self.asked, epoch=-1)).value
 
     def _take(self, beat: Beat) -> Beat:
-        if beat.code is Code.NONE:
+        if beat.code is ErrorCode.NONE:
             self.epoch = beat.epoch
             if beat.assignment is not None:
                 self.assigned = beat.assignment
@@ -102,8 +102,8 @@ def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
     Member(world, "B")
     assert first.beat().epoch == 3
     assert first.beat(epoch=2).epoch == 3
-    assert first.beat(epoch=1).code is Code.FENCED_MEMBER_EPOCH
-    assert first.beat(epoch=4).code is Code.FENCED_MEMBER_EPOCH
+    assert first.beat(epoch=1).code is ErrorCode.FENCED_MEMBER_EPOCH
+    assert first.beat(epoch=4).code is ErrorCode.FENCED_MEMBER_EPOCH
     assert first.join().epoch == 3
 
 
@@ -119,25 +119,25 @@ def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(world: World, asked: ShareBeatAsked) -> None:
-    assert world.shares.beat(asked).value.code is Code.INVALID_REQUEST
+    assert world.shares.beat(asked).value.code is ErrorCode.INVALID_REQUEST
     assert not world.written
 
 
 def test_only_who_joins_founds_a_group(world: World) -> None:
     for epoch in (-1, 1):
         asked = ShareBeatAsked(group_id=GROUP, member_id="A", epoch=epoch)
-        assert world.shares.beat(asked).value.code is Code.GROUP_ID_NOT_FOUND
+        assert world.shares.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     first = Member(world, "A")
     for epoch in (-1, 2):
         code = first.beat(member_id="B", epoch=epoch).code
-        assert code is Code.UNKNOWN_MEMBER_ID
+        assert code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_full_group_takes_nobody(world: World) -> None:
     world = World(group_share_max_size="1")
     first = Member(world, "A")
-    assert Member(world, "B").join().code is Code.GROUP_MAX_SIZE_REACHED
-    assert first.join().code is Code.NONE
+    assert Member(world, "B").join().code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert first.join().code is ErrorCode.NONE
 
 
 def test_who_leaves_leaves_its_partitions_to_others(world: World) -> None:
@@ -145,8 +145,8 @@ def test_who_leaves_leaves_its_partitions_to_others(world: World) -> None:
     assert second.leave() == Beat(member_id="B", epoch=-1)
     assert first.beat().epoch == 4
     assert first.assigned == {ROUTES: frozenset(range(4))}
-    assert second.beat().code is Code.UNKNOWN_MEMBER_ID
-    assert first.leave().code is Code.NONE
+    assert second.beat().code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert first.leave().code is ErrorCode.NONE
     assert world.sharers.state is ShareGroupState.EMPTY
     world.wait(2 * SESSION_MS)
     assert world.sharers.epoch == 5
@@ -158,7 +158,7 @@ def test_who_is_silent_is_given_up(world: World) -> None:
     first.beat()
     world.wait(1)
     assert list(world.sharers.members) == ["A"]
-    assert second.beat().code is Code.UNKNOWN_MEMBER_ID
+    assert second.beat().code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
@@ -251,19 +251,21 @@ def test_tools_change_what_a_group_has_begun_while_it_has_no_members(world: Worl
     topics = world.share_topics
     with pytest.raises(Refusal) as missing:
         topics.idle_group(GROUP)
-    assert missing.value.error_code == Code.GROUP_ID_NOT_FOUND
+    assert missing.value.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     group = topics.idle_group(GROUP, may_be_new=True)
     begun = {ROUTES: SharedTopic("routes", frozenset({0}))}
-    assert topics.share(group, begun).value is Code.NONE
-    assert topics.share(group, {ROUTES: SharedTopic("routes", frozenset({3}))}).value is Code.NONE
+    assert topics.share(group, begun).value is ErrorCode.NONE
+    assert (
+        topics.share(group, {ROUTES: SharedTopic("routes", frozenset({3}))}).value is ErrorCode.NONE
+    )
     world.restart()
     assert world.sharers.shared == {ROUTES: SharedTopic("routes", frozenset({0, 3}))}
-    assert world.share_topics.unshare(world.sharers, [ROUTES, STOPS]).value is Code.NONE
+    assert world.share_topics.unshare(world.sharers, [ROUTES, STOPS]).value is ErrorCode.NONE
     assert world.sharers.shared == {}
     Member(world, "A")
     with pytest.raises(Refusal) as busy:
         world.share_topics.idle_group(GROUP)
-    assert busy.value.error_code == Code.NON_EMPTY_GROUP
+    assert busy.value.error_code == ErrorCode.NON_EMPTY_GROUP
 
 
 def test_members_that_read_different_topics_share_each_by_itself(world: World) -> None:
@@ -279,14 +281,14 @@ def test_nothing_happens_before_it_is_written() -> None:
     world.make_topics(routes=4, stops=2)
     first = Member(world, "A")
     world.break_disk()
-    assert Member(world, "B").join().code is Code.NOT_COORDINATOR
+    assert Member(world, "B").join().code is ErrorCode.NOT_COORDINATOR
     world.mend_disk()
     assert list(world.sharers.members) == ["A"]
     world.hold_syncs()
     reply = world.shares.beat(replace(first.asked, member_id="B"))
     assert not reply.is_done
     world.sync()
-    assert reply.value.code is Code.NONE
+    assert reply.value.code is ErrorCode.NONE
 
 
 def test_a_restart_changes_nothing(world: World) -> None:
@@ -315,10 +317,10 @@ def test_a_restart_changes_nothing(world: World) -> None:
 
 def test_a_group_that_was_deleted_is_gone_after_a_restart(world: World) -> None:
     first = Member(world, "A")
-    assert world.commits.delete_group(GROUP).value is Code.NON_EMPTY_GROUP
+    assert world.commits.delete_group(GROUP).value is ErrorCode.NON_EMPTY_GROUP
     first.leave()
     world.commits.expire(world.sharers)
-    assert world.commits.delete_group(GROUP).value is Code.NONE
+    assert world.commits.delete_group(GROUP).value is ErrorCode.NONE
     assert world.found is None
     world.restart()
     assert world.found is None
@@ -328,15 +330,15 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
     first = Member(world, "A")
     group = world.sharers
     ref = MemberRef("A")
-    assert world.commit(7) is Code.GROUP_ID_NOT_FOUND
-    assert fetch_error(group, "A", 2) is Code.GROUP_ID_NOT_FOUND
-    assert fetch_error(group, None, -1) is Code.NONE
-    assert world.commits.delete_offsets(GROUP, [("routes", 0)]) is Code.GROUP_ID_NOT_FOUND
-    assert world.ask_join().value.code is Code.INCONSISTENT_GROUP_PROTOCOL
+    assert world.commit(7) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert fetch_error(group, "A", 2) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert fetch_error(group, None, -1) is ErrorCode.NONE
+    assert world.commits.delete_offsets(GROUP, [("routes", 0)]) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.ask_join().value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     synced = world.members.sync(SyncAsked(group_id=GROUP, member_id="A", generation=2))
-    assert synced.value.code is Code.UNKNOWN_MEMBER_ID
-    assert world.members.heartbeat(GROUP, ref, 2) is Code.UNKNOWN_MEMBER_ID
-    assert world.members.leave(GROUP, [ref]) == [Code.UNKNOWN_MEMBER_ID]
+    assert synced.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.members.heartbeat(GROUP, ref, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.members.leave(GROUP, [ref]) == [ErrorCode.UNKNOWN_MEMBER_ID]
     asked = BeatAsked(
         group_id=GROUP,
         member_id="C",
@@ -344,8 +346,8 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
         topics=frozenset({"routes"}),
         owned={},
     )
-    assert world.heartbeats.beat(asked).value.code is Code.GROUP_ID_NOT_FOUND
-    assert first.beat().code is Code.NONE
+    assert world.heartbeats.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert first.beat().code is ErrorCode.NONE
 
 
 def test_a_share_member_is_not_taken_by_a_group_of_another_protocol(world: World) -> None:
@@ -353,5 +355,5 @@ def test_a_share_member_is_not_taken_by_a_group_of_another_protocol(world: World
     refused = world.shares.beat(
         ShareBeatAsked(group_id=GROUP, member_id="A", topics=frozenset({"routes"}))
     ).value
-    assert refused.code is Code.GROUP_ID_NOT_FOUND
+    assert refused.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert refused.message == f"Group {GROUP} is not a share group."

@@ -11,7 +11,7 @@ from tests.unit.server.loops import on_a_loop
 from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env, File, ManualClock, OsFileSystem, os_env
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.internal_topic import RETRY_MS
 from tidelog.server.node import Node
 from tidelog.storage.group_offsets import (
@@ -25,7 +25,7 @@ from tidelog.storage.group_offsets import (
 KEPT: Final = GroupOffsets(0, {GROUP: [GroupOffset("flights", 0, 0, 0, "why")]})
 
 
-async def ask(node: Node) -> Code:
+async def ask(node: Node) -> ErrorCode:
     """As FindCoordinator does, once what that begins has come to its end."""
     code = await node.groups.shards.ensure_topic()
     await until_loaded(node.groups)
@@ -41,16 +41,18 @@ async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path
     file.write_text("{")
     async with running_node(tmp_path, Env(clock=clock)) as node:
         for _ in range(3):
-            assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE
-            assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+            assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
             assert not node.groups.shards.has_topic
             assert file.read_text() == "{"
         write_group_offsets(os_env().files, str(tmp_path), KEPT)
-        assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE  # it is not read at each request
+        assert (
+            await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )  # it is not read at each request
         assert not node.groups.shards.has_topic
         clock.advance(RETRY_MS)
-        assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE  # but now
-        assert await ask(node) is Code.NONE
+        assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE  # but now
+        assert await ask(node) is ErrorCode.NONE
         assert committed(node.groups) == 0
         await turn_until(lambda: not file.exists())
 
@@ -59,10 +61,10 @@ async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path
 async def test_without_the_file_groups_go_on(tmp_path: Path) -> None:
     (tmp_path / GROUPS_FILE).write_text("{")
     async with running_node(tmp_path) as node:
-        assert await ask(node) is Code.COORDINATOR_NOT_AVAILABLE
+        assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         (tmp_path / GROUPS_FILE).unlink()
-        assert await ask(node) is Code.NONE
-        assert node.groups.shards.code_for(GROUP) is Code.NONE
+        assert await ask(node) is ErrorCode.NONE
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
 
 
 def test_the_log_names_the_file_and_what_to_do(
@@ -104,7 +106,7 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
     async with running_node(tmp_path, Env(clock=clock, files=disk)) as node:
         disk.is_shut = True
         await ask(node)
-        assert node.groups.shards.code_for(GROUP) is Code.NOT_COORDINATOR
+        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert read_group_offsets(os_env().files, str(tmp_path)) == KEPT
         disk.is_shut = False
         clock.advance(RETRY_MS)

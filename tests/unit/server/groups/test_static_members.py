@@ -2,7 +2,7 @@
 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, World
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.results import Joined, MemberRef
 
@@ -18,7 +18,7 @@ class TestStaticMembers:
         assert back.generation == 1
         assert world.group.state is GroupState.STABLE
         assert back.skip_assignment == (back.leader == back.member_id)
-        assert world.ask_sync(back).value[0] is Code.NONE
+        assert world.ask_sync(back).value[0] is ErrorCode.NONE
 
     def test_old_client_that_leads_is_told_its_old_id_so_that_it_does_not_assign(self) -> None:
         world = World()
@@ -31,8 +31,8 @@ class TestStaticMembers:
         world = World()
         (first,) = world.form(1, ["seat"])
         self.come_back(world)
-        assert world.heartbeat(first, "seat") is Code.FENCED_INSTANCE_ID
-        assert world.ask_join(first.member_id, "seat").value.code is Code.FENCED_INSTANCE_ID
+        assert world.heartbeat(first, "seat") is ErrorCode.FENCED_INSTANCE_ID
+        assert world.ask_join(first.member_id, "seat").value.code is ErrorCode.FENCED_INSTANCE_ID
 
     def test_who_waits_under_the_old_id_is_fenced_at_once(self) -> None:
         world = World()
@@ -41,16 +41,16 @@ class TestStaticMembers:
         waiting = world.ask_join(first.member_id, "seat")
         assert not waiting.is_done
         back = world.ask_join(instance_id="seat")
-        assert waiting.value.code is Code.FENCED_INSTANCE_ID
+        assert waiting.value.code is ErrorCode.FENCED_INSTANCE_ID
         assert not back.is_done
 
     def test_id_that_can_t_be_written_is_taken_back(self) -> None:
         world = World()
         (first,) = world.form(1, ["seat"])
         world.refuse_records()
-        assert self.come_back(world).code is Code.UNKNOWN_SERVER_ERROR
+        assert self.come_back(world).code is ErrorCode.UNKNOWN_SERVER_ERROR
         world.refuse_records(refuse=False)
-        assert world.heartbeat(first, "seat") is Code.NONE
+        assert world.heartbeat(first, "seat") is ErrorCode.NONE
         assert not world.group.awaiting_join
 
     def test_static_member_keeps_its_place_in_a_rebalance_that_it_misses(self) -> None:
@@ -97,5 +97,5 @@ class TestStaticMembers:
         world = World()
         world.form(1, ["seat"])
         codes = world.members.leave(GROUP, [MemberRef("", "seat"), MemberRef("", "none")])
-        assert codes == [Code.NONE, Code.UNKNOWN_MEMBER_ID]
+        assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
         assert world.group.state is GroupState.EMPTY

@@ -16,7 +16,7 @@ from tests.unit.server.groups.test_shards import (
 from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.topics import OFFSETS_TOPIC
 
@@ -25,7 +25,7 @@ async def make(path: Path) -> None:
     """A topic of three partitions with one commit."""
     async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 7)) == [Code.NONE]
+        assert await arrival(commit(node.groups, 7)) == [ErrorCode.NONE]
 
 
 async def check(path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_pool_that_goes_before_partitions_load(
             shards = node.groups.shards
             node.work.close()
             await until_loaded(node.groups)
-            assert shards.code_for(GROUP) is not Code.NONE
+            assert shards.code_for(GROUP) is not ErrorCode.NONE
         await check(tmp_path)
 
     with caplog.at_level(logging.WARNING):
@@ -77,7 +77,7 @@ def test_a_pool_that_goes_while_a_partition_is_read(
             disk.hook = stop
             await until_loaded(node.groups)
             assert closed.is_set()
-            assert shards.code_for(GROUP) is not Code.NONE
+            assert shards.code_for(GROUP) is not ErrorCode.NONE
             disk.hook = lambda _call, _path: None
         await check(tmp_path)
 

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.commit_checks import Commit
 from tidelog.server.groups.group import GroupState
 from tidelog.server.groups.reply import Reply
@@ -35,10 +35,10 @@ STEP_MS: Final = 100
 SETTLING_STEPS: Final = 200
 CALM: Final = "calm"
 RETRIABLE: Final = {
-    Code.REBALANCE_IN_PROGRESS,
-    Code.ILLEGAL_GENERATION,
-    Code.UNKNOWN_MEMBER_ID,
-    Code.MEMBER_ID_REQUIRED,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.MEMBER_ID_REQUIRED,
 }
 
 
@@ -98,10 +98,10 @@ class ClassicStorm:
 
     def _hear(self, member: Classic, said: Joined | Synced) -> None:
         member.waits = False
-        if said.code is not Code.NONE:
+        if said.code is not ErrorCode.NONE:
             assert said.code in RETRIABLE, said
             self._begin_anew(member, said.code)
-            if isinstance(said, Joined) and said.code is Code.MEMBER_ID_REQUIRED:
+            if isinstance(said, Joined) and said.code is ErrorCode.MEMBER_ID_REQUIRED:
                 member.member_id = said.member_id
         elif isinstance(said, Joined):
             member.member_id, member.joined = said.member_id, said
@@ -109,9 +109,9 @@ class ClassicStorm:
             member.assignment = said.assignment
 
     @staticmethod
-    def _begin_anew(member: Classic, code: Code) -> None:
+    def _begin_anew(member: Classic, code: ErrorCode) -> None:
         member.joined = member.assignment = None
-        if code is Code.UNKNOWN_MEMBER_ID:
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
             member.member_id = ""
 
     def _act(self, member: Classic) -> None:
@@ -122,7 +122,7 @@ class ClassicStorm:
         else:
             ref = MemberRef(member.member_id)
             code = self.world.members.heartbeat(GROUP, ref, member.joined.generation)
-            if code is not Code.NONE:
+            if code is not ErrorCode.NONE:
                 assert code in RETRIABLE
                 self._begin_anew(member, code)
 
@@ -193,10 +193,10 @@ class Calm:
         """Its members are well, and commit."""
         for each in self._joined:
             ref = MemberRef(each.member_id)
-            assert self._world.members.heartbeat(CALM, ref, each.generation) is Code.NONE
+            assert self._world.members.heartbeat(CALM, ref, each.generation) is ErrorCode.NONE
             asked = CommitAsked(group_id=CALM, member_id=each.member_id, generation=each.generation)
             commit = Commit("flights", 0, 1)
-            assert self._world.commits.commit(asked, [commit]).value == [Code.NONE]
+            assert self._world.commits.commit(asked, [commit]).value == [ErrorCode.NONE]
 
 
 def gust(storm: ClassicStorm, calm: Calm) -> None:
@@ -279,10 +279,10 @@ class ConsumerStorm:
         reply: Reply[Beat] = self.world.heartbeats.beat(asked)
         assert reply.is_done, "a member is left without an answer"
         beat = reply.value
-        if beat.code in {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH}:
+        if beat.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}:
             self.epochs[name], self.owned[name] = 0, {}
             return
-        assert beat.code is Code.NONE, beat
+        assert beat.code is ErrorCode.NONE, beat
         self.epochs[name] = beat.epoch
         if beat.assignment is not None:
             self.owned[name] = beat.assignment

@@ -12,6 +12,7 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
@@ -26,7 +27,6 @@ from tidelog.protocol.messages.share_fetch import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.record.views import Batch, walk
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.share.group import SharedTopic, ShareGroup
 from tidelog.server.handlers.share_fetch import share_acknowledge, share_fetch
 from tidelog.server.node import ConnectionFacts, Node
@@ -153,7 +153,7 @@ class World:
             return
         topics = {key.topic_id: SharedTopic(TOPIC, frozenset(range(3)))}
         written = self.node.groups.share_topics.share(ShareGroup(group), topics)
-        assert not written.is_done or written.value is Code.NONE
+        assert not written.is_done or written.value is ErrorCode.NONE
 
     def key(self, partition: int = 0, group: str = GROUP) -> ShareKey:
         info = self.node.topics.find(TOPIC)
@@ -254,8 +254,8 @@ async def world(
         if node.topics.find(TOPIC) is None:
             node.topics.create(TOPIC, 3)
         made = World(node, clock)
-        assert await node.groups.shards.ensure_topic() is Code.NONE
-        await turn_until(lambda: node.groups.shards.code_for(GROUP) is Code.NONE)
+        assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
+        await turn_until(lambda: node.groups.shards.code_for(GROUP) is ErrorCode.NONE)
         if not node.group_texts(GROUP):
             await made.set_group(EARLIEST)
         yield made

@@ -12,13 +12,13 @@ from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, said, world
 from tests.worlds.waiting import PATIENCE_S
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import DELETE_GROUPS, DELETE_SHARE_GROUP_OFFSETS
 from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
 from tidelog.protocol.messages.share_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
 )
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.results import ShareBeatAsked
 from tidelog.server.handlers.groups import delete_groups
 from tidelog.server.handlers.share_offsets import delete_share_group_offsets
@@ -52,7 +52,7 @@ async def join(it: World) -> None:
         client_id="test",
         client_host="/127.0.0.1",
     )
-    assert (await arrival(it.node.groups.shares.beat(asked))).code is Code.NONE
+    assert (await arrival(it.node.groups.shares.beat(asked))).code is ErrorCode.NONE
 
 
 async def read_some(it: World) -> None:
@@ -80,7 +80,7 @@ async def held(it: World, disk: FailingDisk) -> AsyncIterator[None]:
     try:
         partition.use(log)
         await turns()
-        loading = Code.COORDINATOR_LOAD_IN_PROGRESS
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert it.node.shares.states.code_for(it.key()) is loading
         yield
         await turns()
@@ -99,7 +99,7 @@ async def test_who_joins_while_its_group_is_deleted_keeps_its_place(path: Path) 
             deletion = asyncio.ensure_future(delete(it))
             await turns()
             await join(it)
-        assert await deletion == Code.NON_EMPTY_GROUP
+        assert await deletion == ErrorCode.NON_EMPTY_GROUP
         kept = it.node.shares.states.find(it.key())
         assert kept is not None
         assert kept.start == 5
@@ -115,7 +115,7 @@ async def test_who_joins_while_a_topic_is_forgotten_keeps_its_place(path: Path) 
             forgetting = asyncio.ensure_future(forget(it))
             await turns()
             await join(it)
-        assert await forgetting == Code.NON_EMPTY_GROUP
+        assert await forgetting == ErrorCode.NON_EMPTY_GROUP
         assert acquired(await it.member().fetch(0)) == [(5, 9, 2)]
 
 
@@ -128,7 +128,7 @@ async def test_a_group_that_is_deleted_while_it_forgets_does_not_come_back(path:
             forgetting = asyncio.ensure_future(forget(it))
             await turns()
             it.node.groups.commits.delete_group(GROUP)
-        assert await forgetting == Code.GROUP_ID_NOT_FOUND
+        assert await forgetting == ErrorCode.GROUP_ID_NOT_FOUND
         assert it.node.groups.find(GROUP) is None
 
 

@@ -8,10 +8,11 @@ from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, Member, acquired, of, said, world
 from tests.worlds.waiting import turn_until
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.node import ConnectionFacts
 from tidelog.server.shares.kept import ShareKey
 from tidelog.server.shares.sessions import SessionKey
-from tidelog.server.shares.states import AckType, ShareCode
+from tidelog.server.shares.states import AckType
 
 
 @on_a_loop
@@ -21,7 +22,7 @@ async def test_nothing_is_opened_for_a_group_that_nobody_has_joined(path: Path) 
         forged = Member(it, "one", ConnectionFacts(1, "127.0.0.1"), group="forged")
         data = of(await forged.fetch(0))
         assert data is not None
-        assert data.error_code == ShareCode.UNKNOWN_SERVER_ERROR
+        assert data.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert it.node.shares.live_count == 0
 
 

@@ -25,9 +25,9 @@ from tests.unit.server.shares.share_worlds import (
 from tests.worlds.waiting import turn_until
 
 from tidelog.env import ManualClock
-from tidelog.server.groups.codes import Code
+from tidelog.error_codes import ErrorCode
 from tidelog.server.shares import share_states
-from tidelog.server.shares.states import AckType, ShareCode
+from tidelog.server.shares.states import AckType
 
 ACCEPT, RELEASE, REJECT = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT
 PLACE: Final = "/data"
@@ -62,8 +62,8 @@ async def test_what_was_begun_anew_is_begun_anew(path: Path) -> None:
         one = it.member()
         await one.fetch(0)
         await one.say(said(0, 9, ACCEPT))
-        assert await it.node.shares.begin_anew(it.key(), 3) is Code.NONE
-        assert await one.say(said(0, 9, ACCEPT)) == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
+        assert await one.say(said(0, 9, ACCEPT)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
         kept = it.node.shares.states.find(it.key())
@@ -79,7 +79,7 @@ async def test_what_was_forgotten_is_forgotten(path: Path) -> None:
         one = it.member()
         await one.fetch(0)
         await one.say(said(0, 9, ACCEPT))
-        assert await it.node.shares.forget(it.key()) is Code.NONE
+        assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
         assert it.node.shares.states.of_group(GROUP) == []
@@ -154,11 +154,11 @@ async def come_and_go(path: Path, durability: str) -> None:
             patch.setattr(share_states, "USELESS_MAX", 20)
             for number in range(100):
                 key = it.key(group=f"short {number}")
-                assert await shares.begin_anew(key, 3) is Code.NONE
-                assert await shares.forget(key) is Code.NONE
+                assert await shares.begin_anew(key, 3) is ErrorCode.NONE
+                assert await shares.forget(key) is ErrorCode.NONE
         assert log.log_start_offset > 150
         assert log.log_end_offset - log.log_start_offset < 60
-        assert await shares.forget(it.key()) is Code.NONE
+        assert await shares.forget(it.key()) is ErrorCode.NONE
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
         assert it.node.shares.states.of_group(GROUP) == []
@@ -167,15 +167,15 @@ async def come_and_go(path: Path, durability: str) -> None:
 @on_a_loop
 async def test_a_log_whose_groups_are_all_gone_is_cut_wholly(path: Path) -> None:
     async with world(path) as it:
-        assert await it.node.shares.begin_anew(it.key(), 3) is Code.NONE
+        assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
         log = it.node.partitions.get("__share_group_state", 0).log
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(share_states, "USELESS_MAX", 20)
             for _ in range(20):
-                assert await it.node.shares.forget(it.key()) is Code.NONE
-                assert await it.node.shares.begin_anew(it.key(), 3) is Code.NONE
+                assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
+                assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
             for _ in range(30):
-                assert await it.node.shares.forget(it.key()) is Code.NONE
+                assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
         assert log.log_start_offset > 40
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
@@ -193,7 +193,7 @@ async def test_a_topic_that_can_not_be_written_takes_nothing(path: Path) -> None
         partition.close()
         partition.log.give_up()()
         code = await one.say(said(2, 3, ACCEPT))
-        assert code in (ShareCode.COORDINATOR_NOT_AVAILABLE, ShareCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 # -- kills ---------------------------------------------------------------------------------------

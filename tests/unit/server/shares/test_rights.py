@@ -6,6 +6,7 @@ from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, of, said, world
 
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.error_codes import ErrorCode
 from tidelog.server.security.authorizer import (
     Acl,
     Operation,
@@ -13,7 +14,7 @@ from tidelog.server.security.authorizer import (
     Permission,
     ResourceType,
 )
-from tidelog.server.shares.states import AckType, ShareCode
+from tidelog.server.shares.states import AckType
 
 ANNA = "User:anna"
 READ_GROUP = (ResourceType.GROUP, GROUP)
@@ -43,7 +44,7 @@ async def test_a_group_that_may_not_be_read(path: Path) -> None:
         one = it.member()
         one.connection.principal = ANNA
         allow(it, READ_TOPIC)
-        denied = ShareCode.GROUP_AUTHORIZATION_FAILED
+        denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
         assert (await one.fetch(0)).error_code == denied
         assert await one.say(said(0, 0, AckType.ACCEPT)) == denied
 
@@ -57,7 +58,7 @@ async def test_a_topic_that_may_not_be_read_any_more(path: Path) -> None:
         allow(it, READ_GROUP, READ_TOPIC)
         assert acquired(await one.fetch(0, records=1)) == [(0, 9, 1)]
         allow(it, READ_GROUP)
-        denied = ShareCode.TOPIC_AUTHORIZATION_FAILED
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert await one.say(said(0, 9, AckType.ACCEPT)) == denied
         data = of(await one.fetch(0, acks=[said(0, 9, AckType.ACCEPT)]))
         assert data is not None

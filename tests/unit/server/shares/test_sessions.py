@@ -7,6 +7,7 @@ from uuid import UUID
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import acquired, of, said, world
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
 from tidelog.server.shares.sessions import (
     PARTITIONS_MAX,
@@ -15,7 +16,7 @@ from tidelog.server.shares.sessions import (
     ShareSession,
     ShareSessions,
 )
-from tidelog.server.shares.states import AckType, ShareCode
+from tidelog.server.shares.states import AckType
 
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
 
@@ -51,17 +52,17 @@ async def test_epochs_of_a_session(path: Path) -> None:
         it.produce(10)
         one = it.member()
         one.epoch = 1
-        assert (await one.fetch(0)).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
-        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.SHARE_SESSION_NOT_FOUND
+        assert (await one.fetch(0)).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+        assert await one.say(said(0, 0, ACCEPT)) == ErrorCode.SHARE_SESSION_NOT_FOUND
         one.epoch = -1
-        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
+        assert (await one.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
         one.epoch = 0
         assert (await one.fetch(0)).error_code == 0
         one.epoch = 2
-        assert (await one.fetch()).error_code == ShareCode.INVALID_SHARE_SESSION_EPOCH
-        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
+        assert (await one.fetch()).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        assert await one.say(said(0, 0, ACCEPT)) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         one.epoch = 0
-        assert await one.say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
+        assert await one.say(said(0, 0, ACCEPT)) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         one.epoch = 1
         assert await one.say(said(0, 0, ACCEPT)) == 0
         assert (await one.fetch()).error_code == 0
@@ -71,7 +72,7 @@ async def test_epochs_of_a_session(path: Path) -> None:
 async def test_nothing_can_be_said_as_a_session_begins(path: Path) -> None:
     async with world(path) as it:
         response = await it.member().fetch(0, acks=[said(0, 0, ACCEPT)])
-        assert response.error_code == ShareCode.INVALID_REQUEST
+        assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
 @on_a_loop
@@ -87,7 +88,7 @@ async def test_the_last_fetch_says_what_became_of_some_and_lets_the_others_go(pa
         assert data.acknowledge_error_code == 0
         assert acquired(await two.fetch(0)) == [(5, 9, 2)]
         one.epoch = 1
-        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
+        assert (await one.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
 @on_a_loop
@@ -109,7 +110,7 @@ async def test_a_connection_that_closes_lets_all_go(path: Path) -> None:
         await one.fetch(0)
         one.connection.close()
         assert acquired(await two.fetch(0)) == [(0, 9, 2)]
-        assert (await one.fetch()).error_code == ShareCode.SHARE_SESSION_NOT_FOUND
+        assert (await one.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
 @on_a_loop
@@ -132,7 +133,7 @@ async def test_as_many_sessions_as_there_may_be(path: Path) -> None:
         await it.pass_time(99)
         assert not waiting.done()
         await it.pass_time(1)
-        assert (await waiting).error_code == ShareCode.SHARE_SESSION_LIMIT_REACHED
+        assert (await waiting).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
 
 
 @on_a_loop
@@ -151,11 +152,11 @@ def test_all_sessions_together_remember_so_many_partitions() -> None:
     named = [SharedPartition(UUID(int=1), number) for number in range(PARTITIONS_MAX + 1)]
     one, two = SessionKey("g", "one"), SessionKey("g", "two")
     known = ShareSessions(10)
-    assert known.begin(one, named) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert known.begin(one, named) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert isinstance(known.begin(one, named[2:-1]), ShareSession)
-    assert known.begin(two, named[:3]) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert known.begin(two, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert isinstance(known.begin(two, named[:2]), ShareSession)
-    assert known.go_on(two, 1, named[:3]) is ShareCode.SHARE_SESSION_LIMIT_REACHED
+    assert known.go_on(two, 1, named[:3]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert known.partition_count == PARTITIONS_MAX
     known.end(one)
     assert isinstance(known.go_on(two, 1, named[:3]), ShareSession)

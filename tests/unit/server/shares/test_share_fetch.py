@@ -15,7 +15,8 @@ from tests.unit.server.shares.share_worlds import (
     world,
 )
 
-from tidelog.server.shares.states import AckType, ShareCode
+from tidelog.error_codes import ErrorCode
+from tidelog.server.shares.states import AckType
 
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
 
@@ -110,7 +111,7 @@ async def test_what_was_said_is_answered_where_nothing_is_lent(path: Path) -> No
         await one.fetch(0)
         data = of(await one.fetch(0, acks=[said(0, 10, ACCEPT)]))
         assert data is not None
-        assert data.acknowledge_error_code == ShareCode.INVALID_REQUEST
+        assert data.acknowledge_error_code == ErrorCode.INVALID_REQUEST
         assert data.acknowledge_error_message
 
 
@@ -124,7 +125,7 @@ async def test_locks_run_out_and_records_are_lent_again(path: Path) -> None:
         assert acquired(await two.fetch(0)) == []
         await it.pass_time(1)
         assert acquired(await two.fetch()) == [(0, 9, 2)]
-        assert await one.say(said(0, 9, ACCEPT)) == ShareCode.INVALID_RECORD_STATE
+        assert await one.say(said(0, 9, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
 
 
 @on_a_loop
@@ -148,13 +149,13 @@ async def test_a_fetch_that_renews_asks_for_nothing_else(path: Path) -> None:
         await one.fetch(0, records=5)
         renewal = [said(0, 9, RENEW)]
         response = await one.fetch(0, acks=renewal, is_renew_ack=True)
-        assert response.error_code == ShareCode.INVALID_REQUEST
+        assert response.error_code == ErrorCode.INVALID_REQUEST
         one.epoch -= 1
         response = await one.fetch(
             0, acks=renewal, is_renew_ack=True, records=0, min_bytes=0, max_bytes=0
         )
         assert acquired(response) == []
-        assert await one.say(said(0, 9, RENEW)) == ShareCode.INVALID_REQUEST
+        assert await one.say(said(0, 9, RENEW)) == ErrorCode.INVALID_REQUEST
 
 
 @on_a_loop
@@ -165,7 +166,7 @@ async def test_a_group_may_forbid_renewals(path: Path) -> None:
         one = it.member()
         await one.fetch(0)
         code = await one.say(said(0, 9, RENEW), is_renew_ack=True)
-        assert code == ShareCode.INVALID_RECORD_STATE
+        assert code == ErrorCode.INVALID_RECORD_STATE
 
 
 @on_a_loop
@@ -253,7 +254,7 @@ async def test_a_topic_that_goes_ends_the_wait(path: Path) -> None:
         it.node.topics.delete(TOPIC)
         data = of(await waiting)
         assert data is not None
-        assert data.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # -- what can't be -------------------------------------------------------------------------------
@@ -265,8 +266,8 @@ async def test_who_asks_must_be_named(path: Path) -> None:
         one = it.member()
         for change in ({"group_id": None}, {"member_id": None}, {"member_id": "x" * 37}):
             one.epoch = 0
-            assert (await one.fetch(0, **change)).error_code == ShareCode.INVALID_REQUEST
-            assert await one.say(said(0, 0, ACCEPT), **change) == ShareCode.INVALID_REQUEST
+            assert (await one.fetch(0, **change)).error_code == ErrorCode.INVALID_REQUEST
+            assert await one.say(said(0, 0, ACCEPT), **change) == ErrorCode.INVALID_REQUEST
 
 
 @on_a_loop
@@ -284,8 +285,8 @@ async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
             for topic in response.responses
             for data in topic.partitions
         }
-        assert codes[it.key().topic_id, 7] == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert codes[UUID(int=7), 0] == ShareCode.UNKNOWN_TOPIC_ID
+        assert codes[it.key().topic_id, 7] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes[UUID(int=7), 0] == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @on_a_loop
@@ -297,7 +298,7 @@ async def test_an_error_sends_nobody_to_another_broker(path: Path) -> None:
         assert told is not None
         (refused,) = (await one.acknowledge(1, [said(0, 0, ACCEPT)])).responses[0].partitions
         for each in (told, refused):
-            assert each.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (each.current_leader.leader_id, each.current_leader.leader_epoch) == (-1, -1)
 
 
@@ -310,8 +311,8 @@ async def test_what_can_not_be_said_of_records(path: Path) -> None:
         wrong = [[(5, 4, [1])], [(0, 3, [1, 1])], [(0, 3, [5])], [(0, 3, [-1])], [(0, 10, [1])]]
         wrong += [[(4, 5, [1]), (0, 3, [1])], [(0, 3, [])]]
         for each in wrong:
-            assert await one.say(*each) == ShareCode.INVALID_REQUEST, each
-        assert await it.member().say(said(0, 0, ACCEPT)) == ShareCode.INVALID_SHARE_SESSION_EPOCH
+            assert await one.say(*each) == ErrorCode.INVALID_REQUEST, each
+        assert await it.member().say(said(0, 0, ACCEPT)) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         assert await one.say(said(0, 9, ACCEPT)) == 0
 
 
@@ -322,7 +323,7 @@ async def test_nothing_can_be_said_of_a_partition_that_was_never_lent(path: Path
         await one.fetch(0)
         response = await one.acknowledge(1, [said(0, 0, ACCEPT)])
         (told,) = response.responses[0].partitions
-        assert told.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # -- where a group begins, and what moves that ---------------------------------------------------

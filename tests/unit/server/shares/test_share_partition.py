@@ -2,6 +2,7 @@
 
 import pytest
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.share_partition import Change, SharePartition
 from tidelog.server.shares.states import (
     Acknowledgement,
@@ -10,7 +11,6 @@ from tidelog.server.shares.states import (
     Limits,
     Offered,
     RecordState,
-    ShareCode,
     StateBatch,
     Wish,
 )
@@ -63,10 +63,10 @@ def next_deadline(known: SharePartition) -> int | None:
     return known.deadline_ms
 
 
-def refusal(known: SharePartition, *said: Acknowledgement, member: str = ANNA) -> ShareCode:
+def refusal(known: SharePartition, *said: Acknowledgement, member: str = ANNA) -> ErrorCode:
     before = list(known.batches())
     code = known.acknowledge(member, said, NOW)
-    assert isinstance(code, ShareCode)
+    assert isinstance(code, ErrorCode)
     assert list(known.batches()) == before
     return code
 
@@ -182,7 +182,7 @@ def test_what_is_being_written_is_neither_given_nor_said_again() -> None:
     released = known.acknowledge(ANNA, [Acknowledgement(0, 9, [AckType.RELEASE])], NOW)
     assert isinstance(released, Change)
     assert known.fetch_offset == 10
-    assert refusal(known, Acknowledgement(0, 9, [AckType.ACCEPT])) == ShareCode.INVALID_RECORD_STATE
+    assert refusal(known, Acknowledgement(0, 9, [AckType.ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
     known.commit(released)
     assert known.fetch_offset == 0
 
@@ -228,7 +228,7 @@ def test_a_renewal_holds_at_once_and_writes_nothing() -> None:
     assert change.batches == ()
     known.expire(NOW + LOCK_MS)
     assert known.fetch_offset == 0
-    assert refusal(known, Acknowledgement(0, 4, [AckType.ACCEPT])) == ShareCode.INVALID_RECORD_STATE
+    assert refusal(known, Acknowledgement(0, 4, [AckType.ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
     say(known, 2, 4, AckType.ACCEPT)
 
 
@@ -334,15 +334,15 @@ def test_a_change_of_records_that_are_gone_meanwhile_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "types", "code"),
     [
-        (0, 9, [5], ShareCode.INVALID_REQUEST),
-        (0, 9, [-1], ShareCode.INVALID_REQUEST),
-        (0, 20, [1], ShareCode.INVALID_REQUEST),
-        (20, 29, [1], ShareCode.INVALID_REQUEST),
-        (9, 10, [1], ShareCode.INVALID_RECORD_STATE),
-        (10, 19, [1], ShareCode.INVALID_RECORD_STATE),
+        (0, 9, [5], ErrorCode.INVALID_REQUEST),
+        (0, 9, [-1], ErrorCode.INVALID_REQUEST),
+        (0, 20, [1], ErrorCode.INVALID_REQUEST),
+        (20, 29, [1], ErrorCode.INVALID_REQUEST),
+        (9, 10, [1], ErrorCode.INVALID_RECORD_STATE),
+        (10, 19, [1], ErrorCode.INVALID_RECORD_STATE),
     ],
 )
-def test_what_can_not_be_said(first: int, last: int, types: list[int], code: ShareCode) -> None:
+def test_what_can_not_be_said(first: int, last: int, types: list[int], code: ErrorCode) -> None:
     known = partition_of()
     give(known, 9)
     give(known, 19, member=BERT)
@@ -351,7 +351,7 @@ def test_what_can_not_be_said(first: int, last: int, types: list[int], code: Sha
 
 def test_nothing_can_be_said_where_nothing_was_given() -> None:
     said = Acknowledgement(0, 9, [AckType.ACCEPT])
-    assert refusal(partition_of(), said) == ShareCode.INVALID_RECORD_STATE
+    assert refusal(partition_of(), said) == ErrorCode.INVALID_RECORD_STATE
 
 
 def test_nothing_can_be_said_beyond_what_is_done_with() -> None:
@@ -359,7 +359,7 @@ def test_nothing_can_be_said_beyond_what_is_done_with() -> None:
     give(known, 9)
     say(known, 0, 9, AckType.ACCEPT)
     said = Acknowledgement(0, 30, [AckType.ACCEPT])
-    assert refusal(known, said) == ShareCode.INVALID_RECORD_STATE
+    assert refusal(known, said) == ErrorCode.INVALID_RECORD_STATE
 
 
 def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
@@ -367,7 +367,7 @@ def test_one_thing_that_can_not_be_said_spoils_all_of_it() -> None:
     give(known, 19)
     good = Acknowledgement(0, 9, [AckType.ACCEPT])
     twice = Acknowledgement(9, 12, [AckType.ACCEPT])
-    assert refusal(known, good, twice) == ShareCode.INVALID_RECORD_STATE
+    assert refusal(known, good, twice) == ErrorCode.INVALID_RECORD_STATE
     say(known, 0, 19, AckType.ACCEPT)
     assert known.start == 20
 

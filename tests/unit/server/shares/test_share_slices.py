@@ -9,11 +9,11 @@ from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import GROUP, START_MS, World, of, world
 from tests.worlds.clocks import BusyClock
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import SHARE_FETCH
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
 from tidelog.server.handlers.share_fetch import LONG, share_fetch
 from tidelog.server.requests import Long, RequestContext
-from tidelog.server.shares.states import ShareCode
 
 MANY = 2000
 
@@ -30,7 +30,7 @@ async def test_many_partitions_leave_others_their_turn(path: Path) -> None:
         assert turn_count > MANY // 10
         told = of(await fetch, 9 + MANY)
         assert told is not None
-        assert told.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def answered(it: World, count: int) -> object:

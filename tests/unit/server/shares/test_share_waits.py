@@ -21,9 +21,10 @@ from tests.unit.server.shares.share_worlds import (
 from tests.unit.server.shares.test_isolation import end, write
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_fetch import ShareFetchResponse
 from tidelog.server.shares.sessions import SessionKey
-from tidelog.server.shares.states import AckType, ShareCode
+from tidelog.server.shares.states import AckType
 
 Waiting = asyncio.Task[ShareFetchResponse]
 WAIT_MS = 2 * LOCK_MS
@@ -244,7 +245,7 @@ async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
         for each in fetches:
             data = of(await each)
             assert data is not None
-            assert data.error_code == ShareCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @on_a_loop

@@ -9,11 +9,11 @@ from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.transactions.worlds import ID, ONE, TIMEOUT_MS, TWO, world
 from tests.worlds.waiting import turn_until
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, TransactionState
 from tidelog.server.transactions.records import encode_key, encode_value
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import ProducerRef
 from tidelog.types import TopicPartition
 

@@ -10,9 +10,9 @@ from tests.unit.server.loops import on_a_loop
 from tests.unit.server.transactions.worlds import ONE, TWO, world
 from tests.worlds.waiting import Patience
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.server.transactions.metadata import TransactionState
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.types import TopicPartition
 
 ELSEWHERE: Final = TopicPartition("ships", 0)

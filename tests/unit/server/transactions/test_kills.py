@@ -18,8 +18,8 @@ from tests.unit.server.transactions.worlds import START_MS, TIMEOUT_MS, Marker, 
 from tests.worlds.waiting import Patience
 
 from tidelog.env import File, ManualClock
+from tidelog.error_codes import ErrorCode
 from tidelog.server.transactions.coordinator import ProducerAnswer
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.types import TopicPartition
 
 PARTITIONS: Final = 3

@@ -11,12 +11,12 @@ from tests.unit.server.loops import on_a_loop
 from tests.unit.server.transactions.test_endings import ShutTopic
 from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO, world
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
 from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import TransactionState
 from tidelog.server.transactions.records import encode_key, encode_value
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.types import TopicPartition
 
 

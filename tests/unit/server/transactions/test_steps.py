@@ -6,13 +6,13 @@ from typing import Final
 import pytest
 from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.transactions.metadata import (
     LAST_PRODUCER_EPOCH,
     TransactionMetadata,
     TransactionState,
     may_follow,
 )
-from tidelog.server.transactions.seam import ErrorCode
 from tidelog.server.transactions.steps import (
     AddAsked,
     EndAsked,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.errors import Refusal
-from tidelog.server.groups.codes import Code
 from tidelog.server.groups.consumer.member import Assigned, MemberState, Place, Target
 
 _NONE: Final[frozenset[int]] = frozenset()
@@ -51,7 +51,7 @@ def next_place(place: Place, step: Step) -> Place:
     """
     if place.state is MemberState.UNKNOWN:
         if step.owned is None or step.owned:
-            raise Refusal(Code.FENCED_MEMBER_EPOCH, "the member's state is not known here")
+            raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is not known here")
         return _towards_target(place, step, step.target_epoch)
     waits = place.state is MemberState.UNREVOKED_PARTITIONS and _owns(step.owned, place.revoking)
     is_there = place.state is MemberState.STABLE and place.epoch == step.target_epoch
