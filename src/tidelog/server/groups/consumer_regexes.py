@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
 from tidelog.error_codes import ErrorCode
+from tidelog.errors import MissingDependency
 from tidelog.server.errors import Refusal
 from tidelog.server.groups.consumer.changes import Change, RegexChange
 from tidelog.server.groups.consumer.group import ConsumerGroup, ResolvedRegex
@@ -15,9 +16,7 @@ from tidelog.server.groups.consumer.member import ConsumerMember
 from tidelog.server.groups.consumer_joining import Found
 from tidelog.server.groups.consumer_steps import Draft, Steps, drop_regex, regexes_after
 from tidelog.server.groups.host import LOGGER
-from tidelog.server.regexes.matching import RegexTooCostly
-from tidelog.server.regexes.syntax import InvalidRegex
-from tidelog.server.regexes.topic_names import compile_topics
+from tidelog.server.regexes import UnusableRegex, find_matches, require_usable
 
 # Expressions of one group are looked up at most so often.
 LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
@@ -54,8 +53,8 @@ def find_meanings(regexes: Iterable[str], names: Iterable[str]) -> Meanings:
     found: dict[str, frozenset[str]] = {}
     for text in regexes:
         try:
-            found[text] = compile_topics(text).find(listed)
-        except (InvalidRegex, RegexTooCostly) as error:
+            found[text] = find_matches(text, listed)
+        except (UnusableRegex, MissingDependency) as error:
             LOGGER.warning("expression %r is not looked up: %s", text, error)
     return found
 
@@ -157,9 +156,11 @@ class Regexes:
 
 def _require_valid(text: str) -> None:
     try:
-        compile_topics(text)
-    except InvalidRegex as error:
+        require_usable(text)
+    except UnusableRegex as error:
         raise Refusal(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"expression `{text}` of the subscribed topics is not valid: {error}",
         ) from error
+    except MissingDependency as error:
+        raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error

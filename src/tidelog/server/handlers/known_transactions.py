@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.error_codes import ErrorCode
+from tidelog.errors import MissingDependency
 from tidelog.protocol.messages.transactions import (
     DescribedTransactionState,
     DescribeTransactionsRequest,
@@ -16,8 +17,8 @@ from tidelog.protocol.messages.transactions import (
     ListTransactionsResponse,
     TopicData,
 )
-from tidelog.server.regexes.matching import Regex, RegexTooCostly
-from tidelog.server.regexes.syntax import InvalidRegex
+from tidelog.server.node import LOGGER
+from tidelog.server.regexes import UnusableRegex, find_matches
 from tidelog.server.requests import Long, RequestContext, long_if_many
 from tidelog.server.slices import Slices
 from tidelog.server.transactions.coordinator import TransactionCoordinator
@@ -29,8 +30,6 @@ from tidelog.server.transactions.metadata import (
 from tidelog.server.transactions.records import by_topic
 
 INVALID_REGULAR_EXPRESSION: Final = 128
-# Steps of a pattern for one look at all ids: some tenths of a second, for the loop waits for them.
-PATTERN_BUDGET: Final = 1_000_000
 _STATES: Final = {state.title: state for state in TransactionState}
 
 Filter = Callable[[TransactionMetadata], bool]
@@ -45,7 +44,10 @@ async def list_transactions(
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     try:
         listed = await _passing(context, request)
-    except (InvalidRegex, RegexTooCostly):
+    except UnusableRegex:
+        return ListTransactionsResponse(error_code=INVALID_REGULAR_EXPRESSION)
+    except MissingDependency as error:
+        LOGGER.warning("transactions can't be listed by a pattern: %s", error)
         return ListTransactionsResponse(error_code=INVALID_REGULAR_EXPRESSION)
     response = ListTransactionsResponse(
         error_code=ErrorCode.NONE,
@@ -59,17 +61,21 @@ async def _passing(
     context: RequestContext, request: ListTransactionsRequest
 ) -> list[ListedTransactionState]:
     """What passes the filters and the pattern; an empty pattern is none."""
-    text = request.transactional_id_pattern
-    pattern = Regex(text, budget=PATTERN_BUDGET) if text else None
     passes = _filter(request, context.node.env.clock.now_ms())
     listed = []
     slices = Slices(context.node.env.clock)
     for each in context.node.transactions.table.all():
         known = each.metadata
-        if passes(known) and (pattern is None or pattern.matches(known.transactional_id)):
+        if passes(known):
             listed.append(_listed(known))
         await slices.rest()
-    return listed
+    pattern = request.transactional_id_pattern
+    return await context.node.work.run(_matching, pattern, listed) if pattern else listed
+
+
+def _matching(pattern: str, listed: list[ListedTransactionState]) -> list[ListedTransactionState]:
+    found = find_matches(pattern, (each.transactional_id for each in listed))
+    return [each for each in listed if each.transactional_id in found]
 
 
 def _listed(known: TransactionMetadata) -> ListedTransactionState:

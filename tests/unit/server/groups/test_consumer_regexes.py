@@ -1,0 +1,50 @@
+"""Expressions of a group: what is refused at once, and what a look-up leaves out."""
+
+import sys
+
+import pytest
+from tests.worlds.brokers.groups import GROUP, World
+
+from tidelog.error_codes import ErrorCode
+from tidelog.server.groups.consumer_regexes import find_meanings
+from tidelog.server.groups.results import Beat, BeatAsked
+
+
+def subscribe(regex: str) -> Beat:
+    asked = BeatAsked(
+        group_id=GROUP,
+        member_id="A",
+        rebalance_timeout_ms=60_000,
+        topics=frozenset(),
+        regex=regex,
+        owned={},
+    )
+    return World().heartbeats.beat(asked).value
+
+
+def test_an_expression_that_breaks_a_rule_is_refused_with_the_reason() -> None:
+    said = subscribe("st(*")
+    assert said.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert said.message == (
+        "expression `st(*` of the subscribed topics is not valid:"
+        " no argument for repetition operator: *"
+    )
+
+
+def test_without_the_library_the_refusal_says_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    said = subscribe("st.*")
+    assert said.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "pip install 'tidelog[broker]'" in (said.message or "")
+
+
+def test_a_look_up_leaves_out_and_logs_what_can_not_be_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert find_meanings(["r.*", "(", "s.*"], iter(["routes", "stops"])) == {
+        "r.*": {"routes"},
+        "s.*": {"stops"},
+    }
+    assert "expression '(' is not looked up: missing ): (" in caplog.text
