@@ -16,7 +16,6 @@ from tidelog.errors import InvalidRequest, InvalidTime, InvalidTimestamp
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 Offset = NewType("Offset", int)
-TimestampMs = NewType("TimestampMs", int)
 
 NO_TIMESTAMP: Final = -1
 # In place of a time in ms that the log does not know, such as an append time.

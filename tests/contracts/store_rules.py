@@ -80,7 +80,7 @@ class StoreRules:
             ("t-0/00.log", 10),
         ]
         assert folders == ["sub"]
-        assert opened.list_dirs("") == ["t-0", "t-01"]
+        assert opened.list_dir("")[1] == ["t-0", "t-01"]
         assert objects[0] == opened.head("t-0/00.index")
 
     def test_delete(self, opened: ObjectStore) -> None:

@@ -24,7 +24,7 @@ from tidelog.record.kernels.checksums import shifts
 from tidelog.record.kernels.layout import DONE, FULL
 from tidelog.record.kernels.memory import Ints, Longs
 from tidelog.record.kernels.scan import scan_batches
-from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, by_hash, joined, words_of
+from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, joined, words_of
 from tidelog.types import INT64_MAX, Codec, NewRecord
 
 SEEDS = (0x0706050403020100, 0x0F0E0D0C0B0A0908, -5, 2**63 - 1, -(2**63))
@@ -352,7 +352,7 @@ def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]
         assert (number >= 0) == (tuple(row[:2]) in wanted)
         if number >= 0:
             assert table.rows[number, :2].tolist() == row[:2]
-    assert len(by_hash(table.rows)) == table.count
+    assert len(table.rows) == table.count
 
 
 @pytest.mark.parametrize("run", [lambda kernel: kernel, plain], ids=["compiled", "plain"])

@@ -21,6 +21,7 @@ from tidelog.errors import CorruptBatch, CorruptIndex, UnsupportedVersion
 from tidelog.record.batch import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.views import walk
+from tidelog.scan.zone_ranges import Verdict, ZoneQuestion, find_ranges, judge_of
 from tidelog.storage import zone_format as layout
 from tidelog.storage.append_time import AppendTimes
 from tidelog.storage.latency import bucket_of
@@ -29,7 +30,7 @@ from tidelog.storage.zone_builder import build_plain
 from tidelog.storage.zone_format import Limits
 from tidelog.storage.zone_kernels import build_with_kernels
 from tidelog.storage.zones import FileSum, Question, ZoneMap
-from tidelog.types import ClockName, NewRecord
+from tidelog.types import INT64_MAX, ClockName, NewRecord
 
 Build = Callable[[Segment, Mapping[str, FileSum], Limits], bytes | None]
 SIBLINGS = {".index": FileSum(3, 4)}
@@ -107,18 +108,20 @@ def test_a_search_finds_every_match_and_counts_what_is_inside(
     found = map_of(build_plain, segment, limits)
     first, end = (segment.base_offset + offset for offset in offsets)
     question = Question(clock, min(ends), max(ends), first, end)
-    zones = list(found.overlapping(clock, *question[1:3], first_offset=first, end_offset=end))
-    assert zones == [z for z in zones_of(segment, limits.zone_bytes) if z.may_hold(question)]
     matches = _matches(segment, question, 0, segment.size_bytes)
-    assert sum(_matches(segment, question, z.position, z.end_position) for z in zones) == matches
-    count = 0
-    for zone, is_inside in found.cover(question, split_transactional=committed):
-        held = _matches(segment, question, zone.position, zone.end_position)
-        if is_inside:
-            assert zone.times(clock)[0] == held
-            assert not (committed and zone.is_transactional)
-        count += held
-    assert count == matches
+    wanted = ZoneQuestion(question, is_committed=committed)
+    counted = ZoneQuestion(question, is_committed=committed, counts=True)
+    for asked in (wanted, counted):
+        parts = list(find_ranges(found, asked, gap_bytes=0))
+        read = sum(_matches(segment, question, p.start_position, p.end_position) for p in parts)
+        told = sum(part.records for part in parts)
+        assert read + told == matches
+        assert asked.counts or not told
+    for zone in found.zones():
+        verdict, _, count = judge_of(counted)(zone)
+        if verdict is Verdict.TOLD:
+            assert count == _matches(segment, question, zone.position, zone.end_position)
+            assert not (count and committed and zone.is_transactional)
 
 
 def _matches(segment: MemorySegment, question: Question, start: int, end: int) -> int:
@@ -126,7 +129,8 @@ def _matches(segment: MemorySegment, question: Question, start: int, end: int) -
     return sum(
         first_offset <= fact.record.offset < end_offset
         and (time := fact.time(clock)) is not None
-        and start_ms <= time < end_ms
+        and start_ms <= time
+        and (time < end_ms or end_ms == INT64_MAX)
         for fact in facts_of(segment, start, end)
     )
 
@@ -151,7 +155,7 @@ def test_any_bytes_are_a_map_or_a_typed_error(
         found = ZoneMap.decode(bytes(data), report=lambda _: None)
         found.verify()
         assert len(list(found.zones())) == found.zone_count
-        assert list(found.overlapping(ClockName.RECORD, 0, 1)) is not None
+        assert list(found.select(lambda _: False)) is not None
     except (CorruptIndex, UnsupportedVersion):
         return
 

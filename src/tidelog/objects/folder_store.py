@@ -107,10 +107,6 @@ class FolderStore:
         found = [info for info in map(self.head, keys) if info is not None]
         return found, [entry.name for entry in entries if entry.is_dir]
 
-    def list_dirs(self, prefix: str) -> NameList:
-        """Names of the subfolders of a folder, sorted."""
-        return self.list_dir(prefix)[1]
-
     def put(self, key: str, data: bytes) -> ObjectInfo:
         """Write an object, in the place of an older one if there is; durable when it returns."""
         return self._put(key, iter((data,)))

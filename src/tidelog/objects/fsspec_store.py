@@ -128,10 +128,6 @@ class FsspecStore:
         names = [str(facts["name"]) for facts in found if facts["type"] == "directory"]
         return sorted(objects), sorted(name.rstrip("/").rpartition("/")[2] for name in names)
 
-    def list_dirs(self, prefix: str) -> NameList:
-        """Names of the subfolders of a folder, sorted."""
-        return self.list_dir(prefix)[1]
-
     def put(self, key: str, data: bytes) -> ObjectInfo:
         """Write an object, in the place of an older one if there is."""
         with self._typed("put", key):

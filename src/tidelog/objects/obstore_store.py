@@ -228,10 +228,6 @@ class ObstoreStore:
             step = endpoint_step(self._family)
             raise failure(self._where(prefix), "list", error, step) from error
 
-    def list_dirs(self, prefix: str) -> NameList:
-        """Names of the subfolders of a folder, sorted."""
-        return self.list_dir(prefix)[1]
-
     # -- writing -----------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes) -> ObjectInfo:

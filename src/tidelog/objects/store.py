@@ -78,10 +78,6 @@ class ObjectStore(Protocol):
         """Objects right in the folder, and the names of its subfolders; both sorted."""
         ...
 
-    def list_dirs(self, prefix: str) -> NameList:
-        """Names (not keys) of the subfolders of a folder, sorted."""
-        ...
-
     def put(self, key: str, data: bytes) -> ObjectInfo:
         """Write an object, in the place of an older one if there is; whole or not at all."""
         ...

@@ -18,9 +18,6 @@ from tidelog.types import Buffer
 # Of CRC-32C, reflected.
 CRC32C_POLYNOMIAL: Final = 0x82F63B78
 
-VARINT_SIZE_MAX: Final = 5
-VARLONG_SIZE_MAX: Final = 10
-
 
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C (Castagnoli) of `data`, going on from `value`; what magic 2 uses."""

@@ -110,13 +110,6 @@ class KeyTable:
         self._index[:] = 0
 
 
-def by_hash(rows: "Longs") -> "Longs":
-    """The rows in the order of their keys' hashes, as unsigned numbers."""
-    order = np.argsort(rows[:, digests.HASH_HIGH].copy().view(np.uint64), kind="stable")
-    found: Longs = rows[order]
-    return found
-
-
 def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
     """Rows of several tables, one for each key.
 

@@ -86,9 +86,6 @@ class Metrics:
         """A topic was deleted: its figures go, so that names don't pile up."""
 
 
-NO_METRICS: Final = Metrics()
-
-
 class Histogram:
     """Counts by buckets, and the sum."""
 

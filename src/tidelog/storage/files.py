@@ -150,11 +150,6 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-def is_reserved_topic_id(topic_id: uuid.UUID) -> bool:
-    """Whether Kafka keeps the id for itself, so that no topic on disk may have it."""
-    return topic_id in _RESERVED_IDS
-
-
 def write_fully(file: File, data: Buffer, position: int) -> None:
     """Write all of `data` at `position`, however often the system stops short.
 

@@ -119,27 +119,6 @@ class Zone(NamedTuple):
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms
 
-    def may_hold(self, question: "Question") -> bool:
-        """Whether a data record of the range may be among its records."""
-        count, low, high = self.times(question.clock)
-        return (
-            count > 0
-            and low < question.end_ms
-            and high >= question.start_ms
-            and self.last_offset >= question.first_offset
-            and self.first_offset < question.end_offset
-        )
-
-    def lies_in(self, question: "Question") -> bool:
-        """Whether each data record that has a time on the clock is in the range."""
-        _, low, high = self.times(question.clock)
-        return (
-            low >= question.start_ms
-            and high < question.end_ms
-            and self.first_offset >= question.first_offset
-            and self.last_offset < question.end_offset
-        )
-
 
 class Limits(NamedTuple):
     """How zones and blocks are cut; a reader takes any.
@@ -166,13 +145,6 @@ class Question(NamedTuple):
     end_ms: int
     first_offset: int
     end_offset: int
-
-
-class Piece(NamedTuple):
-    """A zone (or a block of zones), and whether all its records with a time are in the range."""
-
-    zone: Zone
-    is_inside: bool
 
 
 class Block(NamedTuple):

@@ -29,13 +29,11 @@ from tidelog.storage.zone_format import (
     Block,
     FileSum,
     Identity,
-    Piece,
     Question,
     Zone,
     encode_zones,
     sum_zones,
 )
-from tidelog.types import INT64_MAX, ClockName
 
 __all__ = [
     "Block",
@@ -43,7 +41,6 @@ __all__ = [
     "Identity",
     "LatencyByHour",
     "LatencyHistogram",
-    "Piece",
     "Question",
     "Zone",
     "ZoneMap",
@@ -180,52 +177,6 @@ class ZoneMap:
             else:
                 yield from self._zones_of(entry)
 
-    def overlapping(
-        self,
-        clock: ClockName,
-        start_ms: int,
-        end_ms: int,
-        *,
-        first_offset: int = 0,
-        end_offset: int = INT64_MAX,
-    ) -> Iterator[Zone]:
-        """The zones that may hold a data record of a range, ascending.
-
-        Only blocks that may hold one are read. A record without a time on the clock is in no range.
-
-        Args:
-            clock: Which of a record's times is meant.
-            start_ms: First time, inclusive.
-            end_ms: Where times end, exclusive.
-            first_offset: First offset, inclusive.
-            end_offset: Where offsets end, exclusive.
-        """
-        question = Question(clock, start_ms, end_ms, first_offset, end_offset)
-        for entry in self._entries:
-            if entry.total.may_hold(question):
-                yield from (zone for zone in self._zones_of(entry) if zone.may_hold(question))
-
-    def cover(self, question: Question, *, split_transactional: bool = False) -> Iterator[Piece]:
-        """Blocks and zones that may hold records of a range, as large as can be.
-
-        Of a piece inside, each data record that has a time on the clock is in the range: its count
-        is `zone.times(clock)[0]`. The others have to be read.
-
-        Args:
-            question: The range.
-            split_transactional: Count nothing as inside that holds data of a transaction, as who
-                reads committed records only must.
-        """
-        for entry in self._entries:
-            if not entry.total.may_hold(question):
-                continue
-            if _is_inside(entry.total, question, split_transactional):
-                yield Piece(entry.total, is_inside=True)
-                continue
-            for zone in self._zones_of(entry):
-                if zone.may_hold(question):
-                    yield Piece(zone, _is_inside(zone, question, split_transactional))
-
     def verify(self) -> None:
         """Read and check all of the file.
 
@@ -290,10 +241,6 @@ class ZoneMap:
         data = self._read_bytes(size, at)
         self.bytes_read += len(data)
         return data
-
-
-def _is_inside(zone: Zone, question: Question, split_transactional: bool) -> bool:
-    return zone.lies_in(question) and not (split_transactional and zone.is_transactional)
 
 
 class _RowFields:

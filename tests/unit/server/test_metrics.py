@@ -5,7 +5,7 @@ from tests.worlds.directories.logs import new_dir
 from tests.worlds.records.batches import batch
 
 from tidelog.record.builder import build_batch
-from tidelog.server.metrics import NO_METRICS, Counters, Histogram
+from tidelog.server.metrics import Counters, Histogram, Metrics
 from tidelog.storage.log import AppendResult
 from tidelog.storage.stepping import append_together
 from tidelog.types import NewRecord
@@ -94,12 +94,13 @@ def numbered(time_ms: int) -> bytes:
 
 
 def test_no_metrics_takes_every_call() -> None:
-    NO_METRICS.request("Fetch", 0.1, 1, 1)
-    NO_METRICS.connection_opened()
-    NO_METRICS.connection_closed()
-    NO_METRICS.connection_refused()
-    NO_METRICS.malformed()
-    NO_METRICS.produced("flights", batch(b"x", timestamp=1), result())
-    NO_METRICS.produced_together([])
-    NO_METRICS.fetched("flights", 1, 1)
-    NO_METRICS.forget_topic("flights")
+    metrics = Metrics()
+    metrics.request("Fetch", 0.1, 1, 1)
+    metrics.connection_opened()
+    metrics.connection_closed()
+    metrics.connection_refused()
+    metrics.malformed()
+    metrics.produced("flights", batch(b"x", timestamp=1), result())
+    metrics.produced_together([])
+    metrics.fetched("flights", 1, 1)
+    metrics.forget_topic("flights")

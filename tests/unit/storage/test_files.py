@@ -136,8 +136,6 @@ def test_drawn_topic_ids_are_never_reserved_nor_start_with_a_dash() -> None:
     drawn = files.random_topic_id(source)
     assert source.drawn == 2
     assert not files.encode_topic_id(drawn).startswith("-")
-    assert not files.is_reserved_topic_id(drawn)
-    assert files.is_reserved_topic_id(uuid.UUID(int=1))
 
 
 @pytest.mark.parametrize("most", [1, 3, 1000])

@@ -15,7 +15,6 @@ from tidelog.storage.zones import (
     Block,
     FileSum,
     Identity,
-    Question,
     Zone,
     ZoneMap,
     encode_zones,
@@ -69,51 +68,19 @@ def test_what_was_written_comes_back() -> None:
 def test_a_segment_without_batches_has_no_zones() -> None:
     found = ZoneMap.decode(encode([]))
     assert list(found.zones()) == []
-    assert list(found.overlapping(RECORD, INT64_MIN, INT64_MAX)) == []
+    assert list(found.select(lambda _: False)) == []
     assert found.total.times(RECORD) == (0, INT64_MAX, INT64_MIN)
 
 
-def test_only_blocks_that_may_match_are_read() -> None:
+def test_only_blocks_that_are_not_enough_are_read() -> None:
     zones = [zone(number, low=number * 10, high=number * 10 + 9) for number in range(ROWS * 50)]
     data = encode(zones)
     found = ZoneMap.decode(data)
     opened = found.bytes_read
     assert opened <= layout.TRAILER_SIZE + 50 * layout.ENTRY_SIZE + 3000
-    assert list(found.overlapping(RECORD, 500, 505)) == [zones[50]]
+    parts = found.select(lambda part: not part.min_record_ms <= 500 <= part.max_record_ms)
+    assert [part for part in parts if part in zones] == zones[48:56]
     assert found.bytes_read - opened == layout.HEADER_SIZE + ROWS * layout.ROW_SIZE
-
-
-def test_both_ends_of_a_range_count_as_they_should() -> None:
-    found = ZoneMap.decode(encode([zone(0, low=100, high=199)]))
-    assert not list(found.overlapping(RECORD, 0, 100))
-    assert list(found.overlapping(RECORD, 0, 101))
-    assert list(found.overlapping(RECORD, 199, 200))
-    assert not list(found.overlapping(RECORD, 200, 300))
-    whole = {"start_ms": 0, "end_ms": 1000}
-    assert not list(found.overlapping(RECORD, **whole, end_offset=BASE))
-    assert list(found.overlapping(RECORD, **whole, end_offset=BASE + 1))
-    assert list(found.overlapping(RECORD, **whole, first_offset=BASE + 9))
-    assert not list(found.overlapping(RECORD, **whole, first_offset=BASE + 10))
-
-
-def test_a_cover_is_made_of_blocks_where_it_can_be() -> None:
-    zones = [zone(number, low=number * 10, high=number * 10 + 9) for number in range(24)]
-    found = ZoneMap.decode(encode(zones))
-    pieces = list(found.cover(Question(RECORD, 75, 165, 0, INT64_MAX)))
-    assert [(piece.zone.size_bytes, piece.is_inside) for piece in pieces] == [
-        (100, False),
-        (800, True),
-        (100, False),
-    ]
-
-
-def test_a_cover_for_committed_records_opens_transactional_zones() -> None:
-    zones = [zone(number, txn=number == 3) for number in range(8)]
-    found = ZoneMap.decode(encode(zones))
-    question = Question(RECORD, 0, 100, 0, INT64_MAX)
-    assert [piece.is_inside for piece in found.cover(question)] == [True]
-    pieces = list(found.cover(question, split_transactional=True))
-    assert [piece.zone for piece in pieces if not piece.is_inside] == [zones[3]]
 
 
 def test_fields_of_a_later_release_are_skipped() -> None:

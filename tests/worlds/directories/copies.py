@@ -72,10 +72,6 @@ class CountingStore:
         self.calls["list"] += 1
         return self._store.list_dir(prefix)
 
-    def list_dirs(self, prefix: str) -> NameList:
-        self.calls["list"] += 1
-        return self._store.list_dirs(prefix)
-
     def put(self, key: str, data: bytes) -> ObjectInfo:
         self.calls["put"] += 1
         return self._store.put(key, data)

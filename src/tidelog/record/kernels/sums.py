@@ -142,17 +142,3 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
         crc ^= UINT32_MAX
         store_int32(rows, end, crc)
     return crc
-
-
-@kernel
-def join_all(sums: Longs, sizes: Longs, powers: Longs) -> int:
-    """The checksum of pieces side by side; 0 where there is none.
-
-    Shape:
-        sums: int64[n], checksum of each piece.
-        sizes: int64[n], bytes of each piece, below 2^32.
-    """
-    crc = 0
-    for number in range(sums.size):
-        crc = join_sums(crc, sums[number], sizes[number], powers)
-    return crc

@@ -8,7 +8,6 @@ other path belongs to the file system below. Ranges come by blocks through a bou
 Safe for several threads. Object stores are imported when one is first read.
 """
 
-import dataclasses
 import errno
 import os
 import re
@@ -378,15 +377,6 @@ def tier_files_of(env: Env) -> TierFiles:
             while len(_shared) > _SHARED_MAX:
                 _shared.popitem(last=False)
         return found
-
-
-def tier_env(env: Env, options: TierOptions) -> Env:
-    """An Env whose files read tiers by these options.
-
-    For everything that takes an Env: opening a directory, plans, reads.
-    """
-    below = env.files.below if isinstance(env.files, TierFiles) else env.files
-    return dataclasses.replace(env, files=TierFiles(below, options))
 
 
 def check_tier_url(url: str) -> str:

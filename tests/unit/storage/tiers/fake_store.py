@@ -89,11 +89,8 @@ class FakeStore:
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
         found = [info for info in self.list(prefix) if "/" not in info.key[len(prefix) + 1 :]]
-        return found, self.list_dirs(prefix)
-
-    def list_dirs(self, prefix: str) -> NameList:
         rest = (info.key[len(prefix) + 1 :] for info in self.list(prefix))
-        return sorted({name.partition("/")[0] for name in rest if "/" in name})
+        return found, sorted({name.partition("/")[0] for name in rest if "/" in name})
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
         fails = self._call("put", key)

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 from tests.faults import DamageFileSystem
 from tests.unit.storage.tiers.fake_store import URL, FakeStore
+from tests.unit.storage.tiers.tiered import tier_env
 
 from tidelog.env import Env
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
@@ -23,7 +24,6 @@ from tidelog.storage.tiers.tier_files import (
     check_tier_url,
     is_tier_path,
     parse_tier_path,
-    tier_env,
     tier_files_of,
     tier_path,
 )

@@ -1,6 +1,6 @@
 """What the tests of tiers share: a directory on a damage file system and a store in memory."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.faults import DamageFileSystem, SeededEnv, seeded_env
 from tests.unit.storage.tiers.fake_store import URL, FakeStore
@@ -11,7 +11,7 @@ from tidelog.storage.log import Log
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.tiering import MoveOptions, MoveReport, tier_partition
-from tidelog.storage.tiers.tier_files import TierOptions, tier_env
+from tidelog.storage.tiers.tier_files import TierFiles, TierOptions
 from tidelog.types import NewRecord, TopicPartition
 
 NAME = TopicPartition(TOPIC, 0)
@@ -25,6 +25,11 @@ TIERED = {
 }
 # Everything that the tier has may go at once.
 EAGER = {**TIERED, "local.retention.bytes": "0"}
+
+
+def tier_env(env: Env, options: TierOptions) -> Env:
+    """An Env whose files read tiers by these options."""
+    return replace(env, files=TierFiles(env.files, options))
 
 
 @dataclass

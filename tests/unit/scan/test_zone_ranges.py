@@ -1,0 +1,51 @@
+"""Which ranges of a segment are read for a range of time, and which its zone map answers alone."""
+
+from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
+
+from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
+from tidelog.storage.zones import Question, Zone, ZoneMap
+from tidelog.types import INT64_MAX
+
+
+def ranges(
+    zones: list[Zone],
+    times: tuple[int, int],
+    offsets: tuple[int, int] = (0, INT64_MAX),
+    *,
+    is_committed: bool = False,
+) -> list[ZoneRange]:
+    """The ranges of a map of these zones for a count of records."""
+    wanted = Question(RECORD, *times, *offsets)
+    asked = ZoneQuestion(wanted, is_committed=is_committed, counts=True)
+    return list(find_ranges(ZoneMap.decode(encode(zones)), asked, gap_bytes=0))
+
+
+def test_the_start_of_a_range_is_inclusive_and_its_end_exclusive() -> None:
+    zones = [zone(0, low=100, high=199)]
+    assert not ranges(zones, (0, 100))
+    assert ranges(zones, (0, 101))
+    assert ranges(zones, (199, 200))
+    assert not ranges(zones, (200, 300))
+    assert not ranges(zones, (0, 1000), (0, BASE))
+    assert ranges(zones, (0, 1000), (0, BASE + 1))
+    assert ranges(zones, (0, 1000), (BASE + 9, INT64_MAX))
+    assert not ranges(zones, (0, 1000), (BASE + 10, INT64_MAX))
+
+
+def test_zones_inside_of_a_range_are_counted_and_not_read() -> None:
+    zones = [zone(number, low=number * 10, high=number * 10 + 9) for number in range(24)]
+    found = ranges(zones, (75, 165))
+    assert [(part.start_position, part.end_position, part.records) for part in found] == [
+        (700, 800, 0),
+        (800, 800, 80),
+        (1600, 1700, 0),
+    ]
+
+
+def test_zones_with_transactions_are_read_where_committed_records_are_counted() -> None:
+    zones = [zone(number, txn=number == 3) for number in range(8)]
+    assert [part.records for part in ranges(zones, (0, 100))] == [80]
+    found = ranges(zones, (0, 100), is_committed=True)
+    read = [part for part in found if part.end_position > part.start_position]
+    assert [(part.start_position, part.end_position) for part in read] == [(300, 400)]
+    assert sum(part.records for part in found) == 70
