@@ -1,4 +1,4 @@
-"""Lookups by time (exact and nearest, one at a time and by arrays) and positions by offset.
+"""Lookups by time, one at a time, and positions by offset.
 
 The log: 100-byte records in uncompressed batches of about 16 KB, every timestamp distinct, shuffled
 inside each batch; the times asked are drawn among them, all distinct. The page cache is warm unless
@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from bench.harness import Case
 from bench.ranges import plan_cases, range_cases
@@ -134,31 +132,6 @@ def _positions_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
     return run
 
 
-def _nearest_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
-    times = fixture.times(count)
-    find = fixture.log.nearest_for_time
-
-    def run() -> float:
-        for time_ms in times:
-            find(time_ms)
-        return count
-
-    return run
-
-
-def _arrays(fixture: Fixture, count: int, *, exact: bool) -> Callable[[], float]:
-    times = np.array(fixture.times(count), np.int64)
-    log = fixture.log
-    find = log.offsets_for_time_array if exact else log.nearest_for_time_array
-
-    def run() -> float:
-        answers = find(times)
-        assert (answers[:, 0] >= 0).all()
-        return count
-
-    return run
-
-
 def _drop_caches(fixture: Fixture) -> Callable[[], object]:
     """Ask the system to forget the log's pages, and drop our own maps."""
     import os
@@ -185,7 +158,6 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
     """Lookups of offsets by time."""
     size = GIGABYTE // 8 if quick else GIGABYTE
     count = 2_000 if quick else 20_000
-    many = 20_000 if quick else 100_000
     note = f"{size >> 20} MB, 64 segments"
     base = Fixture(size, 64, batch_records=BATCH_RECORDS)
     yield Case(
@@ -196,32 +168,11 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
         note=note,
     )
     yield Case(
-        case="nearest index entry, one at a time",
-        unit="lookups/s",
-        ours=_nearest_one_by_one(base, count),
-        goal="ours >= 200000",
-        note=f"{note}; the proposal promised 100,000",
-    )
-    yield Case(
         case="position of an offset, one at a time",
         unit="lookups/s",
         ours=_positions_one_by_one(base, count),
         goal="ours >= 100000",
         note=f"{note}; segment, then its offset index; the proposal promised 100,000",
-    )
-    yield Case(
-        case=f"exact, array of {many}",
-        unit="lookups/s",
-        ours=_arrays(base, many, exact=True),
-        goal="ours >= 300000",
-        note=note,
-    )
-    yield Case(
-        case=f"nearest index entry, array of {many}",
-        unit="lookups/s",
-        ours=_arrays(base, many, exact=False),
-        goal="ours >= 1000000",
-        note=note,
     )
     yield Case(
         case="exact, one at a time, cold page cache",
@@ -295,7 +246,7 @@ def _index_megabytes(partitions: int) -> float:
     readers = []
     for _ in range(partitions):
         reader = LogDir.open(fixture.path).reader("times", 0)
-        reader.nearest_for_time(START_MS + 5)
+        reader.offset_for_time(START_MS + 5)
         readers.append(reader)
     used = (_anonymous_kb() - before) / 1024
     fixture.close()

@@ -13,13 +13,9 @@ from tidelog.record.batch import RecordBatch, build_batch
 from tidelog.record.kernels import (
     find_time,
     find_time_in_segment,
-    find_times_in_segment,
     layout,
-    nearest_entries,
-    nearest_entry,
     plain,
 )
-from tidelog.record.kernels.lookup import ANSWER_FIELDS
 from tidelog.record.kernels.memory import Bytes
 from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.record.record import Record
@@ -100,36 +96,6 @@ def test_the_answer_is_the_first_match_of_all_records(
         else:
             record, position = match
             assert found == (layout.FOUND, record.offset, record.timestamp, position)
-
-
-@given(segment=segments(), targets=st.lists(st.integers(-1, 32), max_size=6))
-def test_many_at_once_are_what_each_is_alone(segment: Segment, targets: list[int]) -> None:
-    log, index, time_index = map(frozen, segment)
-    wanted = np.array(targets, np.int64)
-    for search in (find_times_in_segment, plain(find_times_in_segment)):
-        out = np.empty((len(targets), ANSWER_FIELDS), np.int64)
-        search(log, index, time_index, BETWEEN, wanted, BASE_OFFSET, out)
-        for row, target in zip(out.tolist(), targets, strict=True):
-            alone = find_time_in_segment(log, index, time_index, BETWEEN, target, BASE_OFFSET)
-            is_found = alone[0] == layout.FOUND
-            assert tuple(row) == (alone if is_found else (alone[0], -1, *alone[2:]))
-
-
-@given(segment=segments(), targets=st.lists(st.integers(-1, 32), max_size=6))
-def test_nearest_entry_lies_before_the_first_match(segment: Segment, targets: list[int]) -> None:
-    log, index, time_index = segment
-    out = np.empty((len(targets), 2), np.int64)
-    nearest_entries(
-        frozen(index), frozen(time_index), BASE_OFFSET, np.array(targets, np.int64), out
-    )
-    for target, found in zip(targets, out.tolist(), strict=True):
-        for search in (nearest_entry, plain(nearest_entry)):
-            alone = search(frozen(index), frozen(time_index), BASE_OFFSET, target)
-            assert list(alone) == found
-        match = first_match(log, target, 0)
-        assert match is None or match[1] >= found[1]
-        entries = [(BASE_OFFSET + o, p) for o, p in OFFSET_ENTRY.iter_unpack(index)]
-        assert tuple(found) in {(BASE_OFFSET, 0), *entries}
 
 
 @given(

@@ -7,7 +7,6 @@ missing and extreme), closed and last segments, any log start; then damaged ones
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,12 +38,7 @@ def kernels(reader: LogReader, target: int) -> Answer:
     return plain(reader, target)
 
 
-def arrays(reader: LogReader, target: int) -> Answer:
-    offset, timestamp = reader.offsets_for_time_array(np.array([target])).tolist()[0]
-    return None if offset < 0 else (offset, timestamp)
-
-
-SEARCHES = pytest.mark.parametrize("search", [plain, kernels, arrays])
+SEARCHES = pytest.mark.parametrize("search", [plain, kernels])
 
 
 def by_reading(records: Sequence[Record], target: int) -> Answer:
@@ -117,34 +111,6 @@ def test_the_largest_time_is_that_of_reading(search: Search, env: Env) -> None:
     assert (found and (found.offset, found.timestamp)) == (
         first and (first.offset, first.timestamp)
     )
-
-
-@given(env=logs(), asked=st.lists(targets, max_size=40))
-def test_arrays_answer_in_the_order_of_the_question(env: Env, asked: list[int]) -> None:
-    reader = reader_of(env)
-    records = list(reader.records())
-    found = reader.offsets_for_time_array(np.array(asked, np.int64)).tolist()
-    assert [None if o < 0 else (o, t) for o, t in found] == [by_reading(records, t) for t in asked]
-
-
-@given(env=logs(), asked=st.lists(targets, min_size=1, max_size=10))
-def test_nearest_leads_to_or_before_the_answer(env: Env, asked: list[int]) -> None:
-    reader = reader_of(env)
-    places = [reader.nearest_for_time(target) for target in asked]
-    if reader.segments:
-        by_array = reader.nearest_for_time_array(np.array(asked, np.int64)).tolist()
-        assert [tuple(place) for place in by_array] == places
-    reader_starts = [segment.base_offset for segment in reader.segments]
-    for target, (number, position) in zip(asked, places, strict=True):
-        found = reader.offset_for_time(target)
-        if found is None or number == len(reader_starts):
-            assert found is None
-            continue
-        assert found.offset >= reader_starts[number]
-        segment = reader.segments[number]
-        first = next(iter(segment.walk_file(position, segment.size_bytes)))[1]
-        # Below the log start the first segment with the time may hold no answer.
-        assert first.base_offset <= found.offset
 
 
 @SEARCHES

@@ -1,4 +1,4 @@
-"""Searches by record time with kernels: one call a segment, or one for many times at once.
+"""Searches by record time with kernels: one call a segment.
 
 Does what `lookup.search_segment` does, on maps of the closed segments and on a map of what the
 active one had when it was made, and on pieces of what has come since; opens compressed batches for
@@ -6,7 +6,7 @@ the kernels, and leaves legacy ones to the plain code. The batch of each answer 
 verified before the answer is given. Keeps arrays over maps of at most `ARRAY_LIMIT` segments, no
 decoded batch and no answer.
 
-Imports numpy and numba: reached only through `LogReader.use_kernels` and the array lookups.
+Imports numpy and numba: reached only through `LogReader.use_kernels`.
 """
 
 from collections import OrderedDict
@@ -28,18 +28,7 @@ from tidelog.record.header import (
     LOG_OVERHEAD,
 )
 from tidelog.record.kernels.layout import FOUND, NEED_PLAIN, NOT_FOUND
-from tidelog.record.kernels.lookup import (
-    ANSWER_FIELDS,
-    ANSWER_OFFSET,
-    ANSWER_POSITION,
-    ANSWER_STATUS,
-    ANSWER_TIMESTAMP,
-    find_time,
-    find_time_in_segment,
-    find_times_in_segment,
-    nearest_entries,
-    nearest_entry,
-)
+from tidelog.record.kernels.lookup import find_time, find_time_in_segment
 from tidelog.record.offset_order import ANY_OFFSETS, segment_limit
 from tidelog.record.views import Batch, view_batch
 from tidelog.storage.active import ActiveSegment
@@ -289,59 +278,6 @@ class KernelSearch:
         # Indexes that were wrong are others by now, and have to be asked again.
         self._proven.add((segment.log_path, *_entries(segment, target, floor_offset)))
         return position
-
-    def nearest(self, segment: ClosedSegment, target: int) -> tuple[int, int]:
-        """Offset and position of the index entry where a search for `target` begins."""
-        if not segment.is_mapped:
-            _, offset = time_floor(segment, target)
-            return offset, position_floor(segment, offset)
-        arrays = self.arrays_of(segment)
-        return nearest_entry(arrays.offset_index, arrays.time_index, segment.base_offset, target)
-
-    def nearest_many(self, segment: ClosedSegment, targets: Longs) -> Longs:
-        """`nearest` for many times: int64[n, 2] of offsets and positions."""
-        arrays = self.arrays_of(segment)
-        out = np.empty((len(targets), 2), np.int64)
-        nearest_entries(arrays.offset_index, arrays.time_index, segment.base_offset, targets, out)
-        return out
-
-    def search_many(self, segment: ClosedSegment, targets: Longs, floor_offset: int) -> Longs:
-        """The search for many times in one segment.
-
-        Returns:
-            int64[n, 2]: offset and timestamp, -1 and -1 where the segment has no match.
-
-        Raises:
-            CorruptData: A batch that an answer lies in is damaged.
-        """
-        arrays = self.arrays_of(segment)
-        out = np.empty((len(targets), ANSWER_FIELDS), np.int64)
-        find_times_in_segment(
-            arrays.log,
-            arrays.offset_index,
-            arrays.time_index,
-            arrays.between,
-            targets,
-            floor_offset,
-            out,
-        )
-        answers = out[:, [ANSWER_OFFSET, ANSWER_TIMESTAMP]]
-        odd = self._doubtful(arrays.log, out)
-        for number in np.flatnonzero(odd):
-            found = self(segment, int(targets[number]), floor_offset)
-            answers[number] = (-1, -1) if found is None else (found.offset, found.timestamp)
-        return answers
-
-    def _doubtful(self, log: Bytes, out: Longs) -> npt.NDArray[np.bool_]:
-        """Which answers need another look: neither found in a valid batch nor surely not found."""
-        statuses = out[:, ANSWER_STATUS]
-        found = statuses == FOUND
-        places = np.unique(out[found, ANSWER_POSITION])
-        bad = [place for place in places.tolist() if not view_batch(log.data, place).is_valid()]
-        doubtful: npt.NDArray[np.bool_] = ~found & (statuses != NOT_FOUND)
-        if bad:
-            doubtful |= found & np.isin(out[:, ANSWER_POSITION], bad)
-        return doubtful
 
 
 def _sees_behind(piece: Bytes, at: int) -> bool:

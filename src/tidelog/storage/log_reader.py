@@ -22,7 +22,6 @@ from tidelog.storage.gaps import NO_LOSSES, ensure_no_gap, lost_at_end
 from tidelog.storage.loaded_log import LoadedLog
 from tidelog.storage.loading import load_producer_states
 from tidelog.storage.producers import ProducerStates
-from tidelog.storage.proof import position_floor, time_floor
 from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slices
 from tidelog.storage.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.tiers.remote_segment import RemoteSegment
@@ -30,7 +29,6 @@ from tidelog.storage.tiers.view import TierAccess
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.array_lookup import Longs
     from tidelog.storage.kernel_search import KernelSearch
     from tidelog.storage.txn_index import AbortedTxn
 
@@ -240,73 +238,6 @@ class LogReader(LoadedLog):
         losses = NO_LOSSES if steps_over_losses else self._maxima.losses
         start, search = self._log_start_offset, self._search
         return lookup.find_max_timestamp(segments, start, losses, search=search)
-
-    @typed_read
-    def offsets_for_time_array(self, targets: "Longs") -> "Longs":
-        """`offset_for_time` on the record clock for many times at once.
-
-        Args:
-            targets: int64[n], times in ms, 0 or more, in any order.
-
-        Returns:
-            int64[n, 2]: offset and timestamp, -1 and -1 where no record is that late.
-
-        Raises:
-            ValueError: A negative time.
-            MissingDependency: numpy or numba is not installed.
-        """
-        from tidelog.storage.array_lookup import find_many
-
-        if len(targets):
-            self.offset_for_time(int(targets.max()))  # passes over all that the others do
-            if int(targets.min()) < 0:
-                raise ValueError(f"{self.topic_partition}: time {int(targets.min())} is negative")
-        return find_many(
-            self._segments,
-            self._all_maxima(),
-            targets,
-            self._log_start_offset,
-            self.use_kernels(),
-            self.offset_for_time,
-        )
-
-    @typed_read
-    def nearest_for_time_array(self, targets: "Longs") -> "Longs":
-        """For many times the index entries where a scan for each would begin.
-
-        Returns:
-            int64[n, 2]: number of the segment (their count where no record is that late) and the
-            position in its log file. Every record at or after the time lies there or behind.
-        """
-        from tidelog.storage.array_lookup import nearest_many
-
-        return nearest_many(self._segments, self._all_maxima(), targets, self.use_kernels())
-
-    @typed_read
-    def nearest_for_time(self, timestamp_ms: int) -> tuple[int, int]:
-        """Number of the segment and position where a scan for a time would begin.
-
-        The segment count and 0 where no record is that late.
-        """
-        segments = self._segments
-        if not segments:
-            return 0, 0
-        number = self._maxima.first_reaching(segments, timestamp_ms)
-        segment = segments[number]
-        if isinstance(segment, ClosedSegment):
-            if self._kernels is not None:
-                return number, self._kernels.nearest(segment, timestamp_ms)[1]
-        elif segment.largest_timestamp < timestamp_ms:
-            return len(segments), 0
-        return number, position_floor(segment, time_floor(segment, timestamp_ms)[1])
-
-    def _all_maxima(self) -> list[int]:
-        """Running maxima of all segments, the last one included."""
-        if not self._segments:
-            return []
-        maxima = self._maxima.of_all(self._segments)
-        last = self._segments[-1].largest_timestamp
-        return [*maxima, max(maxima[-1], last) if maxima else last]
 
     def use_kernels(self) -> "KernelSearch":
         """Search with kernels from now on; loads numpy and numba, about 0.5 s the first time.

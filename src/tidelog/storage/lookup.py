@@ -165,11 +165,6 @@ class RunningMaxima:
             self._highest = max(self._highest, segments[number].largest_timestamp)
             self._maxima.append(self._highest)
 
-    def of_all(self, segments: Sequence[Segment]) -> list[int]:
-        """The running maxima of all finished segments."""
-        self._extend(segments, HIGHEST)
-        return self._maxima
-
 
 def find_by_record_time(
     segments: Sequence[Segment],

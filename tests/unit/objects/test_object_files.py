@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from tests.worlds.directories.copies import CountingStore, copy_into
@@ -87,17 +86,6 @@ def test_lookups_equal_those_on_disk(copied: Path, store: CountingStore) -> None
                     found = far.offset_for_time(time, clock=clock)
                     assert found == near.offset_for_time(time, clock=clock)
     assert there.reports == here.reports
-
-
-def test_lookups_of_many_times_equal_those_on_disk(copied: Path, store: CountingStore) -> None:
-    times = range(T0 - 10, T0 + SPAN_MS, SPAN_MS // 7)
-    targets = np.array(times, np.int64)
-    with LogDir.open(str(copied)) as here, LogDir.open(store.url, env=env_of(store)) as there:
-        near, far = here.reader(TOPIC, 0), there.reader(TOPIC, 0)
-        assert (far.offsets_for_time_array(targets) == near.offsets_for_time_array(targets)).all()
-        assert (far.nearest_for_time_array(targets) == near.nearest_for_time_array(targets)).all()
-        for time in times:
-            assert far.nearest_for_time(time) == near.nearest_for_time(time)
 
 
 def test_without_indexes_and_zone_maps(copied: Path, store: CountingStore, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tidelog
@@ -201,8 +200,6 @@ def test_a_search_by_time_does_not_step_over_lost_offsets(
         reader = log.partition(TOPIC, 0)
         with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
             reader.max_timestamp()
-        with pytest.raises(OffsetsGone, match=f"offsets {first} to {end}"):
-            reader.offsets_for_time_array(np.array([0, 59], np.int64))
 
 
 def test_a_search_by_time_steps_over_gaps_of_a_compacted_topic(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A partition as a reader sees it: what is on disk now, whatever is wrong with it."""
 
-import numpy as np
 import pytest
 from tests.faults import START_MS
 from tests.worlds.directories.logs import (
@@ -88,7 +87,6 @@ def test_kernels_forget_files_that_were_cut() -> None:
     found = log.offset_for_time(15)
     assert found is not None
     assert (found.offset, found.timestamp) == (3, 99)
-    assert log.offsets_for_time_array(np.array([15])).tolist() == [[3, 99]]
 
 
 def test_a_partition_without_segments_answers_nothing() -> None:
@@ -102,9 +100,6 @@ def test_a_partition_without_segments_answers_nothing() -> None:
     assert reader.offset_for_time(5) is None
     assert reader.max_timestamp() is None
     assert reader.append_time_of(0) is None
-    assert reader.offsets_for_time_array(np.array([5])).tolist() == [[-1, -1]]
-    assert reader.nearest_for_time_array(np.array([5])).tolist() == [[0, 0]]
-    assert reader.nearest_for_time(5) == (0, 0)
 
 
 def test_an_empty_segment_in_the_middle_holds_nothing() -> None:

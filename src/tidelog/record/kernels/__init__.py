@@ -16,9 +16,6 @@ from tidelog.record.kernels.compiler import Kernel, kernel, plain
 from tidelog.record.kernels.lookup import (
     find_time,
     find_time_in_segment,
-    find_times_in_segment,
-    nearest_entries,
-    nearest_entry,
 )
 from tidelog.record.kernels.scan import scan_batches
 from tidelog.record.kernels.validate import check_body, validate_batch_body
@@ -28,10 +25,7 @@ __all__ = [
     "check_body",
     "find_time",
     "find_time_in_segment",
-    "find_times_in_segment",
     "kernel",
-    "nearest_entries",
-    "nearest_entry",
     "plain",
     "scan_batches",
     "validate_batch_body",

@@ -39,7 +39,7 @@ from tidelog.record.kernels.layout import (
     NEED_PLAIN,
     NOT_FOUND,
 )
-from tidelog.record.kernels.memory import Bytes, Longs, load_byte, load_int32, load_int64
+from tidelog.record.kernels.memory import Bytes, load_byte, load_int32, load_int64
 from tidelog.record.kernels.scan import frame_status, shows_jump
 from tidelog.record.kernels.varints import POISON, read_varint, read_varlong
 from tidelog.record.legacy_header import MESSAGE_TIMESTAMP_AT
@@ -50,13 +50,6 @@ TIME_ENTRY_SIZE: Final = 12
 _POSITION_IN_ENTRY: Final = 4
 _OFFSET_IN_ENTRY: Final = 8
 NOTHING: Final = -1
-
-# Columns of the answers.
-ANSWER_STATUS: Final = 0
-ANSWER_OFFSET: Final = 1
-ANSWER_TIMESTAMP: Final = 2
-ANSWER_POSITION: Final = 3
-ANSWER_FIELDS: Final = 4
 
 
 @kernel
@@ -92,32 +85,6 @@ def find_time_in_segment(
 
 
 @kernel
-def find_times_in_segment(  # noqa: PLR0913 - the single search's arguments, and the answers
-    log: Bytes,
-    index: Bytes,
-    time_index: Bytes,
-    between: tuple[int, int],
-    targets: Longs,
-    floor_offset: int,
-    out: Longs,
-) -> None:
-    """`find_time_in_segment` for each of many targets; quickest where they are sorted.
-
-    Shape:
-        targets: int64[n], times in ms.
-        out: int64[n, ANSWER_FIELDS]: status, offset (-1 but with FOUND), timestamp, position.
-    """
-    for number in range(targets.size):
-        status, offset, timestamp, position = _search_segment(
-            log, index, time_index, between, targets[number], floor_offset
-        )
-        out[number, ANSWER_STATUS] = status
-        out[number, ANSWER_OFFSET] = offset if status == FOUND else NOTHING
-        out[number, ANSWER_TIMESTAMP] = timestamp
-        out[number, ANSWER_POSITION] = position
-
-
-@kernel
 def find_time(
     log: Bytes, position: int, between: tuple[int, int], target: int, floor_offset: int
 ) -> tuple[int, int, int, int]:
@@ -131,45 +98,6 @@ def find_time(
         floor_offset: First offset to take, inclusive.
     """
     return _search_batches(log, position, between, target, floor_offset, NOTHING)
-
-
-@kernel
-def nearest_entry(
-    index: Bytes, time_index: Bytes, base_offset: int, target: int
-) -> tuple[int, int]:
-    """Offset and position of the index entry from which a search for `target` would begin.
-
-    Every record before it has a smaller timestamp; the first one that has not may lie up to an
-    index interval behind it.
-
-    Returns:
-        (base_offset, 0) where there is no entry.
-    """
-    offset = floor_offset_for(time_index, base_offset, target)
-    return floor_position_for(index, base_offset, offset)
-
-
-@kernel
-def nearest_entries(
-    index: Bytes, time_index: Bytes, base_offset: int, targets: Longs, out: Longs
-) -> None:
-    """`nearest_entry` for each of many targets.
-
-    Shape:
-        targets: int64[n], times in ms.
-        out: int64[n, 2]: offset, position.
-    """
-    for number in range(targets.size):
-        offset = floor_offset_for(time_index, base_offset, targets[number])
-        offset, position = floor_position_for(index, base_offset, offset)
-        out[number, 0] = offset
-        out[number, 1] = position
-
-
-@inlined
-def floor_offset_for(time_index: Bytes, base_offset: int, target: int) -> int:
-    """Offset of the last time index entry with timestamp <= `target`, else `base_offset`."""
-    return _floor_time_entry(time_index, base_offset, target)[1]
 
 
 @inlined
