@@ -15,6 +15,7 @@ from tidelog.errors import MissingDependency, TidelogError
 from tidelog.markup import bytes_text, html_table
 from tidelog.scan import Count, ScanPlan, ScanStats, Wanted, plan
 from tidelog.scan import count as count_records
+from tidelog.scan.plan import THREAD_SPLIT_BYTES
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.timespec import format_ms
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
 
-# Small enough that two threads end together, large enough that a split's own cost is nothing.
-SPLIT_BYTES: Final = 32 << 20
 # What a notebook shows of records and topics.
 ROWS_SHOWN: Final = 5
 TOPICS_SHOWN: Final = 20
@@ -160,7 +159,7 @@ class Scan(ArrowSource):
             clock=self.clock,
             isolation=self.isolation,
             columns=self._columns(),
-            split_bytes=SPLIT_BYTES,
+            split_bytes=THREAD_SPLIT_BYTES,
             strict=self.strict,
         )
 

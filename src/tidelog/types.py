@@ -26,6 +26,9 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
+# Bytes of one split of a scan, unless the caller gives a size.
+SPLIT_BYTES: Final = 128 << 20
+
 # Topics in which a broker keeps books: no client writes to them.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tidelog.cli.cluster_options import Access
 from tidelog.cli.opening import open_directory
 from tidelog.cli.problems import UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, read_settings_text
 from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from tidelog.cluster.own import OwnLogs
     from tidelog.cluster.remote_directory import RemoteDirectory
     from tidelog.cluster.view import ClusterView
-
-# Client settings, certificates included, are smaller than this.
-_CONFIG_LIMIT_BYTES = 1 << 20
 
 
 @contextmanager
@@ -58,17 +55,7 @@ def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:
 
     if path is None:
         return {}
-    file = surroundings.env.files.open(path)
-    try:
-        content = file.pread(_CONFIG_LIMIT_BYTES + 1, 0)
-    finally:
-        file.close()
-    if len(content) > _CONFIG_LIMIT_BYTES:
-        raise UsageProblem(f"{path}: over {_CONFIG_LIMIT_BYTES} bytes, no file of settings")
-    try:
-        return client_settings(content.decode())
-    except UnicodeDecodeError as error:
-        raise UsageProblem(f"{path}: not UTF-8: {error}") from error
+    return client_settings(read_settings_text(surroundings, path))
 
 
 @contextmanager

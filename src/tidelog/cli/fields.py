@@ -76,7 +76,7 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
 
 
 def _excerpt(data: bytes) -> str:
-    return f"{data[:_SHOWN]!r}{'...' if len(data) > _SHOWN else ''}"
+    return f"{data[:CHARACTERS_SHOWN]!r}{'...' if len(data) > CHARACTERS_SHOWN else ''}"
 
 
 def _base64(data: bytes | None) -> Cell:
@@ -119,7 +119,7 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
         try:
             return write(parse(cell))
         except (ValueError, RecursionError) as error:
-            raise SerdeError(f"{cell[:_SHOWN]!r} is no {encoding}: {error}") from error
+            raise SerdeError(f"{cell[:CHARACTERS_SHOWN]!r} is no {encoding}: {error}") from error
 
     return encode
 
@@ -141,7 +141,7 @@ def _json_text(text: str) -> object:
     return content
 
 
-_SHOWN: Final = 60
+CHARACTERS_SHOWN: Final = 60
 _BASE64: Final = "base64"
 _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
     Encoding.BYTES: _base64_bytes,

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import BinaryIO, Final, TypeAlias, cast
 
 from tidelog.cli.choices import Encoding, InputFormat
-from tidelog.cli.fields import encoder
+from tidelog.cli.fields import CHARACTERS_SHOWN, encoder
 from tidelog.cli.input_rows import (
     ROW_READERS,
     EpochMs,
@@ -28,7 +28,6 @@ from tidelog.cli.problems import Refused, UsageProblem
 from tidelog.errors import InvalidTime, InvalidTimestamp, SerdeError
 from tidelog.types import Header, NewRecord, check_time
 
-_SHOWN: Final = 60
 # As `read` calls its columns of epoch ms: their numbers are not looked at for their unit.
 _MS: Final = "_ms"
 _WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
@@ -214,7 +213,7 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
     except InvalidTimestamp as error:
         raise Refused(f"{row.place}: {name}: {error}") from error
     if isinstance(content, bool) or not isinstance(content, str | int | float | datetime):
-        raise Refused(f"{row.place}: {name} is {str(content)[:_SHOWN]!r}, no time")
+        raise Refused(f"{row.place}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, no time")
     if isinstance(content, float):
         if not content.is_integer():
             raise Refused(f"{row.place}: {name} is {content!r}, whole epoch ms expected")

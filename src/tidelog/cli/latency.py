@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.cli import output, times
 from tidelog.cli.choices import Format
@@ -12,17 +12,13 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.cli.targets import parse_target, partitions_of
 from tidelog.scan.latency import RELATIVE_ERROR, TopicLatency
 from tidelog.scan.latency import latency as measure
-from tidelog.storage.latency import LatencyHistogram
+from tidelog.storage.latency import LOST_SHARES, PERCENTS, LatencyHistogram
 from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.scan.lateness import TopicLateness
     from tidelog.types import TopicPartition
-
-PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
-# Shares of records that a watermark may be allowed to lose.
-SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +160,7 @@ def _say_late(surroundings: Surroundings, topic: str, found: "TopicLateness") ->
         f"{topic}: {found.out_of_order} of {found.records} records are behind one before them in"
         f" their partition, by up to {found.late_ms_max} ms"
     )
-    for share in SHARES:
+    for share in LOST_SHARES:
         error = f", off by at most {RELATIVE_ERROR:.1%}" if share else ""
         surroundings.say(
             f"{topic}: a watermark delay of {found.delay_for(share)} ms loses at most"

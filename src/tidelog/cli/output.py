@@ -20,7 +20,7 @@ Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] |
 Row: TypeAlias = Sequence[Cell]
 
 # Widths are chosen from the rows of the first write, and grow with later ones.
-_ROWS_AT_ONCE: Final = 500
+ROWS_AT_ONCE: Final = 500
 _GAP: Final = "  "
 _BOLD: Final = "\x1b[1m{}\x1b[0m"
 
@@ -189,7 +189,7 @@ class _Table:
 
     def write(self, rows: Iterable[Row]) -> None:
         source = iter(rows)
-        while chunk := list(islice(source, _ROWS_AT_ONCE)):
+        while chunk := list(islice(source, ROWS_AT_ONCE)):
             self._write_chunk([self._cells(row) for row in chunk])
         self._surroundings.stdout.flush()
 

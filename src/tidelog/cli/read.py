@@ -9,7 +9,7 @@ from typing import Final
 from tidelog.cli import times
 from tidelog.cli.cluster_options import Place
 from tidelog.cli.opening import open_directory
-from tidelog.cli.output import Cell, Writer
+from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
 from tidelog.cli.problems import UsageProblem
 from tidelog.cli.read_rows import ReadOptions, RowMaker, chosen, say_untimed
 from tidelog.cli.selection import Selection, Untimed, select
@@ -20,7 +20,6 @@ from tidelog.types import TopicPartition
 
 # How long a follower waits between two looks; appends of another process ring no bell.
 FOLLOW_SECONDS: Final = 0.2
-_ROWS_AT_ONCE: Final = 500
 _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
 
 
@@ -137,7 +136,7 @@ class _Reading:
         """Write the next rows, also those that came before an error; how many there were."""
         chunk: list[list[Cell]] = []
         try:
-            chunk.extend(islice(rows, _ROWS_AT_ONCE))
+            chunk.extend(islice(rows, ROWS_AT_ONCE))
         finally:
             out.write(chunk)
         if self._left is not None:

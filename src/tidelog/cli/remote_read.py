@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.cli.brokers import open_remote
 from tidelog.cli.cluster_options import Access
-from tidelog.cli.output import Cell, Writer
+from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
 from tidelog.cli.read_rows import ReadOptions, RowMaker, chosen, say_untimed
 from tidelog.cli.selection import Selection, Untimed
 from tidelog.cli.surroundings import Surroundings
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tidelog.cluster.remote_directory import RemoteDirectory
     from tidelog.record.record import Record
 
-_ROWS_AT_ONCE: Final = 500
 _POLL_S: Final = 0.2
 
 
@@ -159,7 +158,7 @@ class _Reading:
     ) -> None:
         rows = self._rows(name, records, wanted)
         while self._left != 0:
-            size = _ROWS_AT_ONCE if self._left is None else min(_ROWS_AT_ONCE, self._left)
+            size = ROWS_AT_ONCE if self._left is None else min(ROWS_AT_ONCE, self._left)
             chunk: list[list[Cell]] = []
             try:
                 chunk.extend(islice(rows, size))
@@ -207,7 +206,7 @@ class _Reading:
                 consumer.assign(places)
             while self._left != 0 and not self._is_over(wanted, nexts):
                 with client.typed("read records"):
-                    came = consumer.consume(_ROWS_AT_ONCE, timeout=_POLL_S)
+                    came = consumer.consume(ROWS_AT_ONCE, timeout=_POLL_S)
                 for message in came:
                     error = message.error()
                     name = partition_of(message)

@@ -16,7 +16,6 @@ from tidelog.cli.targets import parse_target
 from tidelog.scan.lateness import DELAYS_MS
 from tidelog.spark.jobs.latency import measure
 from tidelog.spark.jobs.latency_tables import (
-    SHARES,
     Measured,
     TopicTimes,
     hour_rows,
@@ -24,7 +23,7 @@ from tidelog.spark.jobs.latency_tables import (
     watermark_rows,
 )
 from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
-from tidelog.storage.latency import RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.latency import LOST_SHARES, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
 from tidelog.types import HOUR_MS, NS_PER_MS, TopicPartition
 
@@ -162,7 +161,7 @@ def _topic_lines(name: str, topic: TopicTimes) -> list[str]:
         f"{name}: {late.out_of_order:,} of {late.records:,} records are behind one before them in"
         f" their partition, by up to {late.late_ms_max} ms"
     )
-    delays = [f"{late.delay_for(share)} ms loses at most {share:.2%}" for share in SHARES]
+    delays = [f"{late.delay_for(share)} ms loses at most {share:.2%}" for share in LOST_SHARES]
     said.append(f"{name}: a watermark delay of {', of '.join(delays)}")
     return said
 

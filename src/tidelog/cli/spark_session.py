@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.cli.problems import USAGE, ExitCode, Refused, UsageProblem
 from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, read_settings_text
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
 from tidelog.spark.jobs.checks import TargetLoses, lines
 from tidelog.spark.places import Place
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress, TaskID
 
-# Client settings, certificates included, are smaller than this.
-_CONFIG_LIMIT_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.25
 _WORDS_SHOWN: Final = 400
 
@@ -43,23 +41,9 @@ def read_place(
 
     client = {}
     if command_config is not None:
-        client = read_properties(_read_text(surroundings, command_config))
+        client = read_properties(read_settings_text(surroundings, command_config))
         client.pop("bootstrap.servers", None)
     return Place.parse(text, client=client, store=pairs(store, "--store-option"))
-
-
-def _read_text(surroundings: Surroundings, path: str) -> str:
-    file = surroundings.env.files.open(path)
-    try:
-        content = file.pread(_CONFIG_LIMIT_BYTES + 1, 0)
-    finally:
-        file.close()
-    if len(content) > _CONFIG_LIMIT_BYTES:
-        raise UsageProblem(f"{path}: over {_CONFIG_LIMIT_BYTES} bytes, no file of settings")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise UsageProblem(f"{path}: not UTF-8: {error}") from error
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:

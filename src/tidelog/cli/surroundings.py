@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, Final, TextIO
 
+from tidelog.cli.problems import UsageProblem
 from tidelog.env import Env, os_env
+
+# Client settings, certificates included, are smaller than this.
+_SETTINGS_BYTES_MAX: Final = 1 << 20
 
 
 def _stdin() -> BinaryIO:
@@ -78,3 +82,23 @@ def printable(content: str) -> str:
     if content.isprintable():
         return content
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in content)
+
+
+def read_settings_text(surroundings: Surroundings, path: str) -> str:
+    """Return the text of a file of client settings.
+
+    Raises:
+        UsageProblem: The file is too large, or not UTF-8.
+        OSError: It can't be read.
+    """
+    file = surroundings.env.files.open(path)
+    try:
+        content = file.pread(_SETTINGS_BYTES_MAX + 1, 0)
+    finally:
+        file.close()
+    if len(content) > _SETTINGS_BYTES_MAX:
+        raise UsageProblem(f"{path}: over {_SETTINGS_BYTES_MAX} bytes, no file of settings")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageProblem(f"{path}: not UTF-8: {error}") from error

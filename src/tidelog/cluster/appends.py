@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.cluster.broker_errors import PURGED, typed_error
 from tidelog.cluster.client import Client
+from tidelog.cluster.properties import QUEUE_KBYTES
 from tidelog.errors import (
     Closed,
     ClusterFailure,
@@ -35,7 +36,6 @@ Hear: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
 
 _POLL_S: Final = 0.1
 # What waits to be sent is bounded; a call that brings more waits for room.
-_QUEUE_KBYTES: Final = 64 << 10
 _QUEUE_RECORDS: Final = 200_000
 # The library numbers the types of timestamps from 1.
 STAMPED: Final = 2
@@ -168,7 +168,7 @@ class Sender:
     def _producer_settings(self, codec_name: str) -> dict[str, object]:
         return {
             "enable.idempotence": True,
-            "queue.buffering.max.kbytes": _QUEUE_KBYTES,
+            "queue.buffering.max.kbytes": QUEUE_KBYTES,
             "queue.buffering.max.messages": _QUEUE_RECORDS,
             "linger.ms": 0,
             "message.timeout.ms": max(int(self._client.timeout_s * 1000), 1000),

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidelog.cluster import codes
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, connect
+from tidelog.cluster.properties import POLL_RECORDS
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.record.columns import COLUMN_TYPES, TIME
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 1.0
 _NO_TIME: Final = 0
-POLL_RECORDS: Final = 5_000
 PROGRESS_TIMEOUT_MS: Final = 120_000
 
 

@@ -15,7 +15,13 @@ from tidelog.cluster import groups
 from tidelog.cluster.appends import STAMPED, Row, refuse_time
 from tidelog.cluster.broker_errors import typed_error
 from tidelog.cluster.client import Client
-from tidelog.storage.numbered_loads import Loaded, LoadedRange, check_source, rows_gone
+from tidelog.storage.numbered_loads import (
+    ROWS_AT_ONCE,
+    Loaded,
+    LoadedRange,
+    check_source,
+    rows_gone,
+)
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
@@ -23,7 +29,6 @@ if TYPE_CHECKING:
 
     from tidelog.errors import TidelogError
 
-_ROWS_AT_ONCE: Final = 5_000
 # The client library's own, which refuses less than the time of a request.
 _TRANSACTION_MS: Final = 60_000
 
@@ -90,7 +95,7 @@ def _next(rows: Iterator[Row]) -> _Chunk:
     """Return the next rows, also those before a row that can't be taken, and its error."""
     chunk = _Chunk()
     try:
-        chunk.rows.extend(itertools.islice(rows, _ROWS_AT_ONCE))
+        chunk.rows.extend(itertools.islice(rows, ROWS_AT_ONCE))
     except Exception as error:  # noqa: BLE001 - raised once the rows before it are committed
         chunk.error = error
     return chunk

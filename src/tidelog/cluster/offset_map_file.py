@@ -35,17 +35,17 @@ from tidelog.types import TopicPartition
 MAGIC: Final = b"TLOGMAP1"
 _MAGIC_NAME: Final = b"TLOGMAP"
 _FRAME: Final = struct.Struct(">8sII")
-_ROW: Final = struct.Struct(">4i7q")
+ROW: Final = struct.Struct(">4i7q")
 _CRC: Final = struct.Struct(">I")
 assert _FRAME.size == 16
-assert _ROW.size == 72
+assert ROW.size == 72
 
 
 def encode_map(found: OffsetMap) -> bytes:
     """The bytes of a map's file."""
     header = json.dumps(_header(found), sort_keys=True).encode()
     parts = [_FRAME.pack(MAGIC, len(header), len(found.rows)), header]
-    parts += [_ROW.pack(*row) for row in found.rows]
+    parts += [ROW.pack(*row) for row in found.rows]
     content = b"".join(parts)
     return content + _CRC.pack(crc32c(content))
 
@@ -80,14 +80,14 @@ def decode_map(data: bytes) -> OffsetMap:
             raise UnsupportedVersion(f"offset map {magic!r}, {MAGIC!r} is known")
         raise CorruptFile("not an offset map: it begins otherwise", at=0)
     rows_at = _FRAME.size + header_size
-    size = rows_at + row_count * _ROW.size + _CRC.size
+    size = rows_at + row_count * ROW.size + _CRC.size
     if len(data) != size:
         raise CorruptFile(f"{len(data)} bytes, the offset map's header tells {size}")
     (told,) = _CRC.unpack_from(data, size - _CRC.size)
     if crc32c(memoryview(data)[: -_CRC.size]) != told:
         raise CorruptFile("the offset map's checksum is wrong", at=size - _CRC.size)
     try:
-        rows = tuple(map(MapRow._make, _ROW.iter_unpack(data[rows_at : -_CRC.size])))
+        rows = tuple(map(MapRow._make, ROW.iter_unpack(data[rows_at : -_CRC.size])))
         return _checked(_read_header(data[_FRAME.size : rows_at], rows))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"the offset map's header can't be read: {error}") from error

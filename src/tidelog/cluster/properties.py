@@ -11,6 +11,11 @@ from typing import Final
 
 from tidelog.errors import ConfigError
 
+# Records that a consumer takes from its queue at a time.
+POLL_RECORDS: Final = 5_000
+# Bound of the bytes that wait in a producer; a faster caller or task waits for room.
+QUEUE_KBYTES: Final = 64 << 10
+
 _LINE: Final = re.compile(r"((?:\\.|[^=:\s\\])+)\s*[=:\s]?\s*(.*)", re.DOTALL)
 _JAAS_MODULE: Final = re.compile(r"([\w.$]+)\s+required\s*(.*?);?\s*", re.DOTALL)
 _JAAS_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;]+))")

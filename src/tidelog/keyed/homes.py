@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from tidelog.env import Env
 from tidelog.scan import Wanted, plan
-from tidelog.scan.plan import list_partitions, with_directory
+from tidelog.scan.plan import THREAD_SPLIT_BYTES, list_partitions, with_directory
 from tidelog.scan.rankings import Ranking, ranking_of
 from tidelog.scan.table_doubts import (
     Doubt,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # What a map of keys may take before the keys are looked at in shares.
 MEMORY_BYTES: Final = 512 << 20
-SPLIT_BYTES: Final = 32 << 20
 
 _Answer = TypeVar("_Answer")
 
@@ -88,7 +87,7 @@ class DirectoryHome:
     source: str | LogDir
     env: Env
     threads: int | None = None
-    split_bytes: int = SPLIT_BYTES
+    split_bytes: int = THREAD_SPLIT_BYTES
 
     @property
     def random(self) -> "random.Random":

@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 from tidelog.env import DirEntry, File, FileStat, FileSystem, LockHandle
 from tidelog.objects.blocks import BlockCache, ObjectReader
 from tidelog.objects.listings import Listings
+from tidelog.objects.parts import PART_BYTES
 from tidelog.objects.store import ObjectInfo, ObjectStore
 from tidelog.posix import map_descriptor
 from tidelog.types import Buffer
@@ -28,7 +29,6 @@ from tidelog.types import Buffer
 SMALL_BYTES: Final = 256 << 10
 # A larger map is a file in the machine's folder for such, not memory.
 SPOOL_BYTES: Final = 16 << 20
-PART_BYTES: Final = 8 << 20
 _FETCHED_MAX: Final = 4_096
 _FETCHED_BYTES_MAX: Final = 16 << 20
 _THREADS: Final = 16

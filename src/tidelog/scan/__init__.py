@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.scan.bounds import TimeMode
 from tidelog.scan.count import Count, PartitionCount, count
-from tidelog.scan.plan import SPLIT_BYTES, ScanPlan, plan
+from tidelog.scan.plan import ScanPlan, plan
 from tidelog.scan.split import Piece, Split, Wanted
 from tidelog.scan.stats import ScanStats
 from tidelog.types import EARLIEST_OFFSET as EARLIEST
 from tidelog.types import LATEST_OFFSET as LATEST
+from tidelog.types import SPLIT_BYTES
 
 if TYPE_CHECKING:
     from tidelog.scan.reader import ReadOptions, read, to_reader, to_table

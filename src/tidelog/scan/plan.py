@@ -25,9 +25,18 @@ from tidelog.storage.handles import typed_reads
 from tidelog.storage.log_dir import LogDir
 from tidelog.storage.log_reader import LogReader
 from tidelog.storage.zone_files import ZoneCache
-from tidelog.types import INT64_MAX, ClockName, Isolation, IsolationLevel, TopicPartition
+from tidelog.types import (
+    INT64_MAX,
+    SPLIT_BYTES,
+    ClockName,
+    Isolation,
+    IsolationLevel,
+    TopicPartition,
+)
 
-SPLIT_BYTES: Final = 128 << 20
+# For the threads of one process: small enough that two threads end together, large enough that a
+# split's own cost is nothing.
+THREAD_SPLIT_BYTES: Final = 32 << 20
 # Below this a task costs more than what it reads.
 SPLIT_BYTES_MIN: Final = 64 << 10
 _TARGET_BYTES_MIN: Final = 1 << 10

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.cluster.access_checks import TIMEOUT_MAX_S
 from tidelog.cluster.connection import TIMEOUT_S
 from tidelog.cluster.partition_fetch import FetchSettings
-from tidelog.cluster.properties import WITHOUT_MEANING, translate_settings
+from tidelog.cluster.properties import POLL_RECORDS, WITHOUT_MEANING, translate_settings
 from tidelog.env import os_env
 from tidelog.errors import ConfigError
 from tidelog.spark.source_options import SourceOptions
@@ -58,7 +58,6 @@ _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 _LOG: Final = logging.getLogger("tidelog.spark")
 _POLL_RECORDS: Final = "max.poll.records"
 _GROUP: Final = "group.id"
-POLL_RECORDS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

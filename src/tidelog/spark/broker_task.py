@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tidelog.cluster import broker_rows
 from tidelog.cluster.broker_errors import PURGED, typed_error
 from tidelog.cluster.connection import connect
-from tidelog.cluster.properties import translate_settings
+from tidelog.cluster.properties import QUEUE_KBYTES, translate_settings
 from tidelog.cluster.topics import await_leaders
 from tidelog.errors import ClusterFailure, ConfigError, MessageTooLarge, TidelogError, WriterFenced
 from tidelog.spark.broker_claims import Claim, ClaimedTopics, Sent
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tidelog.spark.sink_options import SinkOptions
 
 # What waits to be sent is bounded; a task that is faster than its brokers waits for room.
-QUEUE_KBYTES: Final = 64 << 10
 QUEUE_MESSAGES: Final = 200_000
 LINGER_MS: Final = 20
 TRANSACTION_TIMEOUT_MS: Final = 300_000

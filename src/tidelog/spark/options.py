@@ -77,6 +77,7 @@ WRITE_OPTIONS: Final = {
     "txnVersion": "number of this write; a topic that has it, or a later one, gets nothing",
     "lockWaitMs": "how long a commit waits for another writer of the directory, in ms",
 }
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
 # What options of these prefixes mean is for somebody else to say.
 PREFIXES: Final = ("kafka.", "store.")
 # Spark reads these itself, and hands them on to the sink of a streaming query.

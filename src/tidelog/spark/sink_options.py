@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.objects.urls import local_path
-from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
+from tidelog.spark.options import BOOTSTRAP, WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ MARKER_TOPIC: Final = "tidelog-spark-markers"
 TRANSACTIONAL_ID_PREFIX: Final = "tidelog"
 IDEMPOTENT: Final = "idempotent"
 EXACTLY_ONCE: Final = "exactly-once"
-BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 _NOT_OF_BROKERS: Final = {

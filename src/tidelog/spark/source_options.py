@@ -20,17 +20,15 @@ from tidelog.spark.option_ranges import (
     read_time_option,
     time_texts,
 )
-from tidelog.spark.options import READ_OPTIONS, Options, read_serdes
+from tidelog.spark.options import BOOTSTRAP, READ_OPTIONS, Options, read_serdes
 from tidelog.timespec import parse_point
-from tidelog.types import EPOCH, ClockName, IsolationLevel, TopicPartition
+from tidelog.types import EPOCH, SPLIT_BYTES, ClockName, IsolationLevel, TopicPartition
 
-SPLIT_BYTES: Final = 128 << 20
 # The Kafka connector's defaults.
 POLL_TIMEOUT_MS: Final = 120_000
 OFFSET_TRIES: Final = 3
 OFFSET_RETRY_MS: Final = 1_000
 GROUP_PREFIX: Final = "spark-kafka-relation"
-BOOTSTRAP: Final = "kafka.bootstrap.servers"
 # The Kafka connector's columns, in its order; headers and append time come behind on request.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")

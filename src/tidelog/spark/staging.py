@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from tidelog.record.columns.encoder import PER_MS
 from tidelog.record.encode import encode_table
 from tidelog.spark.routing import Router, by_partition
 from tidelog.storage.handles import FilePool
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 ENCODE_BYTES: Final = 1 << 20
 # And all partitions together for no more than this.
 WAITING_BYTES_MAX: Final = 64 << 20
-_PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 class _PartitionRows:
@@ -70,7 +70,7 @@ def _earliest(table: pa.Table, now_ms: int) -> int:
     if "timestamp" not in table.schema.names:
         return now_ms
     column = table.column("timestamp")
-    per_ms = _PER_MS.get(column.type.unit, 1) if pa.types.is_timestamp(column.type) else 1
+    per_ms = PER_MS.get(column.type.unit, 1) if pa.types.is_timestamp(column.type) else 1
     numbers = column.cast(pa.int64()).combine_chunks()
     known = np.asarray(numbers.drop_null() if numbers.null_count else numbers) // per_ms
     timed = known[known != NO_TIMESTAMP]

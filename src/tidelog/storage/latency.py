@@ -26,6 +26,11 @@ HOURS_LIMIT: Final = 2048
 # Half a bucket's width against the smallest value in it.
 RELATIVE_ERROR: Final = 1 / 64
 
+# What reports of latencies show: percentiles, and shares of records that a watermark may be
+# allowed to lose.
+PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+LOST_SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
+
 EXACT_LIMIT: Final = 64
 PER_DOUBLING: Final = 32
 # The bucket of INT64_MAX; those of negative values are the same with a minus.

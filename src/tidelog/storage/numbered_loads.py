@@ -20,7 +20,7 @@ from tidelog.storage.log_dir import LogDir
 from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
 from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 
-_ROWS_AT_ONCE: Final = 5_000
+ROWS_AT_ONCE: Final = 5_000
 _ID_BITS: Final = 128
 # As of a writer's name, of which the topic and more take a part.
 SOURCE_CHARACTERS_MAX: Final = 200
@@ -144,7 +144,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     commit_id = f"{log_dir.env.random.getrandbits(_ID_BITS):032x}"
     try:
         with _Stage(log_dir, topic, commit_id, codec, batch_bytes) as stage:
-            while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+            while chunk := list(itertools.islice(rows, ROWS_AT_ONCE)):
                 for partition, mine in group(chunk).items():
                     stage.take(partition, mine)
             if rows.count == skipped:

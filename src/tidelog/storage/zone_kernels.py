@@ -17,7 +17,9 @@ import numpy.typing as npt
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.arena import Arena
 from tidelog.record.coding import crc32c, crc32c_spans
+from tidelog.record.columns.bodies import SCRATCH_BYTES
 from tidelog.record.columns.frames import lz4_frames, open_body
+from tidelog.record.columns.source import GROUP_BYTES, SCAN_BATCHES
 from tidelog.record.header import ATTRIBUTES_AT, CODEC_MASK, HEADER_SIZE, MAGIC_2
 from tidelog.record.kernels import layout
 from tidelog.record.kernels import zones as kernels
@@ -48,11 +50,6 @@ Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Slots = npt.NDArray[np.intp]
 
-# Headers to walk over at a time, bytes to look at at a time: what is summed is then still in cache.
-SCAN_BATCHES: Final = 4096
-GROUP_BYTES: Final = 4 << 20
-# Decompressed bytes to look at at a time; one batch alone may have more.
-SCRATCH_BYTES: Final = 1 << 20
 
 _NUMPY_CODES: Final = {"I": ">u4", "q": ">i8", "?": "?"}
 ROW_TYPE: Final = np.dtype([(name, _NUMPY_CODES[code]) for name, _, code in ROW_FIELDS])

@@ -61,7 +61,7 @@ _ALL_NULL: Final = BinarySource(_NO_INTS, _NO_BYTES, _NO_BYTES, 0)
 _NO_HEADERS: Final = (_NO_INTS, _ALL_NULL, _ALL_NULL)
 _COLUMNS: Final = ("key", "value", "timestamp", "headers")
 # Parts of a millisecond in a timestamp's unit.
-_PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
+PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
             kind = column.type
             if kind.unit == "s":
                 column = column.cast(pa.timestamp("ms", kind.tz))
-            per_ms = _PER_MS.get(kind.unit, 1)
+            per_ms = PER_MS.get(kind.unit, 1)
             column = column.cast(pa.int64())
         elif not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
             wanted = "a timestamp or int64 ms"

@@ -16,7 +16,7 @@ from tidelog.arguments import choices_of, level_of, reads_arguments
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.spark.jobs.audit_kinds import Kind
-from tidelog.spark.jobs.audit_plan import SPLIT_BYTES, Question, Side
+from tidelog.spark.jobs.audit_plan import Question, Side
 from tidelog.spark.jobs.audit_sides import (
     Pair,
     limits_of_map,
@@ -36,7 +36,7 @@ from tidelog.spark.jobs.audit_tables import (
     difference_rows,
     topic_rows,
 )
-from tidelog.spark.jobs.latency import parallelism
+from tidelog.spark.jobs.latency import JOB_SPLIT_BYTES, parallelism
 from tidelog.spark.jobs.progress import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
@@ -92,7 +92,7 @@ class AuditOptions:
     ignore: frozenset[Kind] = frozenset()
     span_ms: int = HOUR_MS
     keys_max: int = KEYS_MAX
-    split_bytes: int = SPLIT_BYTES
+    split_bytes: int = JOB_SPLIT_BYTES
     rows_max: int | None = None
 
 
@@ -114,7 +114,7 @@ def audit(  # noqa: PLR0913 - one keyword for each way to choose
     ignore: Iterable[Kind | str] = (),
     span_ms: int = HOUR_MS,
     keys_max: int = KEYS_MAX,
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int = JOB_SPLIT_BYTES,
     listener: Listener = NOBODY,
 ) -> Audit:
     """Follow every key from one place to another, and to a consumer group.

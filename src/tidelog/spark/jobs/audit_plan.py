@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 Spans = dict[TopicPartition, tuple[int, int]]
 
-# A split is read in some seconds; one partition's splits are reduced one by one and then added up.
-SPLIT_BYTES: Final = 1 << 30
 # Fits no bytes: of a file that was replaced while it was being planned.
 _NO_SUM: Final = -1
 

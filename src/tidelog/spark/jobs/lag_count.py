@@ -12,7 +12,7 @@ from tidelog.scan.split import Wanted
 from tidelog.scan.split_json import encode_split
 from tidelog.spark.jobs import lag_work
 from tidelog.spark.jobs.chunks import Span, offsets_options
-from tidelog.spark.jobs.latency import SPLIT_BYTES, directory_env, parallelism
+from tidelog.spark.jobs.latency import JOB_SPLIT_BYTES, directory_env, parallelism
 from tidelog.spark.jobs.parts import do_parts
 from tidelog.spark.jobs.progress import Listener
 from tidelog.spark.places import Place
@@ -81,7 +81,7 @@ class Counting:
             per_partition=wanted,
             isolation=self.isolation,
             columns=lag_work.COLUMNS,
-            split_bytes=SPLIT_BYTES,
+            split_bytes=JOB_SPLIT_BYTES,
             min_partitions=parallelism(self.spark),
             fail_on_data_loss=False,
             env=env,

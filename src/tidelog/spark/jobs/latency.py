@@ -54,7 +54,7 @@ __all__ = ["RELATIVE_ERROR", "Latency", "TopicTimes", "latency", "measure"]
 TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 # A split is read in some seconds; smaller ones would wait for Spark.
-SPLIT_BYTES: Final = 1 << 30
+JOB_SPLIT_BYTES: Final = 1 << 30
 # So many tasks for each that can run at a time, if there is enough to read: they end together.
 _TASKS_PER_CORE: Final = 3
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
@@ -93,7 +93,7 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
     start: int | str | None = None,
     end: int | str | None = None,
     delays_ms: Sequence[int] = DELAYS_MS,
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int = JOB_SPLIT_BYTES,
     listener: Listener = NOBODY,
 ) -> Latency:
     """Latency and lateness of a directory's records.
@@ -141,7 +141,7 @@ def measure(  # noqa: PLR0913 - as `latency`
     start: int | str | None = None,
     end: int | str | None = None,
     delays_ms: Sequence[int] = DELAYS_MS,
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int = JOB_SPLIT_BYTES,
     listener: Listener = NOBODY,
 ) -> Measured:
     """As `latency`, as plain objects."""

@@ -6,15 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from tidelog.scan.lateness import TopicLateness
-from tidelog.storage.latency import RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
     from tidelog.scan.split_times import Late, SplitTimes
 
-PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
-# Shares of records that a watermark may be allowed to lose.
-SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
 HOURS_SCHEMA: Final = (
     "topic string, clock string, hour timestamp, hour_ms bigint, hours int, records bigint,"
     " p50_ms bigint, p90_ms bigint, p99_ms bigint, p999_ms bigint, max_ms bigint, min_ms bigint,"

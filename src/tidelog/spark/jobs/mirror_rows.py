@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from tidelog.cluster.offset_map import DENSE, MapRow, append_rows, thin
+from tidelog.cluster.offset_map_file import ROW
 from tidelog.errors import CorruptData
 from tidelog.types import NO_TIMESTAMP
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 RUNS_MAX: Final = 32
 # What one task hands to the driver at most; the oldest are merged where there are more.
 TASK_ROWS_MAX: Final = 512
-_ROW: Final = struct.Struct(">4i7q")
 _VERSION: Final = 1
 
 
@@ -202,7 +202,7 @@ class Noted:
 
 def encode_noted(noted: Noted) -> str:
     """Text that holds it; small."""
-    packed = b"".join(_ROW.pack(*row) for row in noted.rows)
+    packed = b"".join(ROW.pack(*row) for row in noted.rows)
     content = {
         "v": _VERSION,
         "copied": [[*place, *offsets] for place, offsets in sorted(noted.copied.items())],
@@ -220,7 +220,7 @@ def decode_noted(text: str) -> Noted:
             raise CorruptData(f"a mirror's note of version {content['v']}, {_VERSION} is known")
         packed = zlib.decompress(base64.b64decode(content["rows"], validate=True))
         return Noted(
-            rows=tuple(map(MapRow._make, _ROW.iter_unpack(packed))),
+            rows=tuple(map(MapRow._make, ROW.iter_unpack(packed))),
             copied={(int(a), int(b)): (int(c), int(d)) for a, b, c, d in content["copied"]},
             records=int(content["records"]),
         )

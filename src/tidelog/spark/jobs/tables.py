@@ -26,6 +26,7 @@ from tidelog.scan.table_doubts import REFUSE
 from tidelog.spark.acks import Arrival
 from tidelog.spark.jobs.parts import PARTS_AT_ONCE
 from tidelog.spark.places import Place, as_place
+from tidelog.spark.source_options import COLUMNS
 from tidelog.spark.workers import make_ready
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName, TopicPartition
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
     from tidelog.scan import Split
 
-SPLIT_BYTES: Final = 256 << 20
-COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+TABLE_SPLIT_BYTES: Final = 256 << 20
 _KEY: Final = ("topic", "partition", "key")
 _VERSION: Final = "version"
 _TIMES: Final = {ClockName.RECORD: "timestamp", ClockName.APPEND: "appendTimestamp"}
@@ -56,7 +56,7 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     inexact: str = REFUSE,
     key_as: str = "bytes",
     value_as: str = "bytes",
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int = TABLE_SPLIT_BYTES,
 ) -> "DataFrame":
     """A topic as a table as of a time: one row for each key of a partition.
 
@@ -97,7 +97,7 @@ def diff(  # noqa: PLR0913 - as `table`
     inexact: str = REFUSE,
     key_as: str = "bytes",
     value_as: str = "bytes",
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int = TABLE_SPLIT_BYTES,
 ) -> "DataFrame":
     """The keys that were added, changed and deleted between two times.
 
@@ -249,7 +249,7 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
 
 @contextmanager
-def open_home(place: Place, split_bytes: int = SPLIT_BYTES) -> Iterator[TableHome]:
+def open_home(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[TableHome]:
     """Who has the topics of a place; one thread reads, since other tasks read beside it."""
     if not place.is_broker:
         env = env_for(place.address, None, place.store)

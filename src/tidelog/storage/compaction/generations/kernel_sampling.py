@@ -3,12 +3,13 @@
 Imports numpy and numba. Owns no file. Memory: a chunk, and what of it is decompressed at a time.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tidelog.errors import CorruptData, CorruptRecord
 from tidelog.record.columns.bodies import is_plain, join_bodies
+from tidelog.record.columns.source import SCAN_BATCHES
 from tidelog.record.header import CONTROL_BIT, DELETE_HORIZON_BIT, MAGIC_2
 from tidelog.record.kernels import key_samples as samples_at
 from tidelog.record.kernels import layout
@@ -28,8 +29,6 @@ from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
-
-SCAN_BATCHES: Final = 4096
 
 
 def sample_with_kernels(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
