@@ -11,6 +11,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import (
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
@@ -32,7 +33,7 @@ from tidelog.server import clients
 from tidelog.server.in_process import Broker
 from tidelog.server.metrics import Counters
 from tidelog.server.node import Node
-from tidelog.server.topic_rules import NEW_PARTITIONS_MAX, POLICY_VIOLATION
+from tidelog.server.topic_rules import NEW_PARTITIONS_MAX
 from tidelog.types import NewRecord
 
 TIMES: Final = 1000
@@ -69,7 +70,7 @@ def test_negative_counts_take_nothing_off_what_is_too_much(broker: Broker) -> No
     with RawClient(broker.bootstrap_servers) as client:
         message = CreateTopicsRequest(topics=asked, timeout_ms=1000, validate_only=True)
         answer = client.ask(CREATE_TOPICS, 7, message)
-    assert {topic.error_code for topic in answer.topics} == {POLICY_VIOLATION}
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
 
 
 def test_metadata_makes_no_more_topics_than_one_may_create_at_once(tmp_path: Path) -> None:

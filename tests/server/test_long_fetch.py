@@ -4,6 +4,7 @@ import pytest
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
@@ -11,11 +12,9 @@ from tidelog.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from tidelog.server.fetch_sessions import SESSION_NOT_FOUND
-from tidelog.server.handlers.long_fetch import INVALID_REQUEST, PARTITIONS_MAX
+from tidelog.server.handlers.long_fetch import PARTITIONS_MAX
 from tidelog.server.in_process import Broker
 from tidelog.server.node import Node
-from tidelog.server.partition_reads import UNKNOWN_TOPIC
 from tidelog.types import NewRecord
 
 TOPIC = "many"
@@ -79,7 +78,10 @@ def test_all_partitions_are_answered_without_a_session(
     with RawClient(address) as client:
         answer = client.ask(FETCH, VERSION, asked(session_epoch=epoch))
     assert (answer.error_code, answer.session_id) == (0, 0)
-    expected = {number: 0 if number < 150 else UNKNOWN_TOPIC for number in range(COUNT)}
+    expected = {
+        number: 0 if number < 150 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for number in range(COUNT)
+    }
     assert codes(answer) == expected
     assert with_records(answer) == set(THERE)
 
@@ -105,14 +107,14 @@ def test_an_incremental_request_is_told_to_ask_for_all(address: str) -> None:
     with RawClient(address) as client:
         begun = client.ask(FETCH, VERSION, asked(3, session_epoch=0))
         answer = client.ask(FETCH, VERSION, asked(session_id=begun.session_id, session_epoch=1))
-        assert answer.error_code == SESSION_NOT_FOUND
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         assert answer.responses == []
 
 
 def test_more_than_may_wait_are_refused_one_by_one(address: str) -> None:
     with RawClient(address) as client:
         answer = client.ask(FETCH, VERSION, asked(PARTITIONS_MAX + 1))
-    assert codes(answer) == dict.fromkeys(range(PARTITIONS_MAX + 1), INVALID_REQUEST)
+    assert codes(answer) == dict.fromkeys(range(PARTITIONS_MAX + 1), ErrorCode.INVALID_REQUEST)
 
 
 def test_an_unknown_isolation_level_is_an_error_of_each_partition(address: str) -> None:

@@ -5,18 +5,15 @@ handler then finds all of them open, and what is open already is answered at onc
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import TypeVar
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.server.node import Node
 from tidelog.server.partitions import Partition
 from tidelog.types import TopicPartition
 
 _Response = TypeVar("_Response")
-
-UNKNOWN_SERVER_ERROR: Final = -1
-UNKNOWN_TOPIC: Final = 3
-STORAGE_ERROR: Final = 56
 
 
 def find_partition(node: Node, topic: str, number: int) -> Partition | int:
@@ -29,13 +26,13 @@ def find_partition(node: Node, topic: str, number: int) -> Partition | int:
         return found
     info = node.topics.find(topic)
     if info is None or not (info.foreign or 0 <= number < info.partitions):
-        return UNKNOWN_TOPIC
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         return node.partitions.get(topic, number)
     except StorageFailure:
-        return STORAGE_ERROR
+        return ErrorCode.KAFKA_STORAGE_ERROR
     except TidelogError as error:
-        return UNKNOWN_SERVER_ERROR if error.code is None else error.code
+        return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
 
 async def opened_first(

@@ -12,9 +12,10 @@ from tidelog.config import TopicConfig
 from tidelog.config.dynamic import TOPIC_DEFAULTS, is_list
 from tidelog.config.keys import ensure_tellable
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError
-from tidelog.server.errors import UNKNOWN_SERVER_ERROR, Refusal
-from tidelog.server.topic_rules import INVALID_CONFIG, INVALID_REQUEST, config_refusal, parsed
+from tidelog.server.errors import Refusal
+from tidelog.server.topic_rules import config_refusal, parsed
 
 
 class Operation(IntEnum):
@@ -68,7 +69,7 @@ def _changed(
             case Operation.APPEND | Operation.SUBTRACT:
                 found[change.name] = _told(change.name, changed_list(change))
             case _:
-                raise Refusal(UNKNOWN_SERVER_ERROR)
+                raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR)
     return found
 
 
@@ -91,7 +92,7 @@ def _changed_list(change: Change, given: Mapping[str, str], config: TopicConfig)
 def _no_list(change: Change) -> Refusal:
     word = Operation(change.operation).name
     text = f"Can't {word} to key {change.name} because its type is not LIST."
-    return Refusal(INVALID_CONFIG, text)
+    return Refusal(ErrorCode.INVALID_CONFIG, text)
 
 
 def _with_items(change: Change, text: str) -> str:
@@ -127,7 +128,7 @@ def changed_broker_settings(
     ensure_sound(changes)
     for change in changes:
         if change.operation not in _OPERATIONS:
-            raise Refusal(INVALID_REQUEST, f"Unknown operations type {change.operation}")
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
     return _changed(changes, lambda change: _changed_broker_list(change, given, texts))
 
 
@@ -147,17 +148,19 @@ def ensure_sound(changes: Sequence[Change]) -> None:
         Refusal: A setting that is named twice, or has no value though it needs one.
     """
     if len({change.name for change in changes}) < len(changes):
-        raise Refusal(INVALID_REQUEST, "Error due to duplicate config keys")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     for change in changes:
         if change.value is None and change.operation != Operation.DELETE:
-            raise Refusal(INVALID_REQUEST, f"Null value not supported for : {change.name}")
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Null value not supported for : {change.name}"
+            )
 
 
 def _changed_broker_list(change: Change, given: Mapping[str, str], texts: Mapping[str, str]) -> str:
     if not is_list(change.name):
         word = Operation(change.operation).name.lower()
         text = f"Config value {word} is not allowed for config key: {change.name}"
-        raise Refusal(INVALID_CONFIG, text)
+        raise Refusal(ErrorCode.INVALID_CONFIG, text)
     now = given.get(change.name, texts.get(change.name))
     if now is None and change.name in TOPIC_DEFAULTS:
         now = TOPIC_DEFAULTS[change.name].default

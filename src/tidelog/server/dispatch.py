@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest
 from tidelog.protocol.connection import (
     LongRequest,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from tidelog.server.repeated_produces import RepeatedProduces
     from tidelog.server.request_charges import Charges
 
-UNSUPPORTED_VERSION: Final = 35
 _PRODUCE: Final = PRODUCE.key
 _FETCH: Final = FETCH.key
 _LIST_OFFSETS: Final = LIST_OFFSETS.key
@@ -242,7 +242,7 @@ def _versions_in_v0(correlation_id: int, *, legacy: bool) -> Pieces:
     from tidelog.server.handlers.api_versions import answer as versions
 
     asked = ReceivedRequest(API_VERSIONS, 0, correlation_id, None, ApiVersionsRequest())
-    return write_response(asked, versions(legacy=legacy, error_code=UNSUPPORTED_VERSION))
+    return write_response(asked, versions(legacy=legacy, error_code=ErrorCode.UNSUPPORTED_VERSION))
 
 
 __all__ = ["CorruptMessage", "Later", "Outcome", "Pieces", "Promised", "answer"]

@@ -3,14 +3,10 @@
 Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache.
 """
 
-from typing import Final
-
+from tidelog.error_codes import ErrorCode
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import Log
 from tidelog.types import NO_LEADER_EPOCH
-
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 75
 
 
 def epoch_problem(log: Log, epoch: int) -> int:
@@ -20,7 +16,11 @@ def epoch_problem(log: Log, epoch: int) -> int:
     """
     if epoch in (NO_LEADER_EPOCH, log.leader_epoch):
         return 0
-    return FENCED_LEADER_EPOCH if epoch < log.leader_epoch else UNKNOWN_LEADER_EPOCH
+    return (
+        ErrorCode.FENCED_LEADER_EPOCH
+        if epoch < log.leader_epoch
+        else ErrorCode.UNKNOWN_LEADER_EPOCH
+    )
 
 
 def epochs_of(log: Log) -> LeaderEpochs:

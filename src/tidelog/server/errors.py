@@ -2,9 +2,9 @@
 
 from typing import ClassVar, Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 
-UNKNOWN_SERVER_ERROR: Final = -1
 # Characters, of up to four bytes each; a string of the protocol has 32,767 bytes at most.
 _MESSAGE_MAX: Final = 8_000
 
@@ -46,4 +46,4 @@ def refusal_of(error: TidelogError) -> Refusal:
     """An error of the layers below as an item's refusal."""
     if isinstance(error, Refusal):
         return error
-    return Refusal(UNKNOWN_SERVER_ERROR if error.code is None else error.code, str(error))
+    return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code, str(error))

@@ -15,6 +15,7 @@ from random import Random
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.fetch import FetchPartition, PartitionData
 from tidelog.server.partitions import Partition
 from tidelog.types import INT32_MAX
@@ -28,9 +29,6 @@ PARTITIONS_MAX: Final = 250_000
 # What one session may remember: each of its requests, however short, reads all of them at once.
 SESSION_PARTITIONS_MAX: Final = 8000
 
-SESSION_NOT_FOUND: Final = 70
-INVALID_SESSION_EPOCH: Final = 71
-SESSION_TOPIC_ID_ERROR: Final = 106
 
 # A topic by its name, by its id from version 13 on, and the partition's number.
 PartitionKey: TypeAlias = tuple[str | UUID, int]
@@ -224,7 +222,7 @@ class IncrementalFetching(Fetching):
         """What has changed since the client was told."""
         session = self._session
         if session.epoch != self._epoch:
-            return SessionAnswer(INVALID_SESSION_EPOCH, session.session_id)
+            return SessionAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
         told = list(self._told(answered))
         return SessionAnswer(0, session.session_id, told)
 
@@ -235,7 +233,7 @@ class IncrementalFetching(Fetching):
     def silence(self) -> SessionAnswer:
         """The session goes on."""
         session = self._session
-        error_code = 0 if session.epoch == self._epoch else INVALID_SESSION_EPOCH
+        error_code = 0 if session.epoch == self._epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return SessionAnswer(error_code, session.session_id)
 
     def _told(self, answered: Iterable[Answered]) -> Iterator[Answered]:
@@ -285,11 +283,11 @@ class FetchSessions:
             return FullFetching(self, request)
         session = self._sessions.get(request.session_id)
         if session is None:
-            return RefusedFetching(SESSION_NOT_FOUND)
+            return RefusedFetching(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.epoch:
-            return RefusedFetching(INVALID_SESSION_EPOCH)
+            return RefusedFetching(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != request.by_id:
-            return RefusedFetching(SESSION_TOPIC_ID_ERROR)
+            return RefusedFetching(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._go_on(session, request, now_ms)
 
     def _go_on(self, session: FetchSession, request: SessionRequest, now_ms: int) -> Fetching:
@@ -298,7 +296,7 @@ class FetchSessions:
         is_too_much = bool(request.asked) and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
         if is_too_much:  # the client asks for all again, which goes without a session
-            return RefusedFetching(SESSION_NOT_FOUND)
+            return RefusedFetching(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             return Fetching(())
         self._sessions[session.session_id] = session

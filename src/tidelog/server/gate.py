@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Generator
 from enum import Enum
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.connection import ReceivedRequest, read_request, write_response
 from tidelog.protocol.framing import LENGTH_BYTES
 from tidelog.protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -39,9 +40,6 @@ DEADLINE_MS: Final = 10_000
 # How soon after the last one a session may be renewed; Kafka's.
 RENEWAL_INTERVAL_MS: Final = 1000
 
-UNSUPPORTED_MECHANISM: Final = 33
-ILLEGAL_STATE: Final = 34
-AUTHENTICATION_FAILED: Final = 58
 _TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
 _SERVED: Final = {SASL_HANDSHAKE.key: (0, 1), SASL_AUTHENTICATE.key: (0, 2)}
 
@@ -182,7 +180,9 @@ class Gate:
             return _Saying(self._out_of_turn(request))
         if self._state is State.OPEN and not self._may_renew():
             self._ensure_in_session()
-            return write_response(request, SaslHandshakeResponse(error_code=ILLEGAL_STATE))
+            return write_response(
+                request, SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+            )
         exchange = self._door.exchange(asked.mechanism)
         if exchange is None:
             return _Saying(self._unsupported(request))
@@ -205,12 +205,16 @@ class Gate:
     async def _unsupported(self, request: ReceivedRequest) -> Pieces:
         await self._fail("other", LoginFailed("a mechanism that is not enabled"))
         mechanisms = list(self._door.mechanisms)
-        said = SaslHandshakeResponse(error_code=UNSUPPORTED_MECHANISM, mechanisms=mechanisms)
+        said = SaslHandshakeResponse(
+            error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms
+        )
         return write_response(request, said)
 
     async def _out_of_turn(self, request: ReceivedRequest) -> Pieces:
         await self._fail(self._mechanism, LoginFailed("a handshake where a token should come"))
-        return write_response(request, SaslHandshakeResponse(error_code=ILLEGAL_STATE))
+        return write_response(
+            request, SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        )
 
     async def _close_silently(self, reason: str) -> None:
         await self._fail(self._mechanism, LoginFailed(reason))
@@ -224,7 +228,7 @@ class Gate:
             await self._fail(self._mechanism, error)
             usual = failure_text(self._mechanism, is_renewal=self._login is not None)
             said = SaslAuthenticateResponse(
-                error_code=AUTHENTICATION_FAILED, error_message=error.told or usual
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.told or usual
             )
             return write_response(request, said)
         said = SaslAuthenticateResponse(error_code=0, error_message="", auth_bytes=answer)
@@ -299,5 +303,7 @@ class Gate:
 
 
 def _illegal(request: ReceivedRequest) -> Pieces:
-    said = SaslAuthenticateResponse(error_code=ILLEGAL_STATE, error_message=_TOO_LATE)
+    said = SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
+    )
     return write_response(request, said)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.fetch import (
     AbortedTransaction,
@@ -17,7 +18,7 @@ from tidelog.protocol.messages.fetch import (
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.byte_ranges import ByteRange, Limits, find_range
 from tidelog.server.down_conversion import MAGIC_2_SINCE, down_convert, known_magic
-from tidelog.server.epoch_checks import FENCED_LEADER_EPOCH, end_of_epoch, epoch_problem
+from tidelog.server.epoch_checks import end_of_epoch, epoch_problem
 from tidelog.server.exposed_times import expose_append_times
 from tidelog.server.partitions import Partition
 from tidelog.server.read_failures import tell_failure
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
     from tidelog.server.file_pieces import FilePiece
     from tidelog.storage.segment import Segment
 
-UNKNOWN_SERVER_ERROR: Final = -1
-OFFSET_OUT_OF_RANGE: Final = 1
-UNKNOWN_TOPIC: Final = 3
-NOT_LEADER: Final = 6
-STORAGE_ERROR: Final = 56
-INCONSISTENT_TOPIC_ID: Final = 103
 # Before these versions an answer has another form or another code.
 WHOLE_FIRST_SINCE: Final = 3
 _STORAGE_ERROR_SINCE: Final = 6
@@ -128,7 +123,7 @@ class PartitionRead:
 
         A partition that nobody knows is no reason not to wait for the others, as in Kafka.
         """
-        if self.partition is None and self.error_code != STORAGE_ERROR:
+        if self.partition is None and self.error_code != ErrorCode.KAFKA_STORAGE_ERROR:
             return False
         return self.answer.error_code != 0 or self.answer.diverging_epoch.epoch >= 0
 
@@ -159,7 +154,7 @@ class PartitionRead:
             return None
         log = partition.log
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
-            self.refuse(order, OFFSET_OUT_OF_RANGE)
+            self.refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
             return None
         self.seen_end = end_offset = order.end_offset(partition)
         if asked.fetch_offset >= end_offset:
@@ -168,7 +163,7 @@ class PartitionRead:
             asked.partition_max_bytes, left, TIMED_BYTES if order.with_append_times else left
         )
         if most < 0:
-            self.refuse(order, UNKNOWN_SERVER_ERROR)
+            self.refuse(order, ErrorCode.UNKNOWN_SERVER_ERROR)
             return None
         return Limits(end_offset=end_offset, max_bytes=most, whole_first=whole_first)
 
@@ -176,9 +171,9 @@ class PartitionRead:
         asked, log = self.cached.asked, partition.log
         topic = self.cached.key[0]
         if partition.is_gone:
-            return UNKNOWN_TOPIC
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if not isinstance(topic, str) and topic not in (NO_UUID, log.context.topic_id):
-            return INCONSISTENT_TOPIC_ID
+            return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = asked.current_leader_epoch
         return 0 if epoch < 0 else epoch_problem(log, epoch)  # here any below 0 says nothing
 
@@ -201,7 +196,7 @@ class PartitionRead:
         asked = self.cached.asked
         epoch, end = end_of_epoch(partition.log, asked.last_fetched_epoch)
         if end == NO_OFFSET:
-            self.refuse(order, OFFSET_OUT_OF_RANGE)
+            self.refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
             return True
         if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
             return False
@@ -212,10 +207,14 @@ class PartitionRead:
 
     def refuse(self, order: ReadOrder, code: int) -> None:
         """Let the answer be an error, in the form that the version knows."""
-        if code == STORAGE_ERROR and order.version < _STORAGE_ERROR_SINCE:
-            code = NOT_LEADER
+        if code == ErrorCode.KAFKA_STORAGE_ERROR and order.version < _STORAGE_ERROR_SINCE:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self.answer = self.refusal(code)
-        if code == FENCED_LEADER_EPOCH and order.version >= _LEADER_SINCE and self.partition:
+        if (
+            code == ErrorCode.FENCED_LEADER_EPOCH
+            and order.version >= _LEADER_SINCE
+            and self.partition
+        ):
             # The caller adds who that is.
             self.answer.current_leader = CurrentLeader(
                 leader_id=0, leader_epoch=self.partition.log.leader_epoch
@@ -272,11 +271,11 @@ class PartitionRead:
 
     def fail(self, error: Exception, order: ReadOrder) -> None:
         """Let the answer say what the read has met."""
-        code = STORAGE_ERROR
+        code: int = ErrorCode.KAFKA_STORAGE_ERROR
         if self.partition is not None:
             tell_failure(self.partition.log, error)
         if isinstance(error, TidelogError):
-            code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
         self.refuse(order, code)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, TidelogError, UnknownTopic
 from tidelog.server.byte_ranges import ReadEnds
 from tidelog.server.holds import Holds
@@ -27,8 +28,6 @@ from tidelog.types import Buffer, IsolationLevel, TopicPartition
 _Result = TypeVar("_Result")
 
 ALL_REPLICAS: Final = -1
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-STORAGE_ERROR: Final = 56
 # Partitions that are opened in threads at a time, for whomever.
 OPENINGS: Final = 3
 # After so many openings their objects count as old: they stay as long as the broker.
@@ -188,7 +187,7 @@ class Partition(Watched):
         end, self._sync_end = self._sync_end, None
         assert end is not None
         if failure is not None:
-            self._release(STORAGE_ERROR)
+            self._release(ErrorCode.KAFKA_STORAGE_ERROR)
             self.notify()
             return
         is_next_due = self._is_sync_due
@@ -210,7 +209,7 @@ class Partition(Watched):
         """Done with 0 once readers see all below `end_offset`, with an error code if never."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.failure is not None:
-            future.set_result(STORAGE_ERROR)
+            future.set_result(ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._waiting.append((end_offset, future))
         return future
@@ -229,13 +228,13 @@ class Partition(Watched):
     def close(self) -> None:
         """The topic was deleted: tell who waits."""
         self.is_gone = True
-        self._release(UNKNOWN_TOPIC_OR_PARTITION)
+        self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
         self.notify()
 
     def use(self, log: Log) -> None:
         """Go on with a log that was opened anew."""
-        self._release(STORAGE_ERROR)
+        self._release(ErrorCode.KAFKA_STORAGE_ERROR)
         if self.failure is not None:
             self._give_up_flushes(self.failure)
         self.notify()  # who waits for what the old one has not kept learns that by its failure

@@ -12,18 +12,9 @@ from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError, shortened
 from tidelog.server.errors import Refusal
-
-UNKNOWN_TOPIC: Final = 3
-INVALID_TOPIC: Final = 17
-TOPIC_EXISTS: Final = 36
-INVALID_PARTITIONS: Final = 37
-INVALID_REPLICATION: Final = 38
-INVALID_ASSIGNMENT: Final = 39
-INVALID_CONFIG: Final = 40
-INVALID_REQUEST: Final = 42
-POLICY_VIOLATION: Final = 44
 
 NAME_CHARACTERS_MAX: Final = 249
 NEW_PARTITIONS_MAX: Final = 10_000
@@ -36,7 +27,7 @@ def ensure_name(name: str) -> None:
     """Refuse a name that Kafka refuses; raises Refusal."""
     problem = _name_problem(name)
     if problem is not None:
-        raise Refusal(INVALID_TOPIC, f"Topic name is invalid: {problem}")
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
 def _name_problem(name: str) -> str | None:
@@ -55,13 +46,16 @@ def _name_problem(name: str) -> str | None:
 def ensure_new(name: str, existing: Iterable[str]) -> None:
     """Refuse a name that is taken, or that differs only in `.` and `_`; raises Refusal."""
     if name in existing:
-        raise Refusal(TOPIC_EXISTS, f"Topic '{name}' already exists.")
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if "." not in name and "_" not in name:
         return
     twin = name.replace(".", "_")
     for other in existing:
         if other.replace(".", "_") == twin:
-            raise Refusal(INVALID_TOPIC, f"Topic '{name}' collides with existing topic: {other}")
+            raise Refusal(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic: {other}",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +79,13 @@ def count_of(layout: Layout, *, default: int, node_id: int) -> int:
         return _assigned_count(layout, node_id)
     if layout.replication_factor == 0 or layout.replication_factor < -1:
         text = "Replication factor must be larger than 0, or -1 to use the default value."
-        raise Refusal(INVALID_REPLICATION, text)
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     if layout.partitions == 0 or layout.partitions < -1:
         text = "Number of partitions was set to an invalid non-positive value."
-        raise Refusal(INVALID_PARTITIONS, text)
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, text)
     if layout.replication_factor > 1:
         raise Refusal(
-            INVALID_REPLICATION,
+            ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {layout.replication_factor} time(s): The target"
             f" replication factor of {layout.replication_factor} cannot be reached because only 1"
             " broker(s) are registered.",
@@ -102,19 +96,19 @@ def count_of(layout: Layout, *, default: int, node_id: int) -> int:
 def _assigned_count(layout: Layout, node_id: int) -> int:
     given = "A manual partition assignment was specified, but"
     if layout.replication_factor != -1:
-        raise Refusal(INVALID_REQUEST, f"{given} replication factor was not set to -1.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{given} replication factor was not set to -1.")
     if layout.partitions != -1:
-        raise Refusal(INVALID_REQUEST, f"{given} numPartitions was not set to -1.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{given} numPartitions was not set to -1.")
     seen: set[int] = set()
     for partition, brokers in layout.assignments:
         if partition in seen:
             text = f"Found multiple manual partition assignments for partition {partition}"
-            raise Refusal(INVALID_ASSIGNMENT, text)
+            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         ensure_brokers(brokers, node_id)
         seen.add(partition)
     if seen != set(range(len(seen))):
         text = "partitions should be a consecutive 0-based integer sequence"
-        raise Refusal(INVALID_ASSIGNMENT, text)
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     return len(seen)
 
 
@@ -122,13 +116,15 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
     """Refuse a partition's brokers unless they are this one, once; raises Refusal."""
     text = "The manual partition assignment includes"
     if not brokers:
-        raise Refusal(INVALID_ASSIGNMENT, f"{text} an empty replica list.")
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{text} an empty replica list.")
     others = sorted(broker for broker in brokers if broker != node_id)
     if others:
         text = f"{text} broker {others[0]}, but no such broker is registered."
-        raise Refusal(INVALID_ASSIGNMENT, text)
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     if len(brokers) > 1:
-        raise Refusal(INVALID_ASSIGNMENT, f"{text} the broker {node_id} more than once.")
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{text} the broker {node_id} more than once."
+        )
 
 
 def ensure_growth(
@@ -136,10 +132,10 @@ def ensure_growth(
 ) -> None:
     """Refuse a new count that is no growth, or assignments that don't fit it; raises Refusal."""
     if wanted == have:
-        raise Refusal(INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
     if wanted < have:
         raise Refusal(
-            INVALID_PARTITIONS,
+            ErrorCode.INVALID_PARTITIONS,
             f"The topic {name} currently has {have} partition(s); {wanted} would not be an"
             " increase.",
         )
@@ -147,7 +143,7 @@ def ensure_growth(
         return
     if len(assignments) != wanted - have:
         raise Refusal(
-            INVALID_ASSIGNMENT,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Attempted to add {wanted - have} additional partition(s), but only"
             f" {len(assignments)} assignment(s) were specified.",
         )
@@ -171,7 +167,7 @@ def topic_settings(
     for name, text in pairs:
         if text is None:
             why = f"Null value not supported for topic configs: {name}"
-            raise Refusal(INVALID_CONFIG, why)
+            raise Refusal(ErrorCode.INVALID_CONFIG, why)
         given[name] = text
     return given, parsed(given, defaults)
 
@@ -180,14 +176,14 @@ def parsed(given: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig
     """A topic's settings as values; raises Refusal."""
     for name in given:
         if name not in TOPIC_CONFIG_BY_NAME:
-            raise Refusal(INVALID_CONFIG, f"Unknown topic config name: {name}")
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     try:
         return TopicConfig.parse(given, broker=defaults)[0]
     except ConfigError as error:
         raise config_refusal(error) from error
 
 
-def config_refusal(error: ConfigError, error_code: int = INVALID_CONFIG) -> Refusal:
+def config_refusal(error: ConfigError, error_code: int = ErrorCode.INVALID_CONFIG) -> Refusal:
     """What a client hears of a setting that can't be."""
     if error.value is None:
         return Refusal(error_code, str(error))

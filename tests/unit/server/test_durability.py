@@ -9,10 +9,11 @@ import pytest
 from tests.faults import DamageFileSystem, Fault, FaultKind, seeded_env
 from tests.faults.later import Later
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.record.builder import build_batch
 from tidelog.server.partition_reads import ReadOrder
-from tidelog.server.partitions import STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, Partition
+from tidelog.server.partitions import Partition
 from tidelog.storage.files import read_file
 from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.storage.producers import ProducerStates
@@ -143,10 +144,10 @@ def test_failed_sync_is_never_acknowledged(world: World) -> None:
         world.files.writes.fault = Fault(world.files.calls, FaultKind.EIO)
         world.later.settle()
         late = world.partition.when_shown(2)
-        assert late.result() == STORAGE_ERROR
+        assert late.result() == ErrorCode.KAFKA_STORAGE_ERROR
         return waiting.result()
 
-    assert asyncio.run(story()) == STORAGE_ERROR
+    assert asyncio.run(story()) == ErrorCode.KAFKA_STORAGE_ERROR
     assert world.partition.high_watermark == 1
     calls = world.files.calls
     with pytest.raises(StorageFailure):
@@ -177,7 +178,7 @@ def test_deleted_topic_lets_go_of_who_waits(world: World) -> None:
         world.partition.close()
         return waiting.result()
 
-    assert asyncio.run(story()) == UNKNOWN_TOPIC_OR_PARTITION
+    assert asyncio.run(story()) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_roll_is_synced_before_what_follows_it(world: World) -> None:

@@ -9,6 +9,7 @@ from weakref import ref
 from tests.unit.server.wire_client import WireClient
 
 from tidelog.config import BrokerConfig
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
@@ -18,17 +19,13 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
 )
 from tidelog.server.fetch_sessions import (
-    INVALID_SESSION_EPOCH,
-    SESSION_NOT_FOUND,
     SESSION_PARTITIONS_MAX,
-    SESSION_TOPIC_ID_ERROR,
     Asked,
     FetchSessions,
     PartitionKey,
     SessionRequest,
     next_epoch,
 )
-from tidelog.server.partition_reads import UNKNOWN_TOPIC
 from tidelog.server.server import open_node
 from tidelog.types import INT32_MAX
 
@@ -103,7 +100,7 @@ def test_final_epoch_begins_none_and_ends_the_one_named() -> None:
     found = sessions()
     session_id = begin(found)
     assert run(found, request(session_id, -1)) == (0, 0, [0, 1, 2])
-    assert run(found, request(session_id, 1, wanted=[]))[0] == SESSION_NOT_FOUND
+    assert run(found, request(session_id, 1, wanted=[]))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_incremental_request_answers_only_what_changed() -> None:
@@ -156,7 +153,7 @@ def test_session_without_partitions_ends() -> None:
 def test_wrong_epoch_leaves_the_session_as_it_is() -> None:
     found = sessions()
     session_id = begin(found)
-    assert run(found, request(session_id, 2, wanted=[]))[0] == INVALID_SESSION_EPOCH
+    assert run(found, request(session_id, 2, wanted=[]))[0] == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert run(found, request(session_id, 1, wanted=[]))[0] == 0
 
 
@@ -165,13 +162,16 @@ def test_answer_after_the_session_went_on_is_an_error() -> None:
     session_id = begin(found)
     slow = found.open(request(session_id, 1, wanted=[]), 0)
     run(found, request(session_id, 2, wanted=[]))
-    assert slow.answer([], 0).error_code == INVALID_SESSION_EPOCH
+    assert slow.answer([], 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 def test_names_and_ids_are_not_mixed_in_a_session() -> None:
     found = sessions()
     session_id = begin(found)
-    assert run(found, request(session_id, 1, wanted=[], by_id=True))[0] == SESSION_TOPIC_ID_ERROR
+    assert (
+        run(found, request(session_id, 1, wanted=[], by_id=True))[0]
+        == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    )
 
 
 def test_full_cache_gives_no_session_until_one_is_stale() -> None:
@@ -180,7 +180,7 @@ def test_full_cache_gives_no_session_until_one_is_stale() -> None:
     assert begin(found, SAFE_MS) == 0
     second = begin(found, SAFE_MS + 1)
     assert second > 0
-    assert run(found, request(first, 1, wanted=[]))[0] == SESSION_NOT_FOUND
+    assert run(found, request(first, 1, wanted=[]))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_long_lived_session_makes_way_only_for_a_larger_one() -> None:
@@ -213,7 +213,9 @@ def test_clients_go_on_without_a_session_where_too_much_would_be_remembered() ->
     assert min(first, second) > 0
     assert run(found, request()) == (0, 0, [0, 1, 2])
     assert run(found, request(first, 1, wanted=asked(3, 4)))[0] == 0
-    assert run(found, request(second, 1, wanted=asked(3)))[0] == SESSION_NOT_FOUND
+    assert (
+        run(found, request(second, 1, wanted=asked(3)))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
     assert len(found) == 1
     assert begin(found) > 0
 
@@ -224,7 +226,7 @@ def test_a_session_ends_that_grows_beyond_what_one_request_may_read() -> None:
     grown = asked(*range(SESSION_PARTITIONS_MAX))
     assert run(found, request(session, 1, wanted=grown))[0] == 0
     more = asked(SESSION_PARTITIONS_MAX)
-    assert run(found, request(session, 2, wanted=more))[0] == SESSION_NOT_FOUND
+    assert run(found, request(session, 2, wanted=more))[0] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(found) == 0
 
 
@@ -254,7 +256,7 @@ def test_a_session_keeps_no_deleted_partition_in_memory(tmp_path: Path) -> None:
         assert fetch(begun.session_id, 1).error_code == 0
         node.topics.delete("t")
         (topic,) = fetch(begun.session_id, 2).responses
-        assert topic.partitions[0].error_code == UNKNOWN_TOPIC
+        assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         client.connection.connection_lost(None)
 
     asyncio.run(story())

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from tidelog.server.guards.common import DENIED_TEXT, GROUP_DENIED, TOPIC_DENIED, Asker
+from tidelog.error_codes import ErrorCode
+from tidelog.server.guards.common import DENIED_TEXT, Asker
 from tidelog.server.handlers.groups import GROUP_OPERATIONS
 from tidelog.server.security.authorizer import Operation, ResourceType
 
@@ -28,8 +29,8 @@ Group = TypeVar("Group", bound=Described)
 def heartbeat_refusal(asker: Asker, group_id: str, names: Iterable[str] | None) -> int:
     """Why a member's heartbeat is refused, 0 for not: READ on the group, DESCRIBE on its topics."""
     if not asker.may_group(Operation.READ, group_id):
-        return GROUP_DENIED
-    return 0 if all(map(asker.may_describe, names or ())) else TOPIC_DENIED
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return 0 if all(map(asker.may_describe, names or ())) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,15 @@ class Shown(Generic[Group]):
             with_operations: Whether what the asker may do is told too.
         """
         shown = [self._shown(each, with_operations=with_operations) for each in found]
-        text = DENIED_TEXT[GROUP_DENIED]
-        return shown + [self.refused(name, GROUP_DENIED, text) for name in dict.fromkeys(denied)]
+        text = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
+        return shown + [
+            self.refused(name, ErrorCode.GROUP_AUTHORIZATION_FAILED, text)
+            for name in dict.fromkeys(denied)
+        ]
 
     def _shown(self, group: Group, *, with_operations: bool) -> Group:
         if not all(map(self.asker.may_describe, set(self.topics_of(group)))):
-            return self.refused(group.group_id, TOPIC_DENIED, _HIDDEN)
+            return self.refused(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
         if with_operations and not group.error_code:
             kind = ResourceType.GROUP
             group.authorized_operations = self.asker.bits(kind, group.group_id, GROUP_OPERATIONS)

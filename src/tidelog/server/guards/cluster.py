@@ -6,6 +6,7 @@ Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, ConfigHelper.
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.acls import (
     AclCreationResult,
     CreateAclsRequest,
@@ -64,14 +65,7 @@ from tidelog.protocol.messages.scram_users import (
     DescribeUserScramCredentialsResult,
 )
 from tidelog.server.errors import Refusal, refusal_of
-from tidelog.server.guards.common import (
-    CLUSTER_DENIED,
-    DENIED_TEXT,
-    GROUP_DENIED,
-    TOPIC_DENIED,
-    Asker,
-    then,
-)
+from tidelog.server.guards.common import DENIED_TEXT, Asker, then
 from tidelog.server.handlers.configs import (
     ALTERED_KINDS,
     DESCRIBED_KINDS,
@@ -94,7 +88,7 @@ if TYPE_CHECKING:
         resource_name: str
 
 
-_TEXT: Final = DENIED_TEXT[CLUSTER_DENIED]
+_TEXT: Final = DENIED_TEXT[ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 _Answer = TypeVar("_Answer", AlterConfigsResourceResponse, IncrementalAlterConfigsResourceResponse)
 _R = TypeVar("_R", bound="_Resource")
 _Split: TypeAlias = "tuple[list[_R], list[tuple[_R, int]]]"
@@ -107,14 +101,18 @@ def describe_acls(asker: Asker, request: DescribeAclsRequest) -> Answer:
     """DESCRIBE on the cluster."""
     if asker.may_cluster(Operation.DESCRIBE):
         return asker.go_on(request)
-    return DescribeAclsResponse(error_code=CLUSTER_DENIED, error_message=_TEXT)
+    return DescribeAclsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=_TEXT
+    )
 
 
 def create_acls(asker: Asker, request: CreateAclsRequest) -> Answer:
     """ALTER on the cluster."""
     if asker.may_cluster(Operation.ALTER):
         return asker.go_on(request)
-    refused = AclCreationResult(error_code=CLUSTER_DENIED, error_message=_TEXT)
+    refused = AclCreationResult(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=_TEXT
+    )
     return CreateAclsResponse(results=[refused for _ in request.creations])
 
 
@@ -122,7 +120,9 @@ def delete_acls(asker: Asker, request: DeleteAclsRequest) -> Answer:
     """ALTER on the cluster."""
     if asker.may_cluster(Operation.ALTER):
         return asker.go_on(request)
-    refused = DeleteAclsFilterResult(error_code=CLUSTER_DENIED, error_message=_TEXT)
+    refused = DeleteAclsFilterResult(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=_TEXT
+    )
     return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
 
 
@@ -136,9 +136,11 @@ def describe_user_scram_credentials(
     if asker.may_cluster(Operation.DESCRIBE):
         return asker.go_on(request)
     # As many as were asked for, and without their names, as Kafka answers.
-    refused = DescribeUserScramCredentialsResult(error_code=CLUSTER_DENIED, error_message=_TEXT)
+    refused = DescribeUserScramCredentialsResult(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=_TEXT
+    )
     return DescribeUserScramCredentialsResponse(
-        error_code=CLUSTER_DENIED,
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         error_message=_TEXT,
         results=[refused for _ in request.users or ()],
     )
@@ -152,7 +154,7 @@ def alter_user_scram_credentials(asker: Asker, request: AlterUserScramCredential
     return AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResult(
-                user=name, error_code=CLUSTER_DENIED, error_message=_TEXT
+                user=name, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=_TEXT
             )
             for name in dict.fromkeys(names)
         ]
@@ -167,11 +169,11 @@ def _split(asker: Asker, resources: "Iterable[_R]", operation: Operation) -> "_S
     allowed: list[_R] = []
     denied: list[tuple[_R, int]] = []
     for resource in resources:
-        name, code = resource.resource_name, CLUSTER_DENIED
+        name, code = resource.resource_name, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if resource.resource_type == TOPIC:
-            may, code = asker.may_topic(operation, name), TOPIC_DENIED
+            may, code = asker.may_topic(operation, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif resource.resource_type == GROUP:
-            may, code = asker.may_group(operation, name), GROUP_DENIED
+            may, code = asker.may_group(operation, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
         else:
             may = asker.may_cluster(operation)
         if may:
@@ -260,7 +262,7 @@ def list_config_resources(asker: Asker, request: ListConfigResourcesRequest) -> 
     """DESCRIBE_CONFIGS on the cluster."""
     if asker.may_cluster(Operation.DESCRIBE_CONFIGS):
         return asker.go_on(request)
-    return ListConfigResourcesResponse(error_code=CLUSTER_DENIED)
+    return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 # -- the cluster itself --------------------------------------------------------------------------
@@ -280,7 +282,7 @@ def describe_log_dirs(asker: Asker, request: DescribeLogDirsRequest) -> Answer:
     """DESCRIBE on the cluster."""
     if asker.may_cluster(Operation.DESCRIBE):
         return asker.go_on(request)
-    return DescribeLogDirsResponse(error_code=CLUSTER_DENIED)
+    return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def alter_replica_log_dirs(asker: Asker, request: AlterReplicaLogDirsRequest) -> Answer:
@@ -293,7 +295,9 @@ def alter_replica_log_dirs(asker: Asker, request: AlterReplicaLogDirsRequest) ->
             found = AlterReplicaLogDirTopicResult(topic_name=topic.name)
             found = results.setdefault(topic.name, found)
             found.partitions.extend(
-                AlterReplicaLogDirPartition(partition_index=number, error_code=CLUSTER_DENIED)
+                AlterReplicaLogDirPartition(
+                    partition_index=number, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                )
                 for number in topic.partitions
             )
     return AlterReplicaLogDirsResponse(results=list(results.values()))
@@ -304,13 +308,15 @@ def elect_leaders(asker: Asker, request: ElectLeadersRequest) -> Answer:
     if asker.may_cluster(Operation.ALTER):
         return asker.go_on(request)
     return ElectLeadersResponse(
-        error_code=CLUSTER_DENIED,
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         replica_election_results=[
             ElectionTopicResult(
                 topic=topic.topic,
                 partition_result=[
                     ElectionPartitionResult(
-                        partition_id=number, error_code=CLUSTER_DENIED, error_message=_TEXT
+                        partition_id=number,
+                        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                        error_message=_TEXT,
                     )
                     for number in topic.partitions
                 ],
@@ -327,7 +333,7 @@ def alter_partition_reassignments(
     if asker.may_cluster(Operation.ALTER):
         return asker.go_on(request)
     return AlterPartitionReassignmentsResponse(
-        error_code=CLUSTER_DENIED,
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         error_message=_TEXT,
         responses=[
             ReassignedTopic(
@@ -335,7 +341,7 @@ def alter_partition_reassignments(
                 partitions=[
                     ReassignedPartition(
                         partition_index=each.partition_index,
-                        error_code=CLUSTER_DENIED,
+                        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
                         error_message=_TEXT,
                     )
                     for each in topic.partitions
@@ -352,4 +358,6 @@ def list_partition_reassignments(
     """DESCRIBE on the cluster."""
     if asker.may_cluster(Operation.DESCRIBE):
         return asker.go_on(request)
-    return ListPartitionReassignmentsResponse(error_code=CLUSTER_DENIED, error_message=_TEXT)
+    return ListPartitionReassignmentsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=_TEXT
+    )

@@ -5,6 +5,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.server.handlers import handler_of
 from tidelog.server.requests import Answer, Long, RequestContext
 from tidelog.server.security.authorizer import (
@@ -20,15 +21,11 @@ from tidelog.server.work import FEW
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-TOPIC_DENIED: Final = 29
-GROUP_DENIED: Final = 30
-CLUSTER_DENIED: Final = 31
-TRANSACTION_DENIED: Final = 53
-DENIED_TEXT: Final = {
-    TOPIC_DENIED: "Topic authorization failed.",
-    GROUP_DENIED: "Group authorization failed.",
-    CLUSTER_DENIED: "Cluster authorization failed.",
-    TRANSACTION_DENIED: "Transactional Id authorization failed.",
+DENIED_TEXT: Final[dict[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
 }
 
 Guard: TypeAlias = "Callable[[Asker, DataclassInstance], Answer]"

@@ -3,6 +3,7 @@
 from collections import Counter
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -10,11 +11,10 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.guards.common import DENIED_TEXT, TOPIC_DENIED, Asker, then
+from tidelog.server.guards.common import DENIED_TEXT, Asker, then
 from tidelog.server.handlers.topics import NOT_HOSTED
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation
-from tidelog.server.topic_rules import UNKNOWN_TOPIC
 
 
 def delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
@@ -43,7 +43,10 @@ def delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
     absent, allowed = _absent_of(asker, allowed, times)
     refused = [
         DeletableTopicResult(
-            name=name, topic_id=NO_UUID, error_code=UNKNOWN_TOPIC, error_message=NOT_HOSTED
+            name=name,
+            topic_id=NO_UUID,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=NOT_HOSTED,
         )
         for name in absent
     ]
@@ -55,8 +58,8 @@ def delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
             DeletableTopicResult(
                 name=name,
                 topic_id=state.topic_id,
-                error_code=TOPIC_DENIED,
-                error_message=DENIED_TEXT[TOPIC_DENIED],
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED],
             )
         )
     request.topics, request.topic_names = allowed, []

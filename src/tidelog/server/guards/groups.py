@@ -3,6 +3,7 @@
 from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.commits import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -48,16 +49,7 @@ from tidelog.protocol.messages.membership import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tidelog.server.guards.common import (
-    CLUSTER_DENIED,
-    DENIED_TEXT,
-    GROUP_DENIED,
-    TOPIC_DENIED,
-    TRANSACTION_DENIED,
-    Asker,
-    then,
-    then_keep,
-)
+from tidelog.server.guards.common import DENIED_TEXT, Asker, then, then_keep
 from tidelog.server.handlers import offset_fetch as fetching
 from tidelog.server.handlers.coordinator import (
     NO_NODE,
@@ -79,7 +71,7 @@ def join_group(asker: Asker, request: JoinGroupRequest) -> Answer:
     if asker.may_group(Operation.READ, request.group_id):
         return asker.go_on(request)
     return JoinGroupResponse(
-        error_code=GROUP_DENIED,
+        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
         generation_id=-1,
         protocol_name="" if asker.context.version < NULL_NAMES_FIRST_VERSION else None,
     )
@@ -89,21 +81,21 @@ def sync_group(asker: Asker, request: SyncGroupRequest) -> Answer:
     """READ on the group."""
     if asker.may_group(Operation.READ, request.group_id):
         return asker.go_on(request)
-    return SyncGroupResponse(error_code=GROUP_DENIED)
+    return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 def heartbeat(asker: Asker, request: HeartbeatRequest) -> Answer:
     """READ on the group."""
     if asker.may_group(Operation.READ, request.group_id):
         return asker.go_on(request)
-    return HeartbeatResponse(error_code=GROUP_DENIED)
+    return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 def leave_group(asker: Asker, request: LeaveGroupRequest) -> Answer:
     """READ on the group."""
     if asker.may_group(Operation.READ, request.group_id):
         return asker.go_on(request)
-    return LeaveGroupResponse(error_code=GROUP_DENIED)
+    return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 def describe_groups(asker: Asker, request: DescribeGroupsRequest) -> Answer:
@@ -118,7 +110,8 @@ def describe_groups(asker: Asker, request: DescribeGroupsRequest) -> Answer:
                     found = asker.bits(kind, group.group_id, GROUP_OPERATIONS)
                     group.authorized_operations = found
         said.groups.extend(
-            DescribedGroup(error_code=GROUP_DENIED, group_id=name) for name in dict.fromkeys(denied)
+            DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=name)
+            for name in dict.fromkeys(denied)
         )
 
     return then(asker.go_on(request), change)
@@ -141,7 +134,7 @@ def delete_groups(asker: Asker, request: DeleteGroupsRequest) -> Answer:
 
     def add(said: DeleteGroupsResponse) -> None:
         said.results.extend(
-            DeletableGroupResult(group_id=name, error_code=GROUP_DENIED)
+            DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
             for name in dict.fromkeys(denied)
         )
 
@@ -185,12 +178,12 @@ def find_coordinator(asker: Asker, request: FindCoordinatorRequest) -> Answer:
 
 def _key_code(asker: Asker, kind: int, key: str) -> int:
     if kind == GROUP_KEY_TYPE and not asker.may_group(Operation.DESCRIBE, key):
-        return GROUP_DENIED
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if kind == TRANSACTION_KEY_TYPE and not asker.may_transact(Operation.DESCRIBE, key):
-        return TRANSACTION_DENIED
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     is_share = kind == SHARE_KEY_TYPE and asker.context.version >= SHARE_FIRST_VERSION
     if is_share and not asker.may_cluster(Operation.CLUSTER_ACTION):
-        return CLUSTER_DENIED
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return 0
 
 
@@ -200,7 +193,9 @@ def _key_code(asker: Asker, kind: int, key: str) -> int:
 def offset_commit(asker: Asker, request: OffsetCommitRequest) -> Answer:
     """READ on the group and on each topic."""
     if not asker.may_group(Operation.READ, request.group_id):
-        topics = [_refused_commit(topic, GROUP_DENIED) for topic in request.topics]
+        topics = [
+            _refused_commit(topic, ErrorCode.GROUP_AUTHORIZATION_FAILED) for topic in request.topics
+        ]
         return OffsetCommitResponse(topics=topics)
     by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
     request.topics, denied = asker.split(
@@ -208,7 +203,7 @@ def offset_commit(asker: Asker, request: OffsetCommitRequest) -> Answer:
         Operation.READ,
         lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
     )
-    refused = [_refused_commit(topic, TOPIC_DENIED) for topic in denied]
+    refused = [_refused_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied]
     if refused and not request.topics:
         return OffsetCommitResponse(topics=refused)
 
@@ -231,14 +226,15 @@ def _refused_commit(topic: OffsetCommitRequestTopic, code: int) -> OffsetCommitR
 def offset_delete(asker: Asker, request: OffsetDeleteRequest) -> Answer:
     """DELETE on the group, READ on each topic."""
     if not asker.may_group(Operation.DELETE, request.group_id):
-        return OffsetDeleteResponse(error_code=GROUP_DENIED)
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
     refused = [
         OffsetDeleteResponseTopic(
             name=topic.name,
             partitions=[
                 OffsetDeleteResponsePartition(
-                    partition_index=each.partition_index, error_code=TOPIC_DENIED
+                    partition_index=each.partition_index,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 )
                 for each in topic.partitions
             ],
@@ -268,7 +264,8 @@ def offset_fetch(asker: Asker, request: OffsetFetchRequest) -> Answer:
             if not group.error_code:
                 group.topics.extend(refused.get(group.group_id, ()))
         said.groups.extend(
-            OffsetFetchGroupResponse(group_id=name, error_code=GROUP_DENIED) for name in denied
+            OffsetFetchGroupResponse(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            for name in denied
         )
 
     return then(asker.go_on(request), change)
@@ -299,7 +296,7 @@ def _cut_topics(asker: Asker, group: OffsetFetchGroup) -> list[OffsetFetchGroupT
                     partition_index=number,
                     committed_offset=NO_OFFSET,
                     metadata="",
-                    error_code=TOPIC_DENIED,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 )
                 for number in topic.partition_indexes
             ],
@@ -314,13 +311,19 @@ def _fetch_single(asker: Asker, request: OffsetFetchRequest) -> Answer:
         # Before version 2 an error is told with each partition.
         topics = request.topics or [] if asker.context.version < 2 else []
         return OffsetFetchResponse(
-            error_code=GROUP_DENIED,
-            topics=[_refused_single(t.name, t.partition_indexes, GROUP_DENIED) for t in topics],
+            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            topics=[
+                _refused_single(t.name, t.partition_indexes, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                for t in topics
+            ],
         )
     refused: list[OffsetFetchTopicResponse] = []
     if request.topics is not None:
         request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
-        refused = [_refused_single(t.name, t.partition_indexes, TOPIC_DENIED) for t in denied]
+        refused = [
+            _refused_single(t.name, t.partition_indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            for t in denied
+        ]
 
     def change(said: OffsetFetchResponse) -> None:
         may = asker.may_topic

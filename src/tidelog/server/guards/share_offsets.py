@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestTopic,
@@ -20,13 +21,13 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.guards.common import DENIED_TEXT, GROUP_DENIED, TOPIC_DENIED, Asker, then
+from tidelog.server.guards.common import DENIED_TEXT, Asker, then
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation
 from tidelog.server.shares.kept import UNKNOWN_START
 
-_DENIED_TOPIC = DENIED_TEXT[TOPIC_DENIED]
-_DENIED_GROUP = DENIED_TEXT[GROUP_DENIED]
+_DENIED_TOPIC = DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+_DENIED_GROUP = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
 
 
 def describe_share_group_offsets(asker: Asker, request: DescribeShareGroupOffsetsRequest) -> Answer:
@@ -50,7 +51,7 @@ def describe_share_group_offsets(asker: Asker, request: DescribeShareGroupOffset
                 said.groups.append(
                     DescribeShareGroupOffsetsResponseGroup(
                         group_id=group.group_id,
-                        error_code=GROUP_DENIED,
+                        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
                         error_message=_DENIED_GROUP,
                     )
                 )
@@ -89,7 +90,7 @@ def _denied_described(
             DescribeShareGroupOffsetsResponsePartition(
                 partition_index=number,
                 start_offset=UNKNOWN_START,
-                error_code=TOPIC_DENIED,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 error_message=_DENIED_TOPIC,
             )
             for number in topic.partitions
@@ -100,7 +101,9 @@ def _denied_described(
 def alter_share_group_offsets(asker: Asker, request: AlterShareGroupOffsetsRequest) -> Answer:
     """READ on the group and on each topic."""
     if not asker.may_group(Operation.READ, request.group_id):
-        return AlterShareGroupOffsetsResponse(error_code=GROUP_DENIED, error_message=_DENIED_GROUP)
+        return AlterShareGroupOffsetsResponse(
+            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
+        )
     request.topics, denied = asker.split(
         request.topics, Operation.READ, lambda topic: topic.topic_name
     )
@@ -125,7 +128,7 @@ def _denied_altered(
             partitions=[
                 AlterShareGroupOffsetsResponsePartition(
                     partition_index=each.partition_index,
-                    error_code=TOPIC_DENIED,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                     error_message=_DENIED_TOPIC,
                 )
                 for each in topic.partitions
@@ -138,7 +141,9 @@ def _denied_altered(
 def delete_share_group_offsets(asker: Asker, request: DeleteShareGroupOffsetsRequest) -> Answer:
     """DELETE on the group, READ on each topic."""
     if not asker.may_group(Operation.DELETE, request.group_id):
-        return DeleteShareGroupOffsetsResponse(error_code=GROUP_DENIED, error_message=_DENIED_GROUP)
+        return DeleteShareGroupOffsetsResponse(
+            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
+        )
     request.topics, denied = asker.split(
         request.topics, Operation.READ, lambda topic: topic.topic_name
     )
@@ -148,7 +153,9 @@ def delete_share_group_offsets(asker: Asker, request: DeleteShareGroupOffsetsReq
             return
         said.responses += [
             DeleteShareGroupOffsetsResponseTopic(
-                topic_name=topic.topic_name, error_code=TOPIC_DENIED, error_message=_DENIED_TOPIC
+                topic_name=topic.topic_name,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=_DENIED_TOPIC,
             )
             for topic in denied
         ]

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptBatch
 from tidelog.protocol.messages.cluster import (
     DescribedTopic,
@@ -54,14 +55,7 @@ from tidelog.protocol.messages.topics import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.errors import Unanswered
-from tidelog.server.guards.common import (
-    DENIED_TEXT,
-    TOPIC_DENIED,
-    TRANSACTION_DENIED,
-    Asker,
-    then,
-    then_keep,
-)
+from tidelog.server.guards.common import DENIED_TEXT, Asker, then, then_keep
 from tidelog.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from tidelog.server.handlers.produce_plain import TOPIC_IDS_FIRST_VERSION
 from tidelog.server.handlers.produce_transactions import has_transactional_records
@@ -72,7 +66,7 @@ from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_TEXT: Final = DENIED_TEXT[TOPIC_DENIED]
+_TEXT: Final = DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
 def produce(asker: Asker, request: ProduceRequest) -> Answer:
@@ -110,14 +104,14 @@ def _to_produce(
     if _is_transactional(request) and not (
         name is not None and asker.may_transact(Operation.WRITE, name)
     ):
-        return [], request.topic_data, TRANSACTION_DENIED
+        return [], request.topic_data, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
     allowed, denied = asker.split(
         request.topic_data,
         Operation.WRITE,
         lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
     )
-    return allowed, denied, TOPIC_DENIED
+    return allowed, denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
@@ -146,7 +140,8 @@ def list_offsets(asker: Asker, request: ListOffsetsRequest) -> Answer:
         for topic in denied:
             partitions = [
                 ListOffsetsPartitionResponse(
-                    partition_index=asked.partition_index, error_code=TOPIC_DENIED
+                    partition_index=asked.partition_index,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 )
                 for asked in topic.partitions
             ]
@@ -164,7 +159,9 @@ def offset_for_leader_epoch(asker: Asker, request: OffsetForLeaderEpochRequest) 
     def add(said: OffsetForLeaderEpochResponse) -> None:
         for topic in denied:
             partitions = [
-                EpochEndOffset(partition=asked.partition, error_code=TOPIC_DENIED)
+                EpochEndOffset(
+                    partition=asked.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                )
                 for asked in topic.partitions
             ]
             said.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
@@ -182,7 +179,7 @@ def delete_records(asker: Asker, request: DeleteRecordsRequest) -> Answer:
                 DeleteRecordsPartitionResult(
                     partition_index=asked.partition_index,
                     low_watermark=-1,
-                    error_code=TOPIC_DENIED,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 )
                 for asked in topic.partitions
             ]
@@ -199,7 +196,9 @@ def describe_producers(asker: Asker, request: DescribeProducersRequest) -> Answe
         for topic in denied:
             partitions = [
                 DescribeProducersPartitionResponse(
-                    partition_index=number, error_code=TOPIC_DENIED, error_message=_TEXT
+                    partition_index=number,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_message=_TEXT,
                 )
                 for number in topic.partition_indexes
             ]
@@ -255,7 +254,9 @@ def _may_see(
         found = asker.name_of(topic.topic_id)
         if found is None or asker.may_topic(Operation.DESCRIBE, found):
             return True
-        told = MetadataTopic(error_code=TOPIC_DENIED, name=None, topic_id=topic.topic_id)
+        told = MetadataTopic(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic.topic_id
+        )
         refused.append(told)
         return False
     if name is None:
@@ -264,7 +265,7 @@ def _may_see(
     if may and topics.find(name) is None and request.allow_auto_topic_creation:
         may = not asker.context.node.config.auto_create_topics_enable or _may_create(asker, name)
     if not may:
-        refused.append(MetadataTopic(error_code=TOPIC_DENIED, name=name))
+        refused.append(MetadataTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name))
     return may
 
 
@@ -276,7 +277,10 @@ def describe_topic_partitions(asker: Asker, request: DescribeTopicPartitionsRequ
     """DESCRIBE on each topic; where all are asked for, those that are denied are not named."""
     is_all = not request.topics
     request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
-    refused = [DescribedTopic(error_code=TOPIC_DENIED, name=topic.name) for topic in denied]
+    refused = [
+        DescribedTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=topic.name)
+        for topic in denied
+    ]
     if not is_all and not request.topics:
         return DescribeTopicPartitionsResponse(topics=refused)
 
@@ -313,11 +317,15 @@ def create_topics(asker: Asker, request: CreateTopicsRequest) -> Answer:
     def change(said: CreateTopicsResponse) -> None:
         for topic in said.topics:
             if not topic.error_code and not asker.may_topic(Operation.DESCRIBE_CONFIGS, topic.name):
-                topic.configs, topic.topic_config_error_code = [], TOPIC_DENIED
+                topic.configs = []
+                topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 topic.num_partitions = topic.replication_factor = -1
         said.topics.extend(
             CreatableTopicResult(
-                name=topic.name, error_code=TOPIC_DENIED, error_message=_TEXT, configs=[]
+                name=topic.name,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=_TEXT,
+                configs=[],
             )
             for topic in denied
         )
@@ -335,7 +343,9 @@ def create_partitions(asker: Asker, request: CreatePartitionsRequest) -> Answer:
     def add(said: CreatePartitionsResponse) -> None:
         said.results.extend(
             CreatePartitionsTopicResult(
-                name=topic.name, error_code=TOPIC_DENIED, error_message=_TEXT
+                name=topic.name,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=_TEXT,
             )
             for topic in denied
         )

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -30,22 +31,13 @@ from tidelog.protocol.messages.txn_offsets import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from tidelog.server.guards.common import (
-    CLUSTER_DENIED,
-    GROUP_DENIED,
-    TOPIC_DENIED,
-    TRANSACTION_DENIED,
-    Asker,
-    then,
-    then_keep,
-)
+from tidelog.server.guards.common import Asker, then, then_keep
 from tidelog.server.handlers.transactions import refusals, results_of
 from tidelog.server.requests import Answer
 from tidelog.server.security.authorizer import Operation
 from tidelog.types import TopicPartition
 
 BROKERS_FIRST_VERSION: Final = 4
-NOT_ATTEMPTED: Final = 55
 
 
 def init_producer_id(asker: Asker, request: InitProducerIdRequest) -> Answer:
@@ -53,9 +45,13 @@ def init_producer_id(asker: Asker, request: InitProducerIdRequest) -> Answer:
     name = request.transactional_id
     code = 0
     if name is not None:
-        code = 0 if asker.may_transact(Operation.WRITE, name) else TRANSACTION_DENIED
+        code = (
+            0
+            if asker.may_transact(Operation.WRITE, name)
+            else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        )
     elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE) and not asker.may_write_somewhere():
-        code = CLUSTER_DENIED
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if not code:
         return asker.go_on(request)
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
@@ -70,26 +66,31 @@ def add_partitions_to_txn(asker: Asker, request: AddPartitionsToTxnRequest) -> A
     if asker.context.version >= BROKERS_FIRST_VERSION:
         if asker.may_cluster(Operation.CLUSTER_ACTION):
             return asker.go_on(request)
-        return AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED)
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     topics = request.v3_and_below_topics
     places = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+    codes: dict[TopicPartition, int]
     if not asker.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
-        codes = dict.fromkeys(places, TRANSACTION_DENIED)
+        codes = dict.fromkeys(places, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     else:
         allowed, denied = asker.split(places, Operation.WRITE, lambda place: place.topic)
         if not denied:
             return asker.go_on(request)
-        codes = refusals(asker.context, allowed) | dict.fromkeys(denied, TOPIC_DENIED)
-    results = results_of(topics, {place: codes.get(place, NOT_ATTEMPTED) for place in places})
+        codes = refusals(asker.context, allowed) | dict.fromkeys(
+            denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        )
+    results = results_of(
+        topics, {place: codes.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}
+    )
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 def add_offsets_to_txn(asker: Asker, request: AddOffsetsToTxnRequest) -> Answer:
     """WRITE on the transactional id, READ on the group."""
     if not asker.may_transact(Operation.WRITE, request.transactional_id):
-        return AddOffsetsToTxnResponse(error_code=TRANSACTION_DENIED)
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not asker.may_group(Operation.READ, request.group_id):
-        return AddOffsetsToTxnResponse(error_code=GROUP_DENIED)
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return asker.go_on(request)
 
 
@@ -97,7 +98,7 @@ def end_txn(asker: Asker, request: EndTxnRequest) -> Answer:
     """WRITE on the transactional id."""
     if asker.may_transact(Operation.WRITE, request.transactional_id):
         return asker.go_on(request)
-    return EndTxnResponse(error_code=TRANSACTION_DENIED)
+    return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 def write_txn_markers(asker: Asker, request: WriteTxnMarkersRequest) -> Answer:
@@ -113,7 +114,8 @@ def write_txn_markers(asker: Asker, request: WriteTxnMarkersRequest) -> Answer:
                         name=topic.name,
                         partitions=[
                             WritableTxnMarkerPartitionResult(
-                                partition_index=number, error_code=CLUSTER_DENIED
+                                partition_index=number,
+                                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
                             )
                             for number in topic.partition_indexes
                         ],
@@ -130,14 +132,14 @@ def txn_offset_commit(asker: Asker, request: TxnOffsetCommitRequest) -> Answer:
     """WRITE on the transactional id, READ on the group and on each topic."""
     code = 0
     if not asker.may_transact(Operation.WRITE, request.transactional_id):
-        code = TRANSACTION_DENIED
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif not asker.may_group(Operation.READ, request.group_id):
-        code = GROUP_DENIED
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if code:
         topics = [_refused_commit(topic, code) for topic in request.topics]
         return TxnOffsetCommitResponse(topics=topics)
     request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
-    refused = [_refused_commit(topic, TOPIC_DENIED) for topic in denied]
+    refused = [_refused_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied]
     if refused and not request.topics:
         return TxnOffsetCommitResponse(topics=refused)
 
@@ -168,7 +170,9 @@ def describe_transactions(asker: Asker, request: DescribeTransactionsRequest) ->
             may = asker.may_topic
             state.topics = [t for t in state.topics if may(Operation.DESCRIBE, t.topic)]
         said.transaction_states.extend(
-            DescribedTransactionState(error_code=TRANSACTION_DENIED, transactional_id=name)
+            DescribedTransactionState(
+                error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transactional_id=name
+            )
             for name in denied
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Final, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.messages.acls import (
     AclCreation,
@@ -27,7 +28,7 @@ from tidelog.protocol.messages.acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from tidelog.server.errors import UNKNOWN_SERVER_ERROR, Refusal, refusal_of
+from tidelog.server.errors import Refusal, refusal_of
 from tidelog.server.requests import MANY, Long, RequestContext
 from tidelog.server.security.authorizer import (
     CLUSTER_NAME,
@@ -40,10 +41,7 @@ from tidelog.server.security.authorizer import (
     ResourceType,
 )
 from tidelog.server.security.rules import ACLS_MAX
-from tidelog.server.topic_rules import INVALID_REQUEST
 
-SECURITY_DISABLED: Final = 54
-POLICY_VIOLATION: Final = 44
 _NONE: Final = "No Authorizer is configured."
 _Filter: TypeAlias = DescribeAclsRequest | DeleteAclsFilter
 
@@ -58,7 +56,7 @@ async def describe_acls(
     authorizer = context.node.authorizer
     if authorizer is None:
         text = "No Authorizer is configured on the broker"
-        return DescribeAclsResponse(error_code=SECURITY_DISABLED, error_message=text)
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=text)
     acls, wanted = authorizer.acls, _filter_of(request)
     resources = await context.node.work.run_long(len(acls), _resources, acls, wanted)
     response = DescribeAclsResponse(error_message=None, resources=resources)
@@ -128,7 +126,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
     """Add rules; answered when they are durable. Those that are there already are no error."""
     authorizer = context.node.authorizer
     if authorizer is None:
-        disabled = AclCreationResult(error_code=SECURITY_DISABLED, error_message=_NONE)
+        disabled = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
         return CreateAclsResponse(results=[disabled for _ in request.creations])
     results: list[AclCreationResult] = []
     acls: list[tuple[Acl, AclCreationResult]] = []
@@ -142,7 +140,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
         results.append(result)
     try:
         refused = await context.node.rules.add_acls(acl for acl, _ in acls)
-        failure = Refusal(POLICY_VIOLATION, f"There are {ACLS_MAX} rules already")
+        failure = Refusal(ErrorCode.POLICY_VIOLATION, f"There are {ACLS_MAX} rules already")
     except TidelogError as error:
         refused, failure = frozenset(acl for acl, _ in acls), refusal_of(error)
     for acl, result in acls:
@@ -172,7 +170,9 @@ def _acl_of(asked: AclCreation) -> Acl:
             permission=Permission(asked.permission_type),
         )
     except ValueError as error:
-        raise Refusal(INVALID_REQUEST, f"ACL contains unknown elements: {error}") from error
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"ACL contains unknown elements: {error}"
+        ) from error
     _ensure_concrete(found)
     for is_wrong, text in (
         (not found.name, "Resource name should not be empty"),
@@ -183,7 +183,7 @@ def _acl_of(asked: AclCreation) -> Acl:
         (":" not in found.principal, "Principal must be TYPE:NAME"),
     ):
         if is_wrong:
-            raise Refusal(INVALID_REQUEST, text)
+            raise Refusal(ErrorCode.INVALID_REQUEST, text)
     return found
 
 
@@ -197,7 +197,7 @@ def _ensure_concrete(acl: Acl) -> None:
     ):
         if is_any:
             # Kafka trips over it, and says so.
-            raise Refusal(UNKNOWN_SERVER_ERROR, text)
+            raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 
 def _is_other_cluster(acl: Acl) -> bool:
@@ -210,7 +210,9 @@ async def delete_acls(
     """Remove the rules that pass filters; answered when that is durable."""
     authorizer = context.node.authorizer
     if authorizer is None:
-        refused = DeleteAclsFilterResult(error_code=SECURITY_DISABLED, error_message=_NONE)
+        refused = DeleteAclsFilterResult(
+            error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE
+        )
         return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
     results: list[DeleteAclsFilterResult] = []
     going: list[list[Acl]] = []
@@ -218,7 +220,9 @@ async def delete_acls(
         wanted = _filter_of(asked)
         if wanted is None:
             text = "Filter contains UNKNOWN elements"
-            results.append(DeleteAclsFilterResult(error_code=INVALID_REQUEST, error_message=text))
+            results.append(
+                DeleteAclsFilterResult(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
+            )
             continue
         acls = authorizer.acls
         found, removed = await context.node.work.run_long(len(acls), _removed, acls, wanted)

@@ -5,6 +5,7 @@ Source: KIP-511, KIP-584 (features), KIP-890, KIP-1022 (features that begin at 0
 
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import (
     ApiVersion,
@@ -16,7 +17,6 @@ from tidelog.protocol.messages.metadata import (
 from tidelog.server.handlers import ROWS
 from tidelog.server.requests import RequestContext
 
-INVALID_REQUEST: Final = 42
 # What clients and tools read as "a broker of Kafka 4.3"; the level of its metadata.
 METADATA_VERSION_LEVEL: Final = 30
 METADATA_VERSION_FIRST: Final = 7
@@ -43,7 +43,7 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
     if context.version >= 3:
         software = request.client_software_name, request.client_software_version
         if not all(_is_name(text) for text in software):
-            return answer(legacy=False, error_code=INVALID_REQUEST)
+            return answer(legacy=False, error_code=ErrorCode.INVALID_REQUEST)
         context.connection.software = software
     return answer(legacy=context.node.config.tidelog_legacy_clients, version=context.version)
 
@@ -61,7 +61,8 @@ def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersion
     if error_code:
         itself = [key for key in keys if key.api_key == API_VERSIONS.key]
         return ApiVersionsResponse(
-            error_code=error_code, api_keys=itself if error_code != INVALID_REQUEST else []
+            error_code=error_code,
+            api_keys=itself if error_code != ErrorCode.INVALID_REQUEST else [],
         )
     return ApiVersionsResponse(
         error_code=0,

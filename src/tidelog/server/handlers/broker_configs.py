@@ -11,10 +11,10 @@ from tidelog.config import BROKER_CONFIG_BY_NAME
 from tidelog.config.dynamic import DYNAMIC_CONFIGS, changed_config
 from tidelog.config.resolve import broker_names
 from tidelog.config.without_effect import ONE_BROKERS, WITHOUT_EFFECT
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError
 from tidelog.server.errors import Refusal
 from tidelog.server.node import Node
-from tidelog.server.topic_rules import INVALID_REQUEST
 from tidelog.storage.cluster_file import ALL_BROKERS, ClusterState, settings_of
 
 Changes: TypeAlias = Mapping[str, str | None]
@@ -51,7 +51,7 @@ async def alter_broker(
     try:
         await node.cluster.change(changed)
     except ConfigError as error:  # with a topic's own settings, say
-        raise Refusal(INVALID_REQUEST, str(error)) from error
+        raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
 def ensure_possible(node: Node, name: str, names: Iterable[str], changes_of: Changing) -> None:
@@ -67,7 +67,7 @@ def ensure_possible(node: Node, name: str, names: Iterable[str], changes_of: Cha
     except UnknownSettings:
         return
     except ConfigError as error:
-        raise Refusal(INVALID_REQUEST, str(error)) from error
+        raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
 def _changed_state(
@@ -95,14 +95,16 @@ def _ensure_dynamic(names: Iterable[str]) -> None:
     fixed = [name for name in asked if name in known]
     unknown = [name for name in asked if name not in fixed]
     if unknown:
-        raise UnknownSettings(INVALID_REQUEST, f"Unknown broker configs: [{', '.join(unknown)}]")
+        raise UnknownSettings(
+            ErrorCode.INVALID_REQUEST, f"Unknown broker configs: [{', '.join(unknown)}]"
+        )
     if fixed:
         text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-        raise Refusal(INVALID_REQUEST, text)
+        raise Refusal(ErrorCode.INVALID_REQUEST, text)
 
 
 def _ensure_for_all(names: Iterable[str]) -> None:
     single = [name for name in names if name in ONE_BROKERS]
     if single:
         text = "Cannot update these configs at default cluster level, broker id must be specified"
-        raise Refusal(INVALID_REQUEST, f"{text}: [{', '.join(single)}]")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{text}: [{', '.join(single)}]")

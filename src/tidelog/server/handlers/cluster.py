@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.cluster import (
     Cursor,
     DescribeClusterBroker,
@@ -25,14 +26,12 @@ from tidelog.server.leader_epochs import numbers_of, read_in_slices
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
 from tidelog.server.seen_topics import sees_topics
-from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name
+from tidelog.server.topic_rules import ensure_name
 from tidelog.storage.topic_info import TopicInfo
 from tidelog.types import TopicPartition
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
-MISMATCHED_ENDPOINT: Final = 114
-UNSUPPORTED_ENDPOINT: Final = 115
 # Kafka's `max.request.partition.size.limit`.
 PARTITIONS_MAX: Final = 2000
 
@@ -47,10 +46,14 @@ def describe_cluster(
             "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type"
             " CONTROLLER"
         )
-        return DescribeClusterResponse(error_code=MISMATCHED_ENDPOINT, error_message=text)
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message=text
+        )
     if kind != BROKERS:
         text = f"Unsupported endpoint type {kind}"
-        return DescribeClusterResponse(error_code=UNSUPPORTED_ENDPOINT, error_message=text)
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=text
+        )
     wants = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
@@ -115,13 +118,15 @@ def _names(
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         text = "the cursor's partition is negative"
-        raise Refusal(INVALID_REQUEST, text)
+        raise Refusal(ErrorCode.INVALID_REQUEST, text)
     asked = {topic.name for topic in request.topics}
     first = "" if cursor is None else cursor.topic_name
     known = asked or filter(may_see, node.topics.names())
     names = sorted(name for name in known if name >= first)
     if asked and cursor is not None and first not in asked:
-        raise Refusal(INVALID_REQUEST, "the cursor's topic is not among those that are asked for")
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, "the cursor's topic is not among those that are asked for"
+        )
     return names
 
 
@@ -156,7 +161,7 @@ def _described(node: Node, part: Part) -> DescribedTopic:
         ensure_name(part.name)
         info = node.topics.find(part.name)
         if info is None:
-            raise Refusal(UNKNOWN_TOPIC)
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     except Refusal as why:
         return DescribedTopic(
             error_code=why.error_code,

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.config import TopicConfig
 from tidelog.config.keys import is_tellable
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.altered_configs import (
     AlterConfigsRequest,
@@ -61,7 +62,7 @@ from tidelog.server.handlers.group_configs import alter_group, group_settings
 from tidelog.server.node import Node
 from tidelog.server.requests import Answer, Long, RequestContext, long_if_many
 from tidelog.server.slices import Slices
-from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_name, parsed
+from tidelog.server.topic_rules import ensure_name, parsed
 from tidelog.storage.cluster_file import ALL_BROKERS
 from tidelog.storage.topic_info import TopicInfo
 
@@ -70,7 +71,6 @@ BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
-UNSUPPORTED_VERSION: Final = 35
 # So many are described at once without a thought: a fraction of a millisecond each.
 AT_ONCE: Final = 8
 # Kinds of resources that can be asked for in a list: what we don't have has none.
@@ -99,7 +99,7 @@ def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -
 
 def _of_no_kind(resource: DescribeConfigsResource) -> DescribeConfigsResult:
     return DescribeConfigsResult(
-        error_code=INVALID_REQUEST,
+        error_code=ErrorCode.INVALID_REQUEST,
         error_message="The request asks for settings of an unknown resource type.",
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
@@ -163,7 +163,7 @@ def _settings_of(node: Node, resource: DescribeConfigsResource) -> list[Describe
             ensure_name(resource.resource_name)
             info = node.topics.find(resource.resource_name)
             if info is None:
-                raise Refusal(UNKNOWN_TOPIC)
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             defaults = node.started_config.topic_defaults
             return described_topic_settings(info.given, info.config, defaults, node.changed)
         case 4:
@@ -174,7 +174,9 @@ def _settings_of(node: Node, resource: DescribeConfigsResource) -> list[Describe
             return described_broker_settings(node.started_config, _facts(node), node.changed)
         case 32:
             return group_settings(node, resource.resource_name)
-    raise Refusal(INVALID_REQUEST, f"no settings of resource type {resource.resource_type} here")
+    raise Refusal(
+        ErrorCode.INVALID_REQUEST, f"no settings of resource type {resource.resource_type} here"
+    )
 
 
 def _facts(node: Node) -> Mapping[str, str]:
@@ -199,10 +201,10 @@ _INTEGER: Final = re.compile("-?[0-9]{1,10}")
 
 def _ensure_this_broker(node: Node, name: str, word: str, also: str = "") -> None:
     if _INTEGER.fullmatch(name) is None:
-        raise Refusal(INVALID_REQUEST, f"{word} id must be an integer, but it is: {name}")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{word} id must be an integer, but it is: {name}")
     if int(name) != node.node_id:
         text = f"Unexpected broker id, expected {node.node_id}{also}, but received {name}"
-        raise Refusal(INVALID_REQUEST, text)
+        raise Refusal(ErrorCode.INVALID_REQUEST, text)
 
 
 async def list_config_resources(
@@ -211,7 +213,7 @@ async def list_config_resources(
     """What has settings: topics, the broker, and groups that have some of their own."""
     kinds = set(request.resource_types) if context.version >= 1 else {CLIENT_METRICS}
     if kinds - _LISTABLE:
-        return ListConfigResourcesResponse(error_code=UNSUPPORTED_VERSION)
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     found = []
     if not kinds or BROKER in kinds:
         found.append(ConfigResource(resource_name=str(context.node.node_id), resource_type=BROKER))
@@ -329,9 +331,9 @@ def _ensure_well_named(
 ) -> None:
     """Raise Refusal where it is named twice, of none of these kinds, or another broker."""
     if times > 1:
-        raise Refusal(INVALID_REQUEST, "Each resource must appear at most once.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if resource.resource_type not in kinds:
-        raise Refusal(INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     if resource.resource_type == BROKER and resource.resource_name:
         _ensure_this_broker(node, resource.resource_name, "Node")
 
@@ -357,19 +359,21 @@ class _Plan:
                     self._node, self._name, changes_of.of_group, is_trial=self._is_trial
                 )
             case _:
-                raise Refusal(INVALID_REQUEST, f"Unknown resource type {self._kind}")
+                raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {self._kind}")
 
     async def _alter_topic(
         self, changes_of: Callable[[Mapping[str, str], TopicConfig], _Changes]
     ) -> None:
         if not self._name:
-            raise Refusal(INVALID_REQUEST, "Default topic resources are not allowed.")
+            raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         ensure_name(self._name)
         defaults = self._node.config.topic_defaults
         if self._node.topics.find(self._name) is None:
             # What can't be, can't be of any topic: that is said first, as Kafka does.
             ensure_valid(changes_of({}, parsed({}, defaults)), {}, defaults)
-            raise Refusal(UNKNOWN_TOPIC, f"The topic '{self._name}' does not exist.")
+            raise Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self._name}' does not exist."
+            )
 
         def checked(info: TopicInfo) -> _Changes:
             changes = changes_of(info.given, info.config)

@@ -1,8 +1,8 @@
 """DeleteRecords: the start of a log moves up. Source: Kafka's protocol guide, API 21; KIP-107."""
 
 from collections.abc import Awaitable
-from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.protocol.messages.topics import (
     DeleteRecordsPartition,
@@ -16,11 +16,6 @@ from tidelog.server.partitions import Partition
 from tidelog.server.requests import RequestContext
 from tidelog.storage.trimming import HIGH_WATERMARK
 from tidelog.types import NO_OFFSET
-
-UNKNOWN_SERVER_ERROR: Final = -1
-OFFSET_OUT_OF_RANGE: Final = 1
-INVALID_TOPIC: Final = 17
-STORAGE_ERROR: Final = 56
 
 
 def delete_records(
@@ -59,15 +54,15 @@ async def _one(
     try:
         partition = node.partitions.get(topic, asked.partition_index)
         if node.topics.is_internal(topic):
-            return _result(asked, INVALID_TOPIC)
+            return _result(asked, ErrorCode.INVALID_TOPIC_EXCEPTION)
         start = _moved(partition, asked.offset)
         if start is None:
-            return _result(asked, OFFSET_OUT_OF_RANGE)
+            return _result(asked, ErrorCode.OFFSET_OUT_OF_RANGE)
         await partition.flushed()
     except StorageFailure:
-        return _result(asked, STORAGE_ERROR)
+        return _result(asked, ErrorCode.KAFKA_STORAGE_ERROR)
     except TidelogError as error:
-        return _result(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
+        return _result(asked, ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code)
     return _result(asked, 0, start)
 
 

@@ -5,9 +5,9 @@ KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topi
 """
 
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.fetch import (
     FetchableTopic,
     FetchRequest,
@@ -28,11 +28,6 @@ from tidelog.server.node import Node
 from tidelog.server.partition_reads import PartitionRead, ReadOrder
 from tidelog.server.requests import RequestContext
 from tidelog.types import ISOLATION_LEVELS, IsolationLevel
-
-UNKNOWN_SERVER_ERROR: Final = -1
-TOPIC_DENIED: Final = 29
-UNKNOWN_TOPIC_ID: Final = 100
-INCONSISTENT_TOPIC_ID: Final = 103
 
 
 def fetch(
@@ -174,7 +169,7 @@ def reads_of(
     """All partitions, those that are not there behind the others, as Kafka answers."""
     if denied:
         reads = [
-            PartitionRead(cached, None, TOPIC_DENIED)
+            PartitionRead(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if cached.key[0] in denied
             else _read(node, cached)
             for cached in partitions
@@ -218,13 +213,13 @@ def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     cached.partition = None  # what is gone leaves memory
     name = _name(node, cached)
     if name is None:
-        return PartitionRead(cached, None, UNKNOWN_TOPIC_ID)
+        return PartitionRead(cached, None, ErrorCode.UNKNOWN_TOPIC_ID)
     topic, number = cached.key
     found = find_partition(node, name, number)
     if isinstance(found, int):
         return PartitionRead(cached, None, found)
     if not isinstance(topic, str) and node.topics.find_by_id(topic) is None:
-        return PartitionRead(cached, None, INCONSISTENT_TOPIC_ID)
+        return PartitionRead(cached, None, ErrorCode.INCONSISTENT_TOPIC_ID)
     cached.partition = found
     return PartitionRead(cached, found)
 
@@ -246,7 +241,7 @@ def _refused(version: int, request: FetchRequest) -> FetchResponse:
     """Nothing is read; versions that name topics say so of each partition, too."""
     topics = request.topics if version < BY_ID_SINCE else ()
     return FetchResponse(
-        error_code=UNKNOWN_SERVER_ERROR,
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
         session_id=request.session_id,
         responses=[
             FetchableTopic(
@@ -254,7 +249,7 @@ def _refused(version: int, request: FetchRequest) -> FetchResponse:
                 partitions=[
                     PartitionData(
                         partition_index=asked.partition,
-                        error_code=UNKNOWN_SERVER_ERROR,
+                        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
                         high_watermark=-1,
                         records=b"",
                     )

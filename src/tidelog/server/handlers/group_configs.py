@@ -14,16 +14,12 @@ from tidelog.config.group_keys import (
     is_bounded,
     is_group_setting,
 )
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError
 from tidelog.server.config_values import DescribedSetting, described_group_settings
 from tidelog.server.errors import Refusal
 from tidelog.server.node import Node
-from tidelog.server.topic_rules import (
-    INVALID_CONFIG,
-    INVALID_REQUEST,
-    POLICY_VIOLATION,
-    config_refusal,
-)
+from tidelog.server.topic_rules import config_refusal
 from tidelog.storage.cluster_file import ClusterState
 
 # So many have settings of their own: all of them lie in one file, written at each change.
@@ -36,7 +32,7 @@ Changes: TypeAlias = Mapping[str, str | None]
 def group_settings(node: Node, group_id: str) -> list[DescribedSetting]:
     """All settings of a group; raises Refusal for an empty name."""
     if not group_id:
-        raise Refusal(INVALID_REQUEST, "Group name must not be empty")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
     given = node.cluster.state.groups.get(group_id, {})
     return described_group_settings(given, node.started_config)
 
@@ -55,7 +51,7 @@ async def alter_group(
         StorageFailure: It could not be kept; nothing was changed.
     """
     if not group_id:
-        raise Refusal(INVALID_REQUEST, "Default group resources are not allowed.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
 
     def changed(state: ClusterState) -> ClusterState:
         given = state.groups.get(group_id, {})
@@ -74,10 +70,10 @@ async def alter_group(
 def _ensure_room(group_id: str, others: int) -> None:
     if others >= GROUPS_MAX:
         text = f"{GROUPS_MAX} groups have settings of their own; no more can"
-        raise Refusal(POLICY_VIOLATION, text)
+        raise Refusal(ErrorCode.POLICY_VIOLATION, text)
     if len(group_id) > NAME_CHARACTERS_MAX:
         text = f"a group with settings has a name of at most {NAME_CHARACTERS_MAX} characters"
-        raise Refusal(POLICY_VIOLATION, text)
+        raise Refusal(ErrorCode.POLICY_VIOLATION, text)
 
 
 def _with(
@@ -89,7 +85,7 @@ def _with(
 def _ensure_valid(node: Node, texts: Mapping[str, str]) -> None:
     unknown = next((name for name in texts if not is_group_setting(name)), None)
     if unknown is not None:
-        raise Refusal(INVALID_CONFIG, f"Unknown group config name: {unknown}")
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {unknown}")
     try:
         ensure_group_texts(texts)
     except ConfigError as error:
@@ -99,7 +95,7 @@ def _ensure_valid(node: Node, texts: Mapping[str, str]) -> None:
         value = int(texts[name])
         if value < low:
             text = f"{name} must be greater than or equal to {broker_name(name, 'min.')}"
-            raise Refusal(INVALID_CONFIG, text)
+            raise Refusal(ErrorCode.INVALID_CONFIG, text)
         if value > high:
             text = f"{name} must be less than or equal to {broker_name(name, 'max.')}"
-            raise Refusal(INVALID_CONFIG, text)
+            raise Refusal(ErrorCode.INVALID_CONFIG, text)

@@ -29,7 +29,6 @@ from tidelog.server.transactions.metadata import (
 )
 from tidelog.server.transactions.records import by_topic
 
-INVALID_REGULAR_EXPRESSION: Final = 128
 _STATES: Final = {state.title: state for state in TransactionState}
 
 Filter = Callable[[TransactionMetadata], bool]
@@ -45,10 +44,10 @@ async def list_transactions(
     try:
         listed = await _passing(context, request)
     except UnusableRegex:
-        return ListTransactionsResponse(error_code=INVALID_REGULAR_EXPRESSION)
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     except MissingDependency as error:
         LOGGER.warning("transactions can't be listed by a pattern: %s", error)
-        return ListTransactionsResponse(error_code=INVALID_REGULAR_EXPRESSION)
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     response = ListTransactionsResponse(
         error_code=ErrorCode.NONE,
         unknown_state_filters=[each for each in request.state_filters if each not in _STATES],

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeAlias, cast
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
 from tidelog.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -60,12 +61,6 @@ SPECIAL_SINCE: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 
-UNKNOWN_SERVER_ERROR: Final = -1
-CORRUPT_MESSAGE: Final = 2
-UNSUPPORTED_VERSION: Final = 35
-INVALID_REQUEST: Final = 42
-UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
-STORAGE_ERROR: Final = 56
 
 Found: TypeAlias = ListOffsetsPartitionResponse
 # What has to be waited for begins when it is called.
@@ -77,7 +72,7 @@ def list_offsets(
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """One answer for each partition, by topic; a partition that was named twice is refused."""
     if request.isolation_level not in ISOLATION_LEVELS:
-        return _all_refused(request, UNKNOWN_SERVER_ERROR)
+        return _all_refused(request, ErrorCode.UNKNOWN_SERVER_ERROR)
     node = context.node
     if len(request.topics) == 1 == len(request.topics[0].partitions):
         asked = request.topics[0].partitions[0]
@@ -111,7 +106,7 @@ def _answers(
             if count == 1:
                 answers.append(answer_one(context, request, topic.name, asked))
             elif count:
-                answers.append(_refused(asked, INVALID_REQUEST))
+                answers.append(_refused(asked, ErrorCode.INVALID_REQUEST))
         if answers:
             found.append((topic.name, answers))
     return _told(found if len(found) < 2 else _by_topic(found))
@@ -168,10 +163,10 @@ def _failed(log: Log, asked: ListOffsetsPartition, error: TidelogError | OSError
     """The answer where a partition can't be read, which is logged with its reason."""
     tell_failure(log, error)
     if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
-        return _refused(asked, STORAGE_ERROR)
+        return _refused(asked, ErrorCode.KAFKA_STORAGE_ERROR)
     if isinstance(error, OffsetsGone):
-        return _refused(asked, CORRUPT_MESSAGE)  # its own code would reset consumers
-    return _refused(asked, UNKNOWN_SERVER_ERROR if error.code is None else error.code)
+        return _refused(asked, ErrorCode.CORRUPT_MESSAGE)  # its own code would reset consumers
+    return _refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code)
 
 
 def answer_one(
@@ -179,7 +174,7 @@ def answer_one(
 ) -> Maybe:
     """What is said of one partition; a call that begins to search where that takes a while."""
     if _is_unknown_time(asked, context.version):
-        return _refused(asked, UNSUPPORTED_VERSION)
+        return _refused(asked, ErrorCode.UNSUPPORTED_VERSION)
     found = find_partition(context.node, topic, asked.partition_index)
     if isinstance(found, int):
         return _refused(asked, found)
@@ -195,7 +190,7 @@ def answer_in(
 ) -> Maybe:
     """The same of a partition that is open."""
     if asked.timestamp < 0 and _is_unknown_time(asked, version):
-        return _refused(asked, UNSUPPORTED_VERSION)
+        return _refused(asked, ErrorCode.UNSUPPORTED_VERSION)
     try:
         code = epoch_problem(place.log, asked.current_leader_epoch)
         if code:
@@ -269,7 +264,7 @@ async def _searched(
     try:
         found = None if search is None else await search()
         if found is None and asked.timestamp >= 0 and await has_no_times(log, work):
-            return _refused(asked, UNSUPPORTED_FOR_MESSAGE_FORMAT)
+            return _refused(asked, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     except (OSError, TidelogError) as error:
         return _failed(log, asked, error)
     return _answer(asked, _visible(found, end))

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Final
 from uuid import UUID
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint
 from tidelog.server.fetch_layouts import BY_ID_SINCE
 from tidelog.server.fetch_reading import Reading, Wait, finish
-from tidelog.server.fetch_sessions import SESSION_NOT_FOUND, Asked, CachedPartition, Fetching
+from tidelog.server.fetch_sessions import Asked, CachedPartition, Fetching
 from tidelog.server.handlers.fetch import (
-    UNKNOWN_SERVER_ERROR,
     denied_topics,
     is_enough,
     order_of,
@@ -28,7 +28,6 @@ from tidelog.server.requests import RequestContext
 from tidelog.server.slices import Slices
 from tidelog.types import ISOLATION_LEVELS
 
-INVALID_REQUEST: Final = 42
 # What one Fetch may name: each partition takes some 500 bytes while the Fetch waits.
 PARTITIONS_MAX: Final = 30_000
 _SLICE: Final = 100
@@ -53,13 +52,13 @@ async def long_fetch(
         request = (await read()).message
         assert isinstance(request, FetchRequest)
         if request.session_epoch > 0:
-            yield FetchResponse(error_code=SESSION_NOT_FOUND)
+            yield FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
         code = 0
         if request.isolation_level not in ISOLATION_LEVELS:
-            code = UNKNOWN_SERVER_ERROR
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
         elif sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_MAX:
-            code = INVALID_REQUEST
+            code = ErrorCode.INVALID_REQUEST
         partitions = {}
         refused: list[PartitionRead] = []
         for key, asked in _taken(context, request):

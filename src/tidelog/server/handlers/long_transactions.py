@@ -14,12 +14,7 @@ from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from tidelog.server.handlers.transactions import (
-    BATCHED_FIRST_VERSION,
-    TOPIC_AUTHORIZATION_FAILED,
-    Checking,
-    fenced,
-)
+from tidelog.server.handlers.transactions import BATCHED_FIRST_VERSION, Checking, fenced
 from tidelog.server.handlers.waiting import arrival
 from tidelog.server.requests import RequestContext
 from tidelog.server.slices import Slices
@@ -30,7 +25,7 @@ from tidelog.types import TopicPartition
 _REFUSALS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.OPERATION_NOT_ATTEMPTED,
     }

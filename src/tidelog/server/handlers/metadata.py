@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.common import NO_OPERATIONS
 from tidelog.protocol.messages.metadata import (
@@ -30,16 +31,10 @@ from tidelog.server.leader_epochs import AT_ONCE, numbers_of, read_in_slices, un
 from tidelog.server.node import Node
 from tidelog.server.requests import Answer, Long, RequestContext
 from tidelog.server.slices import Slices
-from tidelog.server.topic_rules import (
-    INVALID_REQUEST,
-    NEW_PARTITIONS_MAX,
-    UNKNOWN_TOPIC,
-    ensure_name,
-)
+from tidelog.server.topic_rules import NEW_PARTITIONS_MAX, ensure_name
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.storage.topic_info import TopicInfo
 
-UNKNOWN_TOPIC_ID: Final = 100
 # Names may be null, and ids count, from this version on.
 FIRST_WITH_IDS: Final = 12
 # Everything that Kafka's AclOperation lets anybody do to a topic (READ .. ALTER_CONFIGS) and to a
@@ -124,7 +119,9 @@ def _answer(
     wants_cluster = request.include_cluster_authorized_operations
     if request.include_topic_authorized_operations:
         for topic in told:
-            if topic.error_code != UNKNOWN_TOPIC_ID:  # as Kafka: of what is not there, too
+            if (
+                topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID
+            ):  # as Kafka: of what is not there, too
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
         brokers=[
@@ -148,7 +145,7 @@ def _refused(asked: Iterable[MetadataRequestTopic]) -> MetadataResponse:
     return MetadataResponse(
         topics=[
             MetadataTopic(
-                error_code=INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
+                error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
             )
             for topic in asked
         ]
@@ -175,7 +172,9 @@ def _by_id(node: Node, topic_id: UUID) -> Found:
     info = node.topics.find_by_id(topic_id)
     if info is not None:
         return Found(info)
-    return Found(None, MetadataTopic(error_code=UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id))
+    return Found(
+        None, MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+    )
 
 
 def _by_name(node: Node, name: str) -> Found:
@@ -191,7 +190,12 @@ def _by_name(node: Node, name: str) -> Found:
 
 def _unknown(name: str) -> Found:
     is_internal = name in topics.INTERNAL_TOPICS
-    return Found(None, MetadataTopic(error_code=UNKNOWN_TOPIC, name=name, is_internal=is_internal))
+    return Found(
+        None,
+        MetadataTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=is_internal
+        ),
+    )
 
 
 def _to_create(
@@ -206,7 +210,7 @@ def _to_create(
         for each in found
         if each.missing is not None
         and each.missing.name is not None
-        and each.missing.error_code == UNKNOWN_TOPIC
+        and each.missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         and each.missing.name != CLUSTER_METADATA_TOPIC
     ]
     # As CreateTopics refuses so many at once, none is made.

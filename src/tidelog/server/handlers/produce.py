@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator
 from typing import Final, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptBatch
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -52,11 +53,6 @@ from tidelog.server.handlers.produce_transactions import (
 from tidelog.server.requests import RequestContext
 from tidelog.types import TopicPartition
 
-CORRUPT_MESSAGE: Final = 2
-REQUEST_TIMED_OUT: Final = 7
-INVALID_PRODUCER_ID_MAPPING: Final = 49
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
-UNKNOWN_TOPIC_ID: Final = 100
 # What most requests need is far less.
 SLICE_MS: Final = 20
 
@@ -92,16 +88,16 @@ def _append_all(context: RequestContext, request: ProduceRequest) -> Said:
     try:
         is_transactional = has_transactional_records(request)
     except CorruptBatch as error:
-        return _answer_all(context, request, None, Refusal(CORRUPT_MESSAGE, str(error)))
+        return _answer_all(context, request, None, Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)))
     if not is_transactional:
         return _answer_all(context, request, None)
     if request.transactional_id is None:
-        refusal = Refusal(TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        refusal = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return _answer_all(context, request, None, refusal)
     try:
         verdicts = begin(context.node, _wanted(context, request), context.version)
     except TwoProducers as error:
-        refusal = Refusal(INVALID_PRODUCER_ID_MAPPING, str(error))
+        refusal = Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, str(error))
         return _answer_all(context, request, None, refusal)
     if verdicts.guards:
         return _when_verified(context, request, request.transactional_id, verdicts)
@@ -306,7 +302,7 @@ async def _when_shown(
     def time_out() -> None:
         for _, is_shown in common.waiting:
             if not is_shown.done():
-                is_shown.set_result(REQUEST_TIMED_OUT)
+                is_shown.set_result(ErrorCode.REQUEST_TIMED_OUT)
 
     timer = common.context.node.timers.after(max(timeout_ms, 0), time_out)
     try:
@@ -323,7 +319,11 @@ def _append(
     common: Request, topic: TopicProduceData, data: PartitionProduceData
 ) -> PartitionProduceResponse:
     name = _name_of(common.context, topic)
-    return refused(data.index, UNKNOWN_TOPIC_ID) if name is None else append(common, name, data)
+    return (
+        refused(data.index, ErrorCode.UNKNOWN_TOPIC_ID)
+        if name is None
+        else append(common, name, data)
+    )
 
 
 def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:

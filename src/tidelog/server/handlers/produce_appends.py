@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClockJump, RefusedRecords, TidelogError
 from tidelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -29,12 +30,6 @@ from tidelog.types import Buffer, Codec
 if TYPE_CHECKING:
     import asyncio
 
-UNKNOWN_SERVER_ERROR: Final = -1
-INVALID_TOPIC: Final = 17
-INVALID_REQUIRED_ACKS: Final = 21
-UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
-UNSUPPORTED_COMPRESSION: Final = 76
-INVALID_RECORD: Final = 87
 
 # So often a message set is checked while others may append.
 FREE_CHECKS: Final = 2
@@ -44,7 +39,15 @@ ZSTD_FIRST_VERSION: Final = 7
 # Kafka's admin client alone may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 # What Kafka answers without the log's start: damage, no partition, too large, a failed disk.
-_WITHOUT_START: Final = frozenset({2, 3, 10, 18, 56})
+_WITHOUT_START: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 # Of all answers that name no other leader; never changed.
 _NO_LEADER: Final = LeaderIdAndEpoch()
 
@@ -109,13 +112,13 @@ def append(  # noqa: PLR0911 - one for each way in which records are not taken
     try:
         partition = context.node.partitions.get(topic, index)
     except TidelogError as error:
-        return refused(index, error.code or UNKNOWN_SERVER_ERROR)
+        return refused(index, error.code or ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
         code = _refusal_of(context, topic, data.records)
         if not code and common.verdicts is not None and (topic, index) in common.verdicts.refusals:
             return refused(index, *common.verdicts.refusals[topic, index])
         if code or common.acks not in VALID_ACKS:
-            return refused(index, code or INVALID_REQUIRED_ACKS)
+            return refused(index, code or ErrorCode.INVALID_REQUIRED_ACKS)
         assert data.records is not None
         is_legacy = context.version < BATCHES_FIRST_VERSION
         if is_legacy and not data.records:
@@ -181,7 +184,7 @@ async def _append_checked(
     try:
         partition = node.partitions.get(topic, data.index)
     except TidelogError as error:
-        return refused(data.index, error.code or UNKNOWN_SERVER_ERROR)
+        return refused(data.index, error.code or ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
         if common.context.version < BATCHES_FIRST_VERSION:
             return await _append_set(common, topic, data)
@@ -256,7 +259,7 @@ def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> 
         UnsupportedCompression: A codec that nobody defined, in an old version.
     """
     if records is None:
-        return UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
     if context.version < BATCHES_FIRST_VERSION:
         return _legacy_refusal(context, topic, records)
     if context.version >= ZSTD_FIRST_VERSION and is_one_batch(records):
@@ -269,11 +272,11 @@ def _framing_refusal(context: RequestContext, records: Buffer) -> int:
     batches = walk(records)
     first = next(batches, None)
     if first is None or first.magic != MAGIC_2:
-        return INVALID_RECORD
+        return ErrorCode.INVALID_RECORD
     if context.version < ZSTD_FIRST_VERSION and first.codec is Codec.ZSTD:
-        return UNSUPPORTED_COMPRESSION
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     if first.size_bytes < len(records) and next(batches, None) is not None:
-        return INVALID_RECORD
+        return ErrorCode.INVALID_RECORD
     return 0
 
 
@@ -292,16 +295,16 @@ def _legacy_refusal(context: RequestContext, topic: str, records: Buffer) -> int
     """
     first = next(walk(records), None)
     if first is None:
-        return INVALID_RECORD if records else 0
+        return ErrorCode.INVALID_RECORD if records else 0
     if first.magic == MAGIC_2:
-        return UNSUPPORTED_FOR_MESSAGE_FORMAT
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
     return _refusal_to(context, topic)
 
 
 def _refusal_to(context: RequestContext, topic: str) -> int:
     """The error of whoever may not write there; 0 where he may."""
     if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
-        return INVALID_TOPIC
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     return 0
 
 
@@ -314,7 +317,7 @@ def refused(index: int, code: int, reason: str | None = None) -> PartitionProduc
 
 def failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
     """Return the log's error as Kafka's code; refused records and a clock jump are explained."""
-    code = UNKNOWN_SERVER_ERROR if error.code is None else error.code
+    code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
     answer = refused(index, code)
     if code not in _WITHOUT_START:
         answer.log_start_offset = partition.log.log_start_offset

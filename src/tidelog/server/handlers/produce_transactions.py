@@ -34,7 +34,6 @@ from tidelog.types import Buffer, TopicPartition
 # partition is added by producing to it.
 ABORTABLE_SINCE: Final = 11
 ADDS_SINCE: Final = 12
-NOT_ENOUGH_REPLICAS: Final = 19
 # What an old client would not come back from: it is told to try again in a way that it knows.
 _RETRIED: Final = frozenset(
     {
@@ -205,7 +204,7 @@ def refusal_of(code: ErrorCode, version: int) -> Refusal:
         return Refusal(found, "Partition was not added to the transaction")
     if found in _RETRIED:
         reason = "Unable to verify the partition has been added to the transaction."
-        return Refusal(NOT_ENOUGH_REPLICAS, f"{reason} Underlying error: {found.name}")
+        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{reason} Underlying error: {found.name}")
     return Refusal(found)
 
 

@@ -7,15 +7,12 @@ A producer without a transactional id gets a new id each time, with epoch 0, wha
 from collections.abc import Awaitable
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.server.node import LOGGER
 from tidelog.server.requests import RequestContext
 
-COORDINATOR_NOT_AVAILABLE: Final = 15
-INVALID_REQUEST: Final = 42
-INVALID_PRODUCER_EPOCH: Final = 47
-PRODUCER_FENCED: Final = 90
 FENCED_FIRST_VERSION: Final = 4
 NONE: Final = -1
 
@@ -25,7 +22,7 @@ def init_producer_id(
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """A new producer id; with a transactional id its own, and an epoch that nobody has."""
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
-        return _refused(INVALID_REQUEST)
+        return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _init(context, request, request.transactional_id)
     producer_id = context.node.producer_ids.next()
@@ -48,8 +45,10 @@ async def _init(
     )
     said = await context.node.transactions.init_producer_id(asked)
     if said.code:
-        is_unknown = said.code == PRODUCER_FENCED and context.version < FENCED_FIRST_VERSION
-        return _refused(INVALID_PRODUCER_EPOCH if is_unknown else said.code)
+        is_unknown = (
+            said.code == ErrorCode.PRODUCER_FENCED and context.version < FENCED_FIRST_VERSION
+        )
+        return _refused(ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else said.code)
     return InitProducerIdResponse(
         error_code=0, producer_id=said.producer_id, producer_epoch=said.producer_epoch
     )
@@ -60,7 +59,7 @@ async def _take(context: RequestContext) -> InitProducerIdResponse:
         return _answer(await context.node.producer_ids.take())
     except TidelogError as error:
         LOGGER.warning("no producer id: %s", error)
-        return _refused(COORDINATOR_NOT_AVAILABLE)  # the client asks again
+        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client asks again
 
 
 def _answer(producer_id: int) -> InitProducerIdResponse:

@@ -5,6 +5,7 @@ Source: Kafka's protocol guide, API 61; KIP-664.
 
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.producers import (
     DescribeProducersPartitionResponse,
     DescribeProducersRequest,
@@ -16,7 +17,7 @@ from tidelog.server.asked_partitions import find_partition
 from tidelog.server.errors import Refusal
 from tidelog.server.requests import MANY, Long, RequestContext
 from tidelog.server.slices import in_slices
-from tidelog.server.topic_rules import UNKNOWN_TOPIC, ensure_name
+from tidelog.server.topic_rules import ensure_name
 from tidelog.storage.producer_entry import ProducerEntry
 from tidelog.types import NO_OFFSET
 
@@ -70,7 +71,7 @@ def _no_topic(topic: str) -> Refusal:
         ensure_name(topic)
     except Refusal as why:
         return why
-    return Refusal(UNKNOWN_TOPIC, NO_TOPIC)
+    return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
 
 
 def _producer(entry: ProducerEntry) -> ProducerState:

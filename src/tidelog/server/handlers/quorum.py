@@ -8,6 +8,7 @@ Source: Kafka's protocol guide; answers of one Kafka 4.3 node that is broker and
 
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.quorum import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
@@ -36,12 +37,6 @@ from tidelog.server.requests import RequestContext
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 
 METADATA_VERSION: Final = "metadata.version"
-UNKNOWN_TOPIC: Final = 3
-UNSUPPORTED_VERSION: Final = 35
-INVALID_REQUEST: Final = 42
-INVALID_UPDATE_VERSION: Final = 95
-BROKER_ID_NOT_REGISTERED: Final = 102
-INCONSISTENT_CLUSTER_ID: Final = 104
 _NOT_HERE: Final = "This server does not host this topic-partition."
 # The usual name of that by which controllers reach each other: we have none.
 _LISTENER: Final = "CONTROLLER"
@@ -83,7 +78,7 @@ def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:
         partitions=[
             DescribedQuorumPartition(
                 partition_index=each.partition_index,
-                error_code=UNKNOWN_TOPIC,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 error_message=_NOT_HERE,
             )
             for each in topic.partitions
@@ -126,9 +121,9 @@ def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> Add
     """Refused: nobody votes but the broker. What is wrong with the request is said first."""
     why = _voting_refused(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
-    if why.error_code == UNSUPPORTED_VERSION and _LISTENER not in reachable:
+    if why.error_code == ErrorCode.UNSUPPORTED_VERSION and _LISTENER not in reachable:
         text = f"Add voter request didn't include an endpoint for the listener {_LISTENER}"
-        why = Refusal(INVALID_REQUEST, text)
+        why = Refusal(ErrorCode.INVALID_REQUEST, text)
     return AddRaftVoterResponse(error_code=why.error_code, error_message=why.message)
 
 
@@ -147,12 +142,14 @@ def _voting_refused(
     asked = request.cluster_id
     if asked is not None and asked != node.cluster_id:
         text = f'The given id "{asked}" doesn\'t match the cluster id "{node.cluster_id}"'
-        return Refusal(INCONSISTENT_CLUSTER_ID, text)
+        return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
     if request.voter_id < 0 or request.voter_directory_id == NO_UUID:
         word = "Add" if doing == "adding" else "Remove"
-        return Refusal(INVALID_REQUEST, f"{word} voter request didn't include a valid voter")
+        return Refusal(
+            ErrorCode.INVALID_REQUEST, f"{word} voter request didn't include a valid voter"
+        )
     text = f"Cluster doesn't support {doing} voter because the kraft.version feature is 0"
-    return Refusal(UNSUPPORTED_VERSION, text)
+    return Refusal(ErrorCode.UNSUPPORTED_VERSION, text)
 
 
 def unregister_broker(
@@ -162,9 +159,11 @@ def unregister_broker(
     asked, node_id = request.broker_id, context.node.node_id
     if asked == node_id:
         text = f"Broker ID {asked} is this broker, which is running"
-        return UnregisterBrokerResponse(error_code=INVALID_REQUEST, error_message=text)
+        return UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
     text = f"Broker ID {asked} is not currently registered"
-    return UnregisterBrokerResponse(error_code=BROKER_ID_NOT_REGISTERED, error_message=text)
+    return UnregisterBrokerResponse(
+        error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=text
+    )
 
 
 # -- features ------------------------------------------------------------------------------------
@@ -233,9 +232,9 @@ def _downgrade(update: FeatureUpdate, kind: int, current: int) -> Refusal:
         else "Unsafe metadata downgrade is not supported in this version."
     )
     text = f"Unsupported metadata.version downgrade from {current} to {update.max_version_level}."
-    return Refusal(INVALID_UPDATE_VERSION, f"{text} {why}")
+    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"{text} {why}")
 
 
 def _invalid(update: FeatureUpdate, why: str) -> Refusal:
     text = f"Invalid update version {update.max_version_level} for feature {update.feature}. {why}"
-    return Refusal(INVALID_UPDATE_VERSION, text)
+    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, text)

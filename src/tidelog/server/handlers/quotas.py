@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
@@ -23,13 +24,7 @@ from tidelog.protocol.messages.quotas import (
     QuotaValue,
 )
 from tidelog.server.errors import Refusal, refusal_of
-from tidelog.server.quotas.rules import (
-    INVALID_REQUEST,
-    QuotaFilter,
-    change,
-    filter_of,
-    parts_of,
-)
+from tidelog.server.quotas.rules import QuotaFilter, change, filter_of, parts_of
 from tidelog.server.quotas.throttles import KINDS
 from tidelog.server.requests import Long, RequestContext, long_if_many
 from tidelog.storage.cluster_file import ClusterState, Entity, Quotas
@@ -105,7 +100,9 @@ def _ensure_once(asked: QuotaAlteration, times: int) -> None:
     keys = [op.key for op in asked.ops]
     if times > 1 or len(set(keys)) < len(keys):
         inside = ", ".join(f"{kind}={name}" for kind, name in _name(asked))
-        raise Refusal(INVALID_REQUEST, f"{_TWICE} ClientQuotaEntity(entries={{{inside}}})")
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"{_TWICE} ClientQuotaEntity(entries={{{inside}}})"
+        )
 
 
 def _say(result: AlteredQuotas, why: Refusal) -> None:

@@ -9,6 +9,7 @@ Source: Kafka's protocol guide, APIs 43, 45, 46 and 34; behaviour of one Kafka 4
 from collections.abc import Iterable
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -31,11 +32,8 @@ from tidelog.server.errors import Refusal
 from tidelog.server.leader_epochs import numbers_of
 from tidelog.server.node import Node
 from tidelog.server.requests import RequestContext
-from tidelog.server.topic_rules import INVALID_REQUEST, UNKNOWN_TOPIC, ensure_brokers
+from tidelog.server.topic_rules import ensure_brokers
 
-LOG_DIR_NOT_FOUND: Final = 57
-ELECTION_NOT_NEEDED: Final = 84
-NO_REASSIGNMENT: Final = 85
 # Of the preferred replica, and of any.
 ELECTION_TYPES: Final = (0, 1)
 _NO_PARTITION: Final = "This server does not host this topic-partition."
@@ -71,22 +69,24 @@ def _unknown_election(kind: int, named: Iterable[ElectLeadersTopic]) -> ElectLea
             topic=topic.topic,
             partition_result=[
                 ElectionPartitionResult(
-                    partition_id=number, error_code=INVALID_REQUEST, error_message=odd
+                    partition_id=number, error_code=ErrorCode.INVALID_REQUEST, error_message=odd
                 )
                 for number in topic.partitions
             ],
         )
         for topic in named
     ]
-    return ElectLeadersResponse(error_code=INVALID_REQUEST, replica_election_results=results)
+    return ElectLeadersResponse(
+        error_code=ErrorCode.INVALID_REQUEST, replica_election_results=results
+    )
 
 
 def _election(node: Node, topic: str, number: int) -> ElectionPartitionResult:
-    code, text = ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+    code, text = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
     if not _is_there(node, topic, number):
         there = node.topics.find(topic) is not None
         missing = f"partition as {topic}-{number}" if there else f"topic as {topic}"
-        code, text = UNKNOWN_TOPIC, f"No such {missing}"
+        code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {missing}"
     return ElectionPartitionResult(partition_id=number, error_code=code, error_message=text)
 
 
@@ -110,9 +110,11 @@ def _reassign(node: Node, topic: str, asked: ReassignablePartition) -> Reassigne
     found = ReassignedPartition(partition_index=asked.partition_index, error_code=0)
     try:
         if not _is_there(node, topic, asked.partition_index):
-            raise Refusal(UNKNOWN_TOPIC, _NO_PARTITION)
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
         if asked.replicas is None:
-            raise Refusal(NO_REASSIGNMENT, "No partition reassignment is in progress.")
+            raise Refusal(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
+            )
         ensure_brokers(asked.replicas, node.node_id)
     except Refusal as why:
         found.error_code, found.error_message = why.error_code, why.message
@@ -139,8 +141,12 @@ def alter_replica_log_dirs(
             found = AlterReplicaLogDirTopicResult(topic_name=topic.name)
             found = results.setdefault(topic.name, found)
             for number in topic.partitions:
-                there = 0 if _is_there(node, topic.name, number) else UNKNOWN_TOPIC
-                code = there if is_ours else LOG_DIR_NOT_FOUND
+                there = (
+                    0
+                    if _is_there(node, topic.name, number)
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                code = there if is_ours else ErrorCode.LOG_DIR_NOT_FOUND
                 found.partitions.append(
                     AlterReplicaLogDirPartition(partition_index=number, error_code=code)
                 )

@@ -5,6 +5,7 @@ Source: Kafka 4.3's KafkaApis.handleSaslHandshakeRequest and handleSaslAuthentic
 
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -13,7 +14,6 @@ from tidelog.protocol.messages.sasl import (
 )
 from tidelog.server.requests import RequestContext
 
-ILLEGAL_STATE: Final = 34
 _TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
 
 
@@ -22,7 +22,7 @@ def sasl_handshake(
     request: SaslHandshakeRequest,  # noqa: ARG001 - whatever is asked
 ) -> SaslHandshakeResponse:
     """There is nothing to log in to."""
-    return SaslHandshakeResponse(error_code=ILLEGAL_STATE)
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 def sasl_authenticate(
@@ -30,4 +30,6 @@ def sasl_authenticate(
     request: SaslAuthenticateRequest,  # noqa: ARG001 - whatever is asked
 ) -> SaslAuthenticateResponse:
     """There is nothing to log in to."""
-    return SaslAuthenticateResponse(error_code=ILLEGAL_STATE, error_message=_TOO_LATE)
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
+    )

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.scram_users import (
     AlterUserScramCredentialsRequest,
@@ -34,11 +35,6 @@ from tidelog.server.security.scram import (
 from tidelog.server.slices import Slices
 from tidelog.storage.metadata_file import ScramCredential
 
-UNSUPPORTED_MECHANISM: Final = 33
-POLICY_VIOLATION: Final = 44
-RESOURCE_NOT_FOUND: Final = 91
-DUPLICATE_RESOURCE: Final = 92
-UNACCEPTABLE_CREDENTIAL: Final = 93
 NAME_BYTES_MAX: Final = 1024
 # Of a salt, and of a salted password, which is hashed on the loop.
 SALT_BYTES_MAX: Final = 1024
@@ -84,12 +80,12 @@ def _described(
 ) -> DescribeUserScramCredentialsResult:
     found = DescribeUserScramCredentialsResult(user=name)
     if times > 1:
-        found.error_code = DUPLICATE_RESOURCE
+        found.error_code = ErrorCode.DUPLICATE_RESOURCE
         found.error_message = (
             f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         )
     elif not infos:
-        found.error_code = RESOURCE_NOT_FOUND
+        found.error_code = ErrorCode.RESOURCE_NOT_FOUND
         found.error_message = f"Attempt to describe a user credential that does not exist: {name}"
     else:
         found.credential_infos = infos
@@ -108,7 +104,7 @@ async def alter_user_scram_credentials(
     for each in asked:
         try:
             if times[each.name] > 1:
-                raise Refusal(DUPLICATE_RESOURCE, _TWICE)
+                raise Refusal(ErrorCode.DUPLICATE_RESOURCE, _TWICE)
             steps.append((each, _checked(each)))
         except Refusal as why:
             _say(results[each.name], why)
@@ -136,20 +132,20 @@ def _say(result: AlterUserScramCredentialsResult, why: Refusal) -> None:
 def _checked(asked: _Change) -> ScramCredential | None:
     """What is to be kept, None for a deletion; raises Refusal where the request is wrong."""
     if not asked.name:
-        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if len(asked.name.encode()) > NAME_BYTES_MAX:
-        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Username is too long")
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username is too long")
     if asked.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        raise Refusal(UNSUPPORTED_MECHANISM, "Unknown SCRAM mechanism")
+        raise Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if isinstance(asked, ScramCredentialDeletion):
         return None
     if asked.iterations < ITERATIONS_MIN:
-        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if asked.iterations > ITERATIONS_MAX:
-        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
     sizes = len(asked.salt), len(asked.salted_password)
     if not all(1 <= size <= SALT_BYTES_MAX for size in sizes):
-        raise Refusal(UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
     mechanism = ScramMechanism(asked.mechanism)
     salt, salted = bytes(asked.salt), bytes(asked.salted_password)
     return credential_of(mechanism, salt, asked.iterations, salted)
@@ -161,8 +157,8 @@ def _change_one(kept: _Kept, asked: _Change, made: ScramCredential | None) -> No
     if made is None:
         if kept.pop(key, None) is None:
             text = "Attempt to delete a user credential that does not exist"
-            raise Refusal(RESOURCE_NOT_FOUND, text)
+            raise Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
         return
     if key not in kept and len(kept) >= USERS_MAX:
-        raise Refusal(POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
+        raise Refusal(ErrorCode.POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
     kept[key] = made

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tidelog.server.shares.live import LiveShare
 
 Answers = dict[SharedPartition, SharePartitionData]
-STORAGE_ERROR: Final = 56
 # Partitions whose logs are looked for in one turn of the loop.
 AT_ONCE: Final = 500
 
@@ -283,5 +282,5 @@ class ShareFetching:
 
 def _code_of(error: Exception) -> int:
     if not isinstance(error, TidelogError):
-        return STORAGE_ERROR
+        return ErrorCode.KAFKA_STORAGE_ERROR
     return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code

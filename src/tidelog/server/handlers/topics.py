@@ -11,6 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.config import TopicConfig
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
@@ -35,10 +36,7 @@ from tidelog.server.node import Node
 from tidelog.server.requests import Long, RequestContext
 from tidelog.server.slices import Slices
 from tidelog.server.topic_rules import (
-    INVALID_REQUEST,
     NEW_PARTITIONS_MAX,
-    POLICY_VIOLATION,
-    UNKNOWN_TOPIC,
     Layout,
     count_of,
     ensure_growth,
@@ -52,9 +50,6 @@ from tidelog.storage.topics import NewTopic
 
 # What Kafka's controller says at once where it is given no time for what it could do: it does
 # nothing then. What is refused by itself is refused all the same, where there is nothing else.
-REQUEST_TIMED_OUT: Final = 7
-DELETION_DISABLED: Final = 73
-UNKNOWN_TOPIC_ID: Final = 100
 # Answers about so many new topics, with all their settings, are made into bytes at once.
 AT_ONCE: Final = 8
 NOT_HOSTED: Final = "This server does not host this topic-partition."
@@ -72,10 +67,10 @@ async def create_topics(
     times = Counter(topic.name for topic in request.topics)
     single = [topic for topic in request.topics if times[topic.name] == 1]
     if single and request.timeout_ms <= 0:
-        late = Refusal(REQUEST_TIMED_OUT)
+        late = Refusal(ErrorCode.REQUEST_TIMED_OUT)
         return CreateTopicsResponse(topics=[_refused(topic.name, late) for topic in request.topics])
     results = [
-        _refused(name, Refusal(INVALID_REQUEST, "Duplicate topic name."))
+        _refused(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
         for name, count in times.items()
         if count > 1
     ]
@@ -96,7 +91,7 @@ async def _create_all(
         try:
             if is_too_much:
                 text = "Excessively large number of partitions per request."
-                raise Refusal(POLICY_VIOLATION, text)
+                raise Refusal(ErrorCode.POLICY_VIOLATION, text)
             asked.append(_asked(node, topic))
         except TidelogError as error:
             asked.append(_refused(topic.name, refusal_of(error)))
@@ -131,7 +126,9 @@ def _refused(name: str, why: Refusal) -> CreatableTopicResult:
 def _asked(node: Node, topic: CreatableTopic) -> NewTopic:
     """What is to be made; raises Refusal, ConfigError."""
     if topic.name == CLUSTER_METADATA_TOPIC:
-        raise Refusal(INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited.")
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited."
+        )
     ensure_name(topic.name)
     ensure_new(topic.name, node.topics.all())
     pairs = [(config.name, config.value) for config in topic.configs]
@@ -214,7 +211,7 @@ def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID])
 
 def _too_late(state: DeleteTopicState) -> DeletableTopicResult:
     return DeletableTopicResult(
-        name=state.name, topic_id=state.topic_id, error_code=REQUEST_TIMED_OUT
+        name=state.name, topic_id=state.topic_id, error_code=ErrorCode.REQUEST_TIMED_OUT
     )
 
 
@@ -223,32 +220,32 @@ def _to_delete(
 ) -> TopicInfo:
     """The topic meant; raises Refusal."""
     if not node.config.delete_topic_enable:
-        raise Refusal(DELETION_DISABLED, "Topic deletion is disabled.")
+        raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     if state.name is not None and state.topic_id != NO_UUID:
         text = "You may not specify both topic name and topic id."
-        raise Refusal(INVALID_REQUEST, text)
+        raise Refusal(ErrorCode.INVALID_REQUEST, text)
     if state.name is not None:
         return _named(node, state.name, names, ids)
     if state.topic_id == NO_UUID:
-        raise Refusal(INVALID_REQUEST, "Neither topic name nor id were specified.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if ids[state.topic_id] > 1:
-        raise Refusal(INVALID_REQUEST, "Duplicate topic id.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
     info = node.topics.find_by_id(state.topic_id)
     if info is None:
-        raise Refusal(UNKNOWN_TOPIC_ID, _ID_NOT_HOSTED)
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, _ID_NOT_HOSTED)
     if info.name in names:
-        raise Refusal(INVALID_REQUEST, _NAMED_TWICE)
+        raise Refusal(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
     return info
 
 
 def _named(node: Node, name: str, names: Counter[str], ids: Counter[UUID]) -> TopicInfo:
     if names[name] > 1:
-        raise Refusal(INVALID_REQUEST, "Duplicate topic name.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     info = node.topics.find(name)
     if info is None:
-        raise Refusal(UNKNOWN_TOPIC, NOT_HOSTED)
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
     if info.topic_id in ids:
-        raise Refusal(INVALID_REQUEST, _NAMED_TWICE)
+        raise Refusal(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
     return info
 
 
@@ -264,7 +261,7 @@ async def create_partitions(
         return CreatePartitionsResponse(
             results=[
                 CreatePartitionsTopicResult(
-                    name=topic.name, error_code=REQUEST_TIMED_OUT, error_message=None
+                    name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=None
                 )
                 for topic in request.topics
             ]
@@ -276,7 +273,7 @@ async def create_partitions(
         found = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
         try:
             if times[topic.name] > 1:
-                raise Refusal(INVALID_REQUEST, "Duplicate topic name.")
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _ensure_growth(context.node, topic)
             counts[topic.name] = topic.count
         except TidelogError as error:
@@ -300,8 +297,10 @@ def _say(result: CreatePartitionsTopicResult | DeletableTopicResult, error: Tide
 def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
     info = node.topics.find(topic.name)
     if info is None:
-        raise Refusal(UNKNOWN_TOPIC)
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     brokers = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
     ensure_growth(topic.name, info.partitions, topic.count, brokers, node.node_id)
     if topic.count - info.partitions > NEW_PARTITIONS_MAX:
-        raise Refusal(POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+        )

@@ -34,7 +34,6 @@ BATCHED_FIRST_VERSION: Final = 4
 # Older clients know only the code that partitions fence with.
 FENCED_FIRST_VERSION: Final = 2
 EPOCH_BUMP_FIRST_VERSION: Final = 5
-TOPIC_AUTHORIZATION_FAILED: Final = 29
 
 
 def fenced(version: int, code: int) -> int:
@@ -120,7 +119,7 @@ def refusals(
     for each in partitions:
         info = topics.find(each.topic)
         if is_client and topics.is_internal(each.topic):
-            found[each] = TOPIC_AUTHORIZATION_FAILED
+            found[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif info is None or not 0 <= each.partition < info.partitions:
             found[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return found

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.quotas import (
     QuotaAlteration,
     QuotaFilterComponent,
@@ -19,9 +20,6 @@ from tidelog.server.quotas.throttles import KINDS, REQUESTS
 from tidelog.storage.cluster_file import Entity, Quotas
 from tidelog.types import INT64_MAX
 
-UNSUPPORTED_VERSION: Final = 35
-INVALID_REQUEST: Final = 42
-POLICY_VIOLATION: Final = 44
 TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 # Kafka's, which nobody looks at here: refused, so that nobody relies on them.
 NOT_ENFORCED: Final = {
@@ -41,7 +39,7 @@ ANY: Final = 2
 _Kept: TypeAlias = dict[Entity, Mapping[str, float]]
 
 
-def _refuse(text: str, code: int = INVALID_REQUEST) -> Refusal:
+def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
     return Refusal(code, text)
 
 
@@ -85,7 +83,9 @@ def change(kept: _Kept, parts: Mapping[str, str | None], ops: Iterable[QuotaOper
         kept.pop(entity, None)
         return
     if entity not in kept and len(kept) >= ENTITIES_MAX:
-        raise _refuse(f"There are quotas of {ENTITIES_MAX} entities already", POLICY_VIOLATION)
+        raise _refuse(
+            f"There are quotas of {ENTITIES_MAX} entities already", ErrorCode.POLICY_VIOLATION
+        )
     kept[entity] = values
 
 
@@ -163,7 +163,7 @@ def _ensure_new(kind: str, known: set[str]) -> None:
     if kind in known:
         raise _refuse(f"Entity type {kind} cannot appear more than once in the filter.")
     if kind not in TYPES:
-        raise _refuse(f"Unsupported entity type {kind}", UNSUPPORTED_VERSION)
+        raise _refuse(f"Unsupported entity type {kind}", ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _is_exact(each: QuotaFilterComponent) -> bool:

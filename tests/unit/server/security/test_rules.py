@@ -7,10 +7,11 @@ import pytest
 from tests.worlds.brokers.running import opened_node
 
 from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from tidelog.server.handlers import acls as handlers
-from tidelog.server.handlers.acls import POLICY_VIOLATION, create_acls
+from tidelog.server.handlers.acls import create_acls
 from tidelog.server.node import ConnectionFacts, Node
 from tidelog.server.requests import RequestContext
 from tidelog.server.security import rules
@@ -55,7 +56,7 @@ def test_there_are_never_more_rules_than_there_may_be(tmp_path: Path) -> None:
             said = await asyncio.gather(
                 create(node, "a", "b"), create(node, "c", "d", "a"), create(node, "e", "f")
             )
-            assert [*said] == [[0, 0], [0, 0, 0], [0, POLICY_VIOLATION]]
+            assert [*said] == [[0, 0], [0, 0, 0], [0, ErrorCode.POLICY_VIOLATION]]
             assert node.authorizer is not None
             assert sorted(acl.name for acl in node.authorizer.acls) == ["a", "b", "c", "d", "e"]
 
@@ -67,7 +68,7 @@ def test_what_is_there_already_needs_no_room(tmp_path: Path) -> None:
     async def check() -> None:
         with opened_node(tmp_path, WITH_RULES) as node:
             assert await create(node, *"abcde") == [0] * 5
-            assert await create(node, "f", "c", "c") == [POLICY_VIOLATION, 0, 0]
+            assert await create(node, "f", "c", "c") == [ErrorCode.POLICY_VIOLATION, 0, 0]
 
     asyncio.run(check())
 

@@ -6,15 +6,13 @@ from pathlib import Path
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.transactions.worlds import World, world
 
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import LIST_TRANSACTIONS
 from tidelog.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from tidelog.server.handlers.known_transactions import (
-    INVALID_REGULAR_EXPRESSION,
-    list_transactions,
-)
+from tidelog.server.handlers.known_transactions import list_transactions
 from tidelog.server.node import ConnectionFacts
 from tidelog.server.requests import RequestContext
 
@@ -55,7 +53,7 @@ async def test_patterns_are_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.init(transactional_id="pay-1")
         for pattern in ("(", r"\p{Nope}+", "a" * 4097, "a{1001}"):
-            assert await listed(it, pattern) == INVALID_REGULAR_EXPRESSION
+            assert await listed(it, pattern) == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 @on_a_loop
@@ -64,4 +62,4 @@ async def test_a_pattern_that_takes_too_long_is_refused(tmp_path: Path) -> None:
         for seed in range(10):
             await it.init(transactional_id="".join(random.Random(seed).choices("ab", k=30_000)))
         assert await listed(it, ".*a.{10}x") == set()
-        assert await listed(it, ".*a.{900}x") == INVALID_REGULAR_EXPRESSION
+        assert await listed(it, ".*a.{900}x") == ErrorCode.INVALID_REGULAR_EXPRESSION
