@@ -243,7 +243,7 @@ class _Given:
     def _take(self, name: str, text: str) -> None:
         key = BROKER_CONFIG_BY_NAME.get(name)
         if key is not None:
-            self.values[key.attribute] = _read(key, text)
+            self.values[key.attribute] = key_value(key, text)
         elif name in broker_names():
             TopicConfig.parse({}, broker={name: text})
             self.topics[name] = text
@@ -254,14 +254,15 @@ class _Given:
 
     def _take_idle(self, name: str, text: str) -> None:
         key = WITHOUT_EFFECT.get(name)
-        value = text.strip() if key is None else text_of(_read(key, text))
+        value = text.strip() if key is None else text_of(key_value(key, text))
         self.idle[name] = "" if key is not None and key.kind is PASSWORD else value
         is_place = name in (CONTROLLER_LISTENERS, CONTROL_PLANE)
         told = "its listeners are left out" if is_place else "has no effect here"
         self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, told))
 
 
-def _read(key: ConfigKey, text: str) -> ConfigValue:
+def key_value(key: ConfigKey, text: str) -> ConfigValue:
+    """Return the value that a text means for a setting; raises ConfigError."""
     try:
         return key.kind.parse(text)
     except ValueError:

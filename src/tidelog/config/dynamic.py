@@ -9,15 +9,16 @@ Source: KIP-226; Kafka 4.3's DynamicBrokerConfig.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
-from tidelog.config.keys import ConfigKey
+from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig, key_value
 from tidelog.config.topic import TopicConfig
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME, TOPIC_CONFIGS
-from tidelog.config.values import ConfigValue
 from tidelog.config.without_effect import CHANGEABLE, WITHOUT_EFFECT
 from tidelog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidelog.config.values import ConfigValue
 
 _OF_BROKERS: Final = frozenset(
     {
@@ -58,22 +59,15 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
             topics[name] = text
         elif name in _OF_BROKERS:
             key = BROKER_CONFIG_BY_NAME[name]
-            values[key.attribute] = _read(key, text)
+            values[key.attribute] = key_value(key, text)
         elif name in CHANGEABLE:
-            _read(WITHOUT_EFFECT[name], text)  # shown, and nothing else
+            key_value(WITHOUT_EFFECT[name], text)  # shown, and nothing else
         else:
             raise ConfigError(name, text, "can't be changed while the broker runs")
     TopicConfig.parse({}, broker=topics)
     made = cast("Callable[..., BrokerConfig]", replace)(started, **values, topic_defaults=topics)
     made.ensure_consistent()
     return made
-
-
-def _read(key: ConfigKey, text: str) -> ConfigValue:
-    try:
-        return key.kind.parse(text)
-    except ValueError:
-        raise ConfigError(key.name, text, f"must be {key.kind.allowed}") from None
 
 
 def is_list(name: str) -> bool:
