@@ -13,10 +13,10 @@ import tidelog
 from tidelog.cli.main import run
 from tidelog.cli.problems import ExitCode
 from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.codes import LEADER_NOT_AVAILABLE
 from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.cluster.view import Committed
 from tidelog.env import os_env
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
 from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages.metadata import MetadataResponse
@@ -189,7 +189,7 @@ def test_a_partition_that_nobody_leads_is_named(broker: Broker) -> None:
         if isinstance(message, MetadataResponse):
             for topic in message.topics:
                 for part in topic.partitions[1:]:
-                    part.leader_id, part.error_code = -1, LEADER_NOT_AVAILABLE
+                    part.leader_id, part.error_code = -1, ErrorCode.LEADER_NOT_AVAILABLE
 
     with Relay(broker.bootstrap_servers, leaderless) as relay:
         led.address = relay.address

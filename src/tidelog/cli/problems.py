@@ -4,6 +4,7 @@ import errno
 from enum import IntEnum
 from typing import Final
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     ClusterFailure,
     ConfigError,
@@ -22,7 +23,6 @@ from tidelog.errors import (
 )
 
 # Kafka's KAFKA_STORAGE_ERROR.
-_STORAGE_ERROR: Final = 56
 NO_DATA: Final = "which directory? Give --data DIR, or set TIDELOG_DATA"
 
 
@@ -83,7 +83,7 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
 
 
 def _next_step(error: TidelogError) -> str:
-    if isinstance(error, ClusterFailure) and error.error_code == _STORAGE_ERROR:
+    if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         return ""  # the brokers were reached, and the text says what to do there
     for kind, step in _NEXT_STEPS:
         if isinstance(error, kind) and step not in str(error):

@@ -15,6 +15,7 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.cluster import codes
 from tidelog.cluster.remote import as_record, decoded, partition_of
 from tidelog.cluster.remote_plan import plan_remote
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import OffsetOutOfRange
 from tidelog.scan.split import Split, Wanted
 from tidelog.timespec import OPEN_END, OPEN_START
@@ -216,7 +217,7 @@ class _Reading:
                         if wanted.end_offset is None or record.offset < wanted.end_offset:
                             timed = (record, told.time_of(name, record))
                             self._write(out, name, [timed], wanted)
-                    elif error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+                    elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
                         mark = client.watermarks([name])[name]
                         raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))
                     elif error.code() != codes.PARTITION_EOF:

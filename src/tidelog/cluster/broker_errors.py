@@ -6,6 +6,7 @@ Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_res
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.client import Client
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     ClusterFailure,
     InvalidRecord,
@@ -28,28 +29,38 @@ UNKNOWN_TOPIC: Final = -188
 FENCED: Final = -144
 PURGED: Final = frozenset({-152, -151})
 
-_FENCED: Final = frozenset({FENCED, 47, 90})
-_NOT_AUTHORIZED: Final = frozenset({-169, 29, 30, 31, 53, 58, 65})
+_FENCED: Final = frozenset({FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+_NOT_AUTHORIZED: Final = frozenset(
+    {
+        -169,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    }
+)
 _REFUSED: Final[dict[int, type[TidelogError]]] = {
-    10: MessageTooLarge,
-    18: RecordListTooLarge,
-    32: InvalidTimestamp,
-    44: PolicyViolation,
-    87: InvalidRecord,
-    3: UnknownTopic,
+    ErrorCode.MESSAGE_TOO_LARGE: MessageTooLarge,
+    ErrorCode.RECORD_LIST_TOO_LARGE: RecordListTooLarge,
+    ErrorCode.INVALID_TIMESTAMP: InvalidTimestamp,
+    ErrorCode.POLICY_VIOLATION: PolicyViolation,
+    ErrorCode.INVALID_RECORD: InvalidRecord,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
     UNKNOWN_TOPIC: UnknownTopic,
     UNKNOWN_PARTITION: InvalidRequest,
 }
 # What to do about it, where the broker's own words don't say.
-_ADVICE: Final = {
-    10: "; raise the topic's max.message.bytes, and for a single large record the producer's"
-    " message.max.bytes (in Spark the option kafka.max.request.size)",
-    32: "; the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms say"
-    " which times it takes",
-    44: "; a tidelog broker refuses so while its clock can't be believed: its log says why, and"
-    " `tidelog accept-clock --data DIR` on its machine lets appends go on",
-    87: "; a compacted topic takes no record without a key",
-    90: "; another attempt of the same writer writes in its place",
+_ADVICE: Final[dict[int, str]] = {
+    ErrorCode.MESSAGE_TOO_LARGE: "; raise the topic's max.message.bytes, and for a single large"
+    " record the producer's message.max.bytes (in Spark the option kafka.max.request.size)",
+    ErrorCode.INVALID_TIMESTAMP: "; the topic's message.timestamp.before.max.ms and"
+    " message.timestamp.after.max.ms say which times it takes",
+    ErrorCode.POLICY_VIOLATION: "; a tidelog broker refuses so while its clock can't be believed:"
+    " its log says why, and `tidelog accept-clock --data DIR` on its machine lets appends go on",
+    ErrorCode.INVALID_RECORD: "; a compacted topic takes no record without a key",
+    ErrorCode.PRODUCER_FENCED: "; another attempt of the same writer writes in its place",
 }
 
 

@@ -24,6 +24,7 @@ from tidelog.cluster.view import (
     Watermarks,
 )
 from tidelog.env import Clock, SystemClock
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import MissingDependency, UnknownTopic
 from tidelog.storage.topic_info import named_few
 from tidelog.types import MAX_TIMESTAMP, IsolationLevel, OffsetAndTimestamp, TopicPartition
@@ -85,7 +86,7 @@ class Cluster(Closing, Client):
             found = self.admin().list_topics(timeout=self.timeout_s)
         for name, topic in found.topics.items():
             error = topic.error
-            if error is not None and error.code() != codes.UNKNOWN_TOPIC_OR_PARTITION:
+            if error is not None and error.code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise self.failure(f"list the partitions of topic {name}", error)
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 

@@ -14,6 +14,7 @@ from tidelog.cluster import codes
 from tidelog.cluster.connection import TIMEOUT_S, Cluster, connect
 from tidelog.cluster.properties import POLL_RECORDS
 from tidelog.env import os_env
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.record.columns import COLUMN_TYPES, TIME
 from tidelog.scan import ScanStats, Split
@@ -147,7 +148,7 @@ class _Reading:
                     records.append(message)
             elif error.code() == codes.PARTITION_EOF:
                 at = max(at, _offset(message))
-            elif error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+            elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
                 self._raise_outside(at)
             else:
                 raise self._cluster.failure(f"read records of {self._split.topic_partition}", error)

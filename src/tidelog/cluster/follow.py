@@ -40,6 +40,7 @@ from tidelog.cluster.follow_topics import (
 )
 from tidelog.cluster.follow_transport import Connect, connect_socket
 from tidelog.env import Env, os_env
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, CorruptFile, StorageFailure, TidelogError
 from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.storage.group_offsets import GroupOffsets, read_group_offsets, write_group_offsets
@@ -50,7 +51,6 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     from tidelog.control.server import ControlServer
 
-OFFSET_OUT_OF_RANGE: Final = 1
 # Between two looks at a cluster that is in motion, and in rounds without anybody to ask.
 _LOOK_INTERVAL_MS: Final = 250
 _PAUSE_S: Final = 0.25
@@ -351,7 +351,7 @@ class Follower(Closing):
     def _take(self, copy: Copy, data: PartitionData) -> None:
         code = data.error_code
         try:
-            if code == OFFSET_OUT_OF_RANGE:
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 copy.check_again("it is out of its range", is_out_of_range=True)
             elif code in LOOK_AGAIN:
                 copy.is_checked = False

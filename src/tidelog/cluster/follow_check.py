@@ -17,6 +17,7 @@ from tidelog.cluster.follow_copy import Copy
 from tidelog.cluster.follow_epochs import EpochEnd, ends_problem, is_other_batch
 from tidelog.cluster.follow_leader import FetchLimits, Leader, Position
 from tidelog.cluster.follow_records import first_two
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, CorruptBatch, TidelogError
 from tidelog.protocol.messages.common import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.protocol.messages.fetch import PartitionData
@@ -27,7 +28,20 @@ from tidelog.types import TopicPartition
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 # Errors of a partition that another look at the cluster explains: moved, fenced, unknown, not yet
 # available.
-LOOK_AGAIN: Final = frozenset({3, 5, 6, 9, 13, 74, 75, 78, 100, 103})
+LOOK_AGAIN: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
 
 Ends: TypeAlias = dict[int, EpochEnd]
 

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.cluster import codes
 from tidelog.cluster.follow_transport import Connect, Transport
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, CorruptMessage, UnsupportedVersion
-from tidelog.protocol.connection import (
-    MAX_FRAME_BYTES,
-    UNSUPPORTED_VERSION_CODE,
-    ClientConnection,
-)
+from tidelog.protocol.connection import MAX_FRAME_BYTES, ClientConnection
 from tidelog.protocol.messages import API_VERSIONS, AnyApi, Api
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.types import INT16_MAX
@@ -143,7 +140,7 @@ class LeaderClient:
         )
         self._send(API_VERSIONS, 3, question)
         answer = self.receive(API_VERSIONS)
-        if answer.error_code == UNSUPPORTED_VERSION_CODE:
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             self._send(API_VERSIONS, 0, question)
             answer = self.receive(API_VERSIONS)
         self._ensure_right(answer)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tidelog.cluster import codes
 from tidelog.cluster.follow_leader import Leader
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
 from tidelog.protocol.messages import FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
 from tidelog.protocol.messages.groups import (
@@ -25,7 +26,13 @@ from tidelog.storage.group_offsets import GroupOffset
 _PROTOCOL: Final = ("consumer", "")
 _MANY_GROUPS: Final = 8
 # A coordinator that loads, is not there yet, or has moved: soon it answers.
-NOT_READY: Final = frozenset({14, 15, 16})
+NOT_READY: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 
 
 def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[GroupOffset]]:

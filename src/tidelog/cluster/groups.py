@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tidelog.cluster import codes
 from tidelog.cluster.client import Client
 from tidelog.cluster.view import Committed, Group, GroupListing, Member
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, GroupActive, UnknownGroup
 from tidelog.types import NO_LEADER_EPOCH, TopicPartition
 
@@ -34,7 +35,7 @@ def describe(client: Client, name: str) -> Group:
     try:
         found = client.answer(ask, unready=codes.COORDINATOR_COMES)
     except ClusterFailure as error:
-        if error.error_code == codes.GROUP_ID_NOT_FOUND:
+        if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             raise _unknown(client, name) from error
         raise
     if found.state.name == _DEAD:
@@ -56,7 +57,7 @@ def _await_coordinator(client: Client, name: str) -> None:
     try:
         client.answer(ask, unready=codes.COORDINATOR_COMES)
     except ClusterFailure as error:
-        if error.error_code != codes.GROUP_ID_NOT_FOUND:
+        if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
 
 
@@ -102,9 +103,9 @@ def delete(client: Client, names: Sequence[str]) -> None:
         try:
             client.results(operation, {name: future})
         except ClusterFailure as error:
-            if error.error_code == codes.GROUP_ID_NOT_FOUND:
+            if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                 raise _unknown(client, name) from error
-            if error.error_code == codes.NON_EMPTY_GROUP:
+            if error.error_code == ErrorCode.NON_EMPTY_GROUP:
                 raise GroupActive(f"group {name} has members ({error.reason})") from error
             raise
 

@@ -12,6 +12,7 @@ from tidelog.cluster.named_partitions import watermarks
 from tidelog.cluster.search import first_at_or_after, first_by_reading
 from tidelog.cluster.stamps import first_stamped
 from tidelog.cluster.view import Appended, ClusterView, Watermarks
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
 from tidelog.storage.log_reader import unknown_times_note
 from tidelog.types import INT64_MAX, ClockName, OffsetAndTimestamp, TopicPartition
@@ -19,7 +20,9 @@ from tidelog.types import INT64_MAX, ClockName, OffsetAndTimestamp, TopicPartiti
 _LOGGER = logging.getLogger(__name__)
 SETTING: Final = "tidelog.lookup.clock"
 # Who may not see a topic's settings asks another's broker: ours has no such rules.
-_DENIED: Final = frozenset({29, 31})
+_DENIED: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
 
 
 def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:

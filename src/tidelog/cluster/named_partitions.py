@@ -6,12 +6,13 @@ from typing import Final
 from tidelog.cluster import codes
 from tidelog.cluster.broker_errors import UNKNOWN_PARTITION, UNKNOWN_TOPIC
 from tidelog.cluster.view import ClusterView, Watermarks
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, InvalidRequest, UnknownTopic
 from tidelog.types import IsolationLevel, TopicPartition
 
 # What brokers and the client library say of what is not there, among other things.
 _MAY_BE_MISSING: Final = frozenset(
-    {codes.UNKNOWN_TOPIC_OR_PARTITION, codes.NO_LEADERS, UNKNOWN_PARTITION, UNKNOWN_TOPIC}
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, codes.NO_LEADERS, UNKNOWN_PARTITION, UNKNOWN_TOPIC}
 )
 
 

@@ -22,6 +22,7 @@ from tidelog.cluster import codes
 from tidelog.cluster.follow_client import LeaderClient
 from tidelog.cluster.follow_transport import Connect, split_server
 from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
 from tidelog.protocol.messages.common import (
@@ -234,7 +235,9 @@ class PartitionFetch:
         found = self._seams.reach(batches)
         if found is None:
             if is_cut(batches):
-                raise self._refusal("fetch", codes.MESSAGE_TOO_LARGE, "not one whole batch came")
+                raise self._refusal(
+                    "fetch", ErrorCode.MESSAGE_TOO_LARGE, "not one whole batch came"
+                )
             # Damage is for the decoder to name, so any progress will do.
             return Fetched(offset, offset + 1, (floor, limit), batches, aborted, data.append_times)
         following, floor = found.next_offset, floor or self._floor(batches, offset)
@@ -257,7 +260,7 @@ class PartitionFetch:
         if not 0 < first < offset:
             return 0
         if not self._send(first - 1, max_bytes=1):
-            raise self._refusal("fetch", codes.LEADER_NOT_AVAILABLE)
+            raise self._refusal("fetch", ErrorCode.LEADER_NOT_AVAILABLE)
         before = self._receive().batches
         if not before or is_cut(before):
             return 0
@@ -306,7 +309,7 @@ class PartitionFetch:
 
     def _is_good(self, data: PartitionData, offset: int) -> bool:
         """Whether records came; False where they have to be asked for again."""
-        if data.error_code == codes.OFFSET_OUT_OF_RANGE:
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start, end = self.log_offset(EARLIEST_TIMESTAMP), self.log_offset(LATEST_TIMESTAMP)
             if start <= offset <= end:
                 return False  # the leader has changed in between
@@ -409,8 +412,8 @@ class PartitionFetch:
         answer = self._ask_any(lambda server: server.ask(METADATA, question))
         nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         found = [topic for topic in answer.topics if topic.name == self._name.topic]
-        code = found[0].error_code if found else codes.UNKNOWN_TOPIC_OR_PARTITION
-        if code and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+        code = found[0].error_code if found else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if code and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise self._refusal("ask who leads", code)
         partitions = {part.partition_index: part for topic in found for part in topic.partitions}
         part = partitions.get(self._name.partition)
@@ -418,7 +421,7 @@ class PartitionFetch:
             raise self._unknown()
         self._check_id(found[0].topic_id)
         if part.leader_id not in nodes:
-            raise self._refusal("ask who leads", codes.LEADER_NOT_AVAILABLE)
+            raise self._refusal("ask who leads", ErrorCode.LEADER_NOT_AVAILABLE)
         self._unknown_count = 0
         self._leader_epoch = part.leader_epoch
         self._has_replicas = len(part.replica_nodes) > 1
@@ -430,7 +433,7 @@ class PartitionFetch:
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
             return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
-        return self._refusal("ask who leads", codes.UNKNOWN_TOPIC_OR_PARTITION)
+        return self._refusal("ask who leads", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _check_id(self, topic_id: UUID) -> None:
         self._topic_id = topic_id
@@ -457,7 +460,7 @@ class PartitionFetch:
         """Ask anew who leads, after a while; raises a reason that will not pass."""
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
-        if reason.error_code == codes.KAFKA_STORAGE_ERROR and not self._has_replicas:
+        if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:
             raise self._damaged()
         self._reason = reason
         if self._leader is not None:
@@ -468,7 +471,7 @@ class PartitionFetch:
     def _damaged(self) -> ClusterFailure:
         """The error where the one broker that has the partition refuses it."""
         assert self._leader is not None
-        code = codes.KAFKA_STORAGE_ERROR
+        code = ErrorCode.KAFKA_STORAGE_ERROR
         return ClusterFailure(
             self._bootstrap,
             f"read records of {self._name}",

@@ -8,6 +8,7 @@ from tidelog.cluster import codes
 from tidelog.cluster.client import Client
 from tidelog.cluster.offsets import watermarks
 from tidelog.cluster.view import RemoteRecord
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import OffsetOutOfRange
 from tidelog.record.record import Record
 from tidelog.types import NO_TIMESTAMP, Header, IsolationLevel, TimestampType, TopicPartition
@@ -119,7 +120,7 @@ def _record(client: Client, message: "ck.Message", asked: int) -> RemoteRecord |
     if error.code() == codes.PARTITION_EOF:
         return None
     partition = partition_of(message)
-    if error.code() in (codes.AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+    if error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
         found = watermarks(client, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
         raise OffsetOutOfRange(asked, found.start, found.end, where=str(partition))
     raise client.failure(f"read records of {partition}", error)

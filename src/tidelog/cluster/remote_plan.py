@@ -12,12 +12,13 @@ from typing import Final
 from tidelog.cluster.lookup_clock import first_appended, searched_by_append
 from tidelog.cluster.search import first_at_or_after
 from tidelog.cluster.view import Appended, ClusterView, Watermarks
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, InvalidRequest
 from tidelog.scan import Split, Wanted
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
 
 # Brokers before 3.0 don't know the largest timestamp; -165 is the client library's word for that.
-_UNSUPPORTED: Final = frozenset({35, -165})
+_UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 
 
 def plan_remote(

@@ -9,6 +9,7 @@ from uuid import UUID
 from tidelog.cluster import codes
 from tidelog.cluster.client import Client
 from tidelog.cluster.offsets import topic_ids, watermarks
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     ClusterFailure,
     ConfigError,
@@ -33,7 +34,7 @@ _AT_ONCE: Final = 500
 _BROKERS_DEFAULT: Final = -1
 _PAUSE_S: Final = 0.02
 _REFUSED: Final[dict[int, type[TidelogError]]] = {
-    codes.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
     17: InvalidTopic,
     36: TopicExists,
     37: InvalidPartitions,
@@ -41,8 +42,9 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
     44: PolicyViolation,
 }
 _NO_LEADER_YET: Final = codes.LEADER_CHANGES | {codes.NO_LEADERS}
-_INVALID_CONFIG: Final = 40
-_NOT_AUTHORIZED: Final = frozenset({29, 31})
+_NOT_AUTHORIZED: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +233,7 @@ def _typed(client: Client, operation: str, topic: str) -> Iterator[str]:
         yield operation
     except ClusterFailure as error:
         code = error.error_code
-        if code == _INVALID_CONFIG:
+        if code == ErrorCode.INVALID_CONFIG:
             raise ConfigError(f"topic {topic}", None, error.reason) from error
         if code in _NOT_AUTHORIZED:
             raise NotAuthorized(

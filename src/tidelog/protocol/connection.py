@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from struct import Struct, error
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.protocol.compiler import Codec, struct_codec
 from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
@@ -31,7 +32,6 @@ Request = TypeVar("Request", bound="DataclassInstance")
 
 __all__ = [
     "MAX_FRAME_BYTES",
-    "UNSUPPORTED_VERSION_CODE",
     "ClientConnection",
     "Frames",
     "LongRequest",
@@ -42,7 +42,6 @@ __all__ = [
     "write_response_around",
 ]
 
-UNSUPPORTED_VERSION_CODE: Final = 35
 
 # Key, version, correlation id, and the length of the client's name.
 _HEAD: Final = Struct(">hhih")
@@ -122,7 +121,7 @@ def _read_response(reader: Reader, waiting: _Waiting) -> "DataclassInstance":
     if api.key == API_VERSIONS.key:
         # Who doesn't know the version asked answers with error 35 in version 0.
         start = reader.at
-        if reader.int16() == UNSUPPORTED_VERSION_CODE:
+        if reader.int16() == ErrorCode.UNSUPPORTED_VERSION:
             version = 0
         reader.at = start
     elif api.is_flexible(version):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.cluster import codes
 from tidelog.cluster.broker_errors import typed_error
 from tidelog.cluster.offsets import id_text
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.storage.partitioner import partition_of
 
@@ -30,14 +31,12 @@ if TYPE_CHECKING:
 PARTITION_COUNT: Final = 16
 REPLICAS: Final = 3
 MARKER_VERSION: Final = 1
-TOPIC_EXISTS: Final = 36
 # Small segments, soon compacted: each task reads one partition of markers to its end.
 TOPIC_CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_UNKNOWN_TOPIC: Final = 3
 _POLL_S: Final = 0.1
 _CHUNK: Final = 1_000
 _PATIENCE: Final = 4
@@ -146,7 +145,7 @@ class Markers:
         try:
             admin.create_topics([new])[self.topic].result(timeout=self._cluster.timeout_s)
         except KafkaException as error:
-            if error.args[0].code() != TOPIC_EXISTS:  # another task was faster
+            if error.args[0].code() != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was faster
                 operation = f"create topic {self.topic}"
                 raise typed_error(self._cluster, operation, error.args[0]) from error
 
@@ -288,7 +287,7 @@ def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
         found = future.result(timeout=cluster.timeout_s)
         return len(found.partitions), id_text(found.topic_id) or ""
     except KafkaException as error:
-        if error.args[0].code() != _UNKNOWN_TOPIC:
+        if error.args[0].code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error
     cluster.partitions(topic)  # raises where none knows it
     return None

@@ -14,6 +14,7 @@ from tidelog.cluster.broker_errors import PURGED, typed_error
 from tidelog.cluster.connection import connect
 from tidelog.cluster.properties import QUEUE_KBYTES, translate_settings
 from tidelog.cluster.topics import await_leaders
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, ConfigError, MessageTooLarge, TidelogError, WriterFenced
 from tidelog.spark.broker_claims import Claim, ClaimedTopics, Sent
 from tidelog.spark.broker_markers import Markers, find_topic_id, partition_count
@@ -36,7 +37,6 @@ TRANSACTION_TIMEOUT_MS: Final = 300_000
 # For each step of a transaction; what takes longer is an error, and the task is tried again.
 STEP_TIMEOUT_S: Final = 60.0
 _WAIT_S: Final = 0.1
-_TOPIC_DENIED: Final = 29
 
 
 # Topic, partition and offset of a row that brokers have, in the order of each partition.
@@ -96,7 +96,7 @@ def _served_partitions(cluster: "Cluster", topic: str) -> int:
     try:
         await_leaders(cluster, [TopicPartition(topic, number) for number in range(count)])
     except ClusterFailure as error:
-        if error.error_code != _TOPIC_DENIED:
+        if error.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise  # who may not ask may still write, or hears of it then
     return count
 

@@ -12,6 +12,7 @@ from confluent_kafka import admin as library
 from tidelog.cluster import codes
 from tidelog.cluster.connection import connect
 from tidelog.env import ManualClock
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
 from tidelog.types import OffsetAndTimestamp, TopicPartition
 
@@ -77,11 +78,11 @@ def test_a_leader_that_never_comes_is_an_error_after_one_time_out(
 ) -> None:
     began_ms = clock.monotonic_ms()
     with pytest.raises(ClusterFailure, match="NOT_LEADER") as failure:
-        look_up(Admin(clock, codes.NOT_LEADER_OR_FOLLOWER))
-    assert failure.value.error_code == codes.NOT_LEADER_OR_FOLLOWER
+        look_up(Admin(clock, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert failure.value.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert clock.monotonic_ms() - began_ms == TIMEOUT_S * 1000
 
 
 def test_what_waiting_does_not_mend_is_told_at_once(clock: ManualClock, look_up: LookUp) -> None:
     with pytest.raises(ClusterFailure, match="UNKNOWN_TOPIC_OR_PART"):
-        look_up(Admin(clock, codes.UNKNOWN_TOPIC_OR_PARTITION, 0))
+        look_up(Admin(clock, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0))

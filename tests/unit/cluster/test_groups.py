@@ -12,6 +12,7 @@ from tidelog.cluster import codes
 from tidelog.cluster.connection import Cluster, connect
 from tidelog.cluster.view import GroupListing
 from tidelog.env import ManualClock
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
 
 TIMEOUT_S = 10.0
@@ -73,11 +74,11 @@ def test_a_list_of_groups_waits_for_coordinators(code: int, told: Told) -> None:
 def test_coordinators_that_never_come_are_an_error_after_one_time_out(
     clock: ManualClock, told: Told
 ) -> None:
-    cluster, _ = told(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    cluster, _ = told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     began_ms = clock.monotonic_ms()
     with pytest.raises(ClusterFailure, match=r"list groups.*COORDINATOR_LOAD") as failure:
         cluster.groups()
-    assert failure.value.error_code == codes.COORDINATOR_LOAD_IN_PROGRESS
+    assert failure.value.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert clock.monotonic_ms() - began_ms == TIMEOUT_S * 1000
 
 

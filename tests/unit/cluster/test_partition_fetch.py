@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
-from tidelog.cluster import codes
 from tidelog.cluster.follow_transport import split_server
 from tidelog.cluster.partition_fetch import (
     Fetched,
@@ -14,6 +13,7 @@ from tidelog.cluster.partition_fetch import (
     FetchSettings,
     PartitionFetch,
 )
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
 from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
@@ -261,19 +261,19 @@ def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30
 
 
 def test_a_storage_error_of_the_only_replica_is_not_asked_again(leader: FakeLeader) -> None:
-    refuse(leader, codes.KAFKA_STORAGE_ERROR, replicas=1)
+    refuse(leader, ErrorCode.KAFKA_STORAGE_ERROR, replicas=1)
     before = leader.env.clock.monotonic_ms()
     with pytest.raises(ClusterFailure) as failed:
         list(open_fetch(leader).parts(0, 30))
     assert leader.asked.count("Fetch") == 1
     assert leader.env.clock.monotonic_ms() == before, "no wait for what does not pass"
-    assert failed.value.error_code == codes.KAFKA_STORAGE_ERROR
+    assert failed.value.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     for word in ("t-0", f"{HOST}:{PORT}", "KAFKA_STORAGE_ERROR (error 56)", "tidelog doctor"):
         assert word in str(failed.value)
 
 
 def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader) -> None:
-    refuse(leader, codes.KAFKA_STORAGE_ERROR, replicas=3, times=2)
+    refuse(leader, ErrorCode.KAFKA_STORAGE_ERROR, replicas=3, times=2)
     parts = list(open_fetch(leader).parts(0, 30))
     assert values(parts, 0, 30) == [b"%d" % n for n in range(30)]
 
