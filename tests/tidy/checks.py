@@ -68,6 +68,27 @@ def long_file(source: str) -> list[str]:
     return [f"{count} lines: split it, or say in it '{WHY_LONG} ...' (never over 600)"]
 
 
+# ------------------------------------------------------------------------------------- Numbers
+
+
+def numbers_named(source: str, names: set[str]) -> list[str]:
+    """Constants and members of enums that give a number one of these names."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.AnnAssign(target=ast.Name(name), value=ast.expr() as value):
+                pass
+            case ast.Assign(targets=[ast.Name(name)], value=value):
+                pass
+            case _:
+                continue
+        number = value.operand if isinstance(value, ast.UnaryOp) else value
+        is_number = isinstance(number, ast.Constant) and type(number.value) is int
+        if is_number and name.lstrip("_") in names:
+            found.append(f"{node.lineno}: {name} is in tidelog.error_codes")
+    return found
+
+
 # ------------------------------------------------------------------------------------- Words
 
 

@@ -22,6 +22,16 @@ def test_files_have_at_most_400_lines_or_say_why() -> None:
     assert gather({path: checks.long_file(path.read_text()) for path in PYTHON}) == []
 
 
+def test_error_codes_of_kafka_stand_in_one_list() -> None:
+    from kio.schema.errors import ErrorCode
+
+    names = {code.name.upper() for code in ErrorCode} - {"NONE"}
+    source = [path for path in PYTHON if "src" in path.relative_to(checks.ROOT).parts]
+    restated = {path: checks.numbers_named(path.read_text(), names) for path in source}
+    assert gather({p: found for p, found in restated.items() if p.name != "error_codes.py"}) == []
+    assert any(restated.values()), "codes are looked for where there are none"
+
+
 def test_no_banned_words() -> None:
     assert gather({path: checks.banned_words(path.read_text()) for path in TEXT}) == []
 
