@@ -24,7 +24,6 @@ TEDBYTES: Final = 0x7465646279746573
 _WORD_32: Final = 0xFFFFFFFF
 _SIGN_32: Final = 1 << 31
 _BLOCK: Final = 64
-_LENGTH_AT: Final = 56
 _MD5_A: Final = 0x67452301
 _MD5_B: Final = 0xEFCDAB89
 _MD5_C: Final = 0x98BADCFE

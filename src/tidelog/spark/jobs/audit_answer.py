@@ -13,7 +13,7 @@ from tidelog.spark.jobs.audit_run import Outcome, Work, seen_of
 from tidelog.spark.jobs.audit_sides import Pair
 from tidelog.spark.jobs.audit_state import Run
 from tidelog.spark.jobs.audit_tables import Audited, Bucket, Difference, Last, TopicFigures
-from tidelog.types import NO_TIMESTAMP, TopicPartition
+from tidelog.types import NO_TIMESTAMP
 
 _ROW_BYTES: Final = digests.FIELDS * 8
 _SIDES: Final = ("a", "b")
@@ -189,8 +189,3 @@ def _added(runs: Iterable[Run], span_ms: int) -> Spans:
         total.widen(mine.span_ms)
         total.add(mine.items())
     return total
-
-
-def cuts_of(found: Audited, letter: str) -> dict[TopicPartition, tuple[int, int]]:
-    """The offsets of one side that were compared."""
-    return {name: cut for (side, name), cut in found.cuts.items() if side == letter}
