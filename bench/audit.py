@@ -18,18 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bench.harness import Case
-from tidelog.record.encode import encode_table
-from tidelog.spark.jobs.audit import AuditOptions, measure
-from tidelog.spark.jobs.audit_kinds import Kind
-from tidelog.spark.jobs.audit_tables import Audited
+from tidelog.jobs.audit.answer import Audited
+from tidelog.jobs.audit.job import AuditOptions, measure
+from tidelog.jobs.audit.rules import Kind
+from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.storage.log import Log
+    from tidelog.storage.log.log import Log
 
 Longs = npt.NDArray[np.int64]
 

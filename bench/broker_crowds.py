@@ -15,8 +15,8 @@ from bench.broker_pair import Brokers, at, figure
 from bench.broker_servers import MemoryWatch, Ours, Served, await_served, cpu_s, memory_bytes
 from bench.harness import Case, Work
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.groups import OffsetFetchRequest, OffsetFetchTopic
-from tidelog.server.groups.partitioning import partition_for
+from tidelog.protocol.messages.classic_groups import OffsetFetchRequest, OffsetFetchTopic
+from tidelog.server.coordinator.java_hash import partition_for
 
 # The goal is for so many connections.
 GOAL_CONNECTIONS: Final = 10_000

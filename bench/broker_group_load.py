@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
 
 from bench.broker_load import BUFFER_BYTES, SOCKET_TIMEOUT_S, Address, connect
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import (
     CONSUMER_GROUP_HEARTBEAT,
     HEARTBEAT,
@@ -27,12 +26,7 @@ from tidelog.protocol.messages import (
     SYNC_GROUP,
     Api,
 )
-from tidelog.protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    HeartbeatPartitions,
-)
-from tidelog.protocol.messages.membership import (
+from tidelog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -45,6 +39,12 @@ from tidelog.protocol.messages.membership import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from tidelog.protocol.messages.modern_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatPartitions,
+)
+from tidelog.protocol.requests import ClientConnection
 
 if TYPE_CHECKING:
     import socket

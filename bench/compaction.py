@@ -35,8 +35,7 @@ from bench.generations import cases_of as generational
 from bench.harness import Case
 from tidelog.record.builder import build_batch
 from tidelog.storage import files
-from tidelog.storage.compaction.job import CleaningJob
-from tidelog.storage.compaction.rules import CompactionRules
+from tidelog.storage.compaction.job import CleaningJob, CompactionRules
 from tidelog.types import Codec, NewRecord
 
 MAP_BYTES: Final = 128 << 20

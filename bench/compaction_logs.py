@@ -11,14 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.env import Env
-from tidelog.record.batch import assign_offset
-from tidelog.record.encode import encode_table
-from tidelog.record.header import HEADER, HEADER_SIZE
+from tidelog.record.columns.encode import encode_table
+from tidelog.record.header import HEADER, HEADER_SIZE, assign_offset
 from tidelog.storage import files
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.compaction.job import CleaningJob, Group, SourceSegment
-from tidelog.storage.compaction.rules import CompactionRules
-from tidelog.storage.trust import fingerprint_of
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.compaction.job import CleaningJob, CompactionRules, Group, SourceSegment
+from tidelog.storage.segment.append_time_trust import fingerprint_of
 from tidelog.types import Codec
 
 TOPIC_ID: Final = UUID(int=9)

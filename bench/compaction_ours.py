@@ -30,8 +30,8 @@ def main(job_path: str) -> None:
     """Load everything by cleaning a small log, then clean the large one."""
     from bench.compaction_logs import job_of, write_head
     from tidelog.env import os_env
-    from tidelog.storage.compaction.cleaning import clean
     from tidelog.storage.compaction.job import CleaningJob
+    from tidelog.storage.compaction.worker import clean
 
     job = CleaningJob.from_json(Path(job_path).read_text())
     with TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ def main(job_path: str) -> None:
 
 def codec_of(job: "CleaningJob") -> "Codec":
     """The codec of the job's first batch, so that its kernels and library are loaded too."""
-    from tidelog.record.views import walk
+    from tidelog.record.batch_walk import walk
     from tidelog.storage import files
 
     path = Path(job.directory) / files.log_file_name(job.sources[0].base_offset)

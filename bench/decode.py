@@ -24,11 +24,12 @@ from kafka.record import (  # type: ignore[import-untyped] # ships no types
 )
 
 from bench.harness import Case, Work
-from tidelog.record.columns import ALL_COLUMNS, HEADERS, decode
-from tidelog.record.encode import encode_table
+from tidelog.record.batch_walk import walk
+from tidelog.record.columns.arrays import HEADERS
+from tidelog.record.columns.decode import ALL_COLUMNS, decode
+from tidelog.record.columns.encode import encode_table
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.kernels import check_body
-from tidelog.record.views import walk
 from tidelog.types import Codec
 
 START_MS = 1_357_016_400_000  # 2013-01-01 in New York

@@ -30,10 +30,12 @@ from bench.generations_yields import SamplingWithYields, by_yields
 from bench.harness import Case
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import NewRecord, TopicPartition
 
 NAME = TopicPartition("keys", 0)

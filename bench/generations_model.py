@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tidelog.storage.compaction.generations import SegmentFacts
-from tidelog.storage.compaction.generations.coverage import after_cleaning
-from tidelog.storage.compaction.generations.estimates import Counted, live_bytes
-from tidelog.storage.compaction.generations.mapped_keys import (
+from tidelog.storage.compaction.generations.estimates import (
+    Counted,
+    KeySamples,
     MappedKeys,
     better,
     correction,
     count_error,
+    live_bytes,
     live_error,
 )
-from tidelog.storage.compaction.generations.planning import Demand, plan_generation
-from tidelog.storage.compaction.generations.samples import KeySamples
+from tidelog.storage.compaction.generations.planning import Demand, after_cleaning, plan_generation
 
 Longs = npt.NDArray[np.int64]
 

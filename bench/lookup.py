@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 from bench.harness import Case
 from bench.ranges import plan_cases, range_cases
 from tidelog.env import Env, ManualClock
-from tidelog.record.batch import HEADER_SIZE, RecordBatch, seal
+from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.record.header import BASE_TIMESTAMP_AT, HEADER_SIZE, MAX_TIMESTAMP_AT, seal
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import Codec, NewRecord
 
 if TYPE_CHECKING:
-    from tidelog.storage.log import Log
+    from tidelog.storage.log.log import Log
 
 START_MS = 1_700_000_000_000
 RECORD_BYTES = 100

@@ -17,19 +17,20 @@ import numpy.typing as npt
 
 from bench.harness import Case
 from tidelog.env import Env, ManualClock, os_env
-from tidelog.record.batch import seal
+from tidelog.record.batch_walk import view_batch
 from tidelog.record.builder import build_batch
-from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT
-from tidelog.record.views import view_batch
+from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, seal
 from tidelog.scan import COLUMNS, ScanStats, Wanted, count, plan, to_reader
-from tidelog.storage import files, zone_files
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.producers import ProducerStates
-from tidelog.storage.time_index import TimeIndex
-from tidelog.storage.trust import AppendTimeCheckpoint, fingerprint
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.index import TimeIndex
 from tidelog.types import ClockName, NewRecord
 
 START_MS = 1_700_000_000_000
@@ -325,7 +326,7 @@ class ManySegments:
             for segment in log.segments:
                 if isinstance(segment, ClosedSegment):
                     name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)
-                    (self._directory / name).write_bytes(zone_files.build(segment))
+                    (self._directory / name).write_bytes(zone_map_files.build(segment))
 
     def plans(self, clock: ClockName) -> Callable[[], float]:
         """Plan 1 % of the time."""

@@ -24,12 +24,14 @@ from pyspark.sql.types import StructType
 from bench.harness import Case
 from bench.spark_jobs import job_cases
 from tidelog import scan
-from tidelog.record.encode import encode_table
+from tidelog.record.columns.encode import encode_table
+from tidelog.spark.options import scan_columns
 from tidelog.spark.rows import SparkRows, row_type
-from tidelog.spark.source import BATCH_ROWS, plan_options
-from tidelog.spark.source_options import scan_columns
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.spark.source import plan_options
+from tidelog.spark.tasks import BATCH_ROWS
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,9 +23,10 @@ import tidelog
 from bench import ranges
 from bench.harness import Case
 from tidelog import scan
-from tidelog.record.encode import encode_table
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.record.columns.encode import encode_table
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import Codec
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ EMPTY: Mapping[str, str] = {
 
 def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
     """`tidelog spark latency`: every record's two times, reduced inside the splits."""
-    from tidelog.spark.jobs.latency import latency
+    from tidelog.jobs.latency.job import latency
 
     records = len(topic.batch_times) * ranges.BATCH_RECORDS
 

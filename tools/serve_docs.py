@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.config import BROKER_CONFIGS, ConfigKey
-from tidelog.config.without_effect import NOT_SERVED, WITHOUT_EFFECT
+from tidelog.config.unused_keys import NOT_SERVED, WITHOUT_EFFECT
 
 TARGET: Final = Path(__file__).parent.parent / "docs" / "serve.md"
 

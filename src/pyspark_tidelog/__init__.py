@@ -8,7 +8,7 @@ try:
     from tidelog.spark.source import TidelogSource as DefaultSource
 except ImportError:
     # An older Spark lacks what the source is made of; this one says so when it is asked for.
-    from tidelog.spark.versions import refusing_source
+    from tidelog.spark.session import refusing_source
 
     DefaultSource = refusing_source()  # type: ignore[assignment, misc]
 

@@ -18,10 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tidelog.cluster.remote_asyncio import AsyncRemoteDirectory, connect_async
-    from tidelog.cluster.remote_directory import RemoteDirectory, connect
-    from tidelog.cluster.tables import table
-    from tidelog.control.messages import ControlFailure
+    from tidelog.control.channel import ControlFailure
     from tidelog.directory import Directory, open_directory
     from tidelog.env import Env, ManualClock, os_env
     from tidelog.errors import (
@@ -86,7 +83,9 @@ if TYPE_CHECKING:
         UnsupportedVersion,
         WriterFenced,
     )
-    from tidelog.server.in_process import broker
+    from tidelog.remote.async_directory import AsyncRemoteDirectory, connect_async
+    from tidelog.remote.remote_directory import RemoteDirectory, connect, table
+    from tidelog.server.embedded import broker
     from tidelog.types import (
         ClockName,
         Codec,
@@ -104,7 +103,7 @@ __version__ = "0.1.0"
 
 # Where each public name is found; `open` has another name there, to leave the builtin alone.
 _HOMES: Final = {
-    "AsyncRemoteDirectory": "cluster.remote_asyncio",
+    "AsyncRemoteDirectory": "remote.async_directory",
     "CleaningAborted": "errors",
     "CleaningFailed": "errors",
     "ClockJump": "errors",
@@ -114,7 +113,7 @@ _HOMES: Final = {
     "Codec": "types",
     "ConfigError": "errors",
     "ConfigErrors": "errors",
-    "ControlFailure": "control.messages",
+    "ControlFailure": "control.channel",
     "CorruptBatch": "errors",
     "CorruptData": "errors",
     "CorruptFile": "errors",
@@ -160,7 +159,7 @@ _HOMES: Final = {
     "RecordError": "errors",
     "RecordListTooLarge": "errors",
     "RefusedRecords": "errors",
-    "RemoteDirectory": "cluster.remote_directory",
+    "RemoteDirectory": "remote.remote_directory",
     "RequestError": "errors",
     "SerdeError": "errors",
     "StorageFailure": "errors",
@@ -178,12 +177,12 @@ _HOMES: Final = {
     "UnsupportedRequest": "errors",
     "UnsupportedVersion": "errors",
     "WriterFenced": "errors",
-    "broker": "server.in_process",
-    "connect": "cluster.remote_directory",
-    "connect_async": "cluster.remote_asyncio",
+    "broker": "server.embedded",
+    "connect": "remote.remote_directory",
+    "connect_async": "remote.async_directory",
     "open": "directory",
     "os_env": "env",
-    "table": "cluster.tables",
+    "table": "remote.remote_directory",
 }
 
 __all__ = [

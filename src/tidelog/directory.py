@@ -1,4 +1,6 @@
-"""The library's front door: a directory of topics, by name, for people who write programs.
+"""`Directory`: local primitives, log, exclusive.
+
+The library's front door: a directory of topics, by name, for people who write programs.
 
 `Directory` adds to `storage.LogDir` what works on whole topics: appends that choose partitions,
 lookups and reads over all partitions, Arrow in and out, time as people write it. It owns no format
@@ -7,6 +9,10 @@ and no file. Arrow, numpy and numba are imported by the calls that need them.
 Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes a directory.
 
 Over 400 lines because every call stands here with its contract; the work is done elsewhere.
+
+Appending to a directory of topics: records, tables, and sources whose rows come once.
+
+The part of `tidelog.Directory` that writes.
 """
 
 import logging
@@ -16,22 +22,29 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from tidelog.appending import Appending
-from tidelog.arguments import level_of, reads_arguments
+from tidelog.arguments import codec_of, level_of, reads_arguments
+from tidelog.closing import Closing
 from tidelog.config import ConfigNote
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, TopicExists
 from tidelog.objects import env_for, local_path
+from tidelog.record.builder import BATCH_BYTES
+from tidelog.record.partitioner import Partitioner
 from tidelog.record.record import Record
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log_reader import LogReader, unknown_times_note
-from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_reader import LogReader, unknown_times_note
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
     ClockName,
+    Codec,
+    Compression,
     Isolation,
     IsolationLevel,
+    NewRecord,
     OffsetAndTimestamp,
     RecordCount,
     TopicPartition,
@@ -43,9 +56,156 @@ if TYPE_CHECKING:
     from tidelog.frames import Scan, TopicChoice
     from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats
-    from tidelog.storage.retaining import DueSegment
+    from tidelog.storage.directory.numbered_loads import Loaded
+    from tidelog.storage.directory.topic_retention import DueSegment
+
+
+@reads_arguments()
+class Appending(Closing):
+    """A directory of topics that records are appended to."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+        self._partitioners: dict[str, Partitioner] = {}
+
+    def append(
+        self,
+        topic: str,
+        records: Iterable[NewRecord],
+        *,
+        partition: int | None = None,
+        codec: Compression = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> dict[int, AppendResult]:
+        """Append records; what each partition that got some answered.
+
+        Records go where Kafka's clients would send them: by murmur2 of the key; those without a
+        key to one partition that is drawn anew for each call. Within a partition all are appended
+        or none; across partitions each stands for itself.
+
+        Args:
+            topic: Its name.
+            records: Keys, values, create times (the clock's where they have none), headers.
+            partition: The partition for them all; chosen by key where None.
+            codec: Compression, unless the topic's `compression.type` says another.
+            batch_bytes: Where a batch is closed, before compression.
+
+        Raises:
+            UnknownTopic, ReadOnly, and what `Log.append` raises.
+        """
+        groups = self._by_partition(topic, records, partition)
+        return {
+            number: self._log_dir.log(topic, number).append(
+                group, codec=codec_of(codec), batch_bytes=batch_bytes
+            )
+            for number, group in groups.items()
+        }
+
+    def load_once(
+        self,
+        topic: str,
+        records: Iterable[NewRecord],
+        *,
+        source: str,
+        partition: int | None = None,
+        codec: Compression = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> "Loaded":
+        """Append the rows of a source that a topic doesn't have yet, all together or none.
+
+        Args:
+            topic: Its name.
+            records: All rows of the source, from the first one; those that were loaded before
+                under the source's name are passed over.
+            source: Its name.
+            partition: The partition for them all; chosen by key where None.
+            codec: Compression, unless the topic's `compression.type` says another.
+            batch_bytes: Where a batch is closed, before compression.
+
+        Raises:
+            InvalidRequest: The first rows are not those that were loaded under this name.
+            UnknownTopic, ReadOnly, and what `Log.append` raises: Nothing was appended.
+        """
+        from tidelog.storage.directory.numbered_loads import load_once
+
+        return load_once(
+            self._log_dir,
+            topic,
+            records,
+            source=source,
+            group=lambda rows: self._by_partition(topic, rows, partition),
+            codec=codec_of(codec),
+            batch_bytes=batch_bytes,
+        )
+
+    def append_table(
+        self,
+        topic: str,
+        table: "pa.Table | pa.RecordBatch",
+        *,
+        codec: Compression = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> dict[int, AppendResult]:
+        """Append the rows of an Arrow table; the last answer of each partition that got some.
+
+        Rows keep their order within a partition. They are appended by pieces of about
+        `APPEND_BYTES`: a failure leaves the pieces before it in the log.
+
+        Args:
+            topic: Its name.
+            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, all
+                optional, and `partition` (int) for those who choose it themselves.
+            codec: Compression, unless the topic's `compression.type` says another.
+            batch_bytes: Where a batch is closed, before compression.
+
+        Raises:
+            InvalidRequest: Another column, a wrong type, or a partition that is not there.
+            MissingDependency: pyarrow, numpy or numba is not installed.
+            UnknownTopic, ReadOnly, and what `Log.append_batches` raises.
+        """
+        from tidelog.arrow_topics import append_table
+
+        return append_table(
+            self._log_dir,
+            topic,
+            table,
+            keyless=self._keyless_partition(topic),
+            codec=codec_of(codec),
+            batch_bytes=batch_bytes,
+        )
+
+    def _keyless_partition(self, topic: str) -> int:
+        partitioner = self._partitioner(topic)
+        partitioner.switch()
+        return partitioner.choose(None)
+
+    def _by_partition(
+        self, topic: str, records: Iterable[NewRecord], partition: int | None
+    ) -> dict[int, list[NewRecord]]:
+        if partition is not None:
+            return {partition: list(records)}
+        partitioner = self._partitioner(topic)
+        partitioner.switch()
+        groups: dict[int, list[NewRecord]] = {}
+        for record in records:
+            groups.setdefault(partitioner.choose(record.key), []).append(record)
+        return groups
+
+    def _partitioner(self, topic: str) -> Partitioner:
+        count = self._log_dir.topic(topic).partitions
+        found = self._partitioners.get(topic)
+        if found is None or found.partition_count != count:
+            found = Partitioner(count, self._log_dir.env.random)
+            self._partitioners[topic] = found
+        return found
+
+    def flush(self) -> None:
+        """Make everything appended durable, in every partition that was written to."""
+        self._log_dir.flush()
+
 
 _LOGGER = logging.getLogger(__name__)
+
 
 # What a point in time may be given as: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
@@ -92,7 +252,7 @@ class Directory(Appending):
         log_dir = LogDir.open(path, env=found, options=options)
         if not control:
             return cls(log_dir)
-        from tidelog.control.serving import served
+        from tidelog.control.server import served
 
         return served(cls, cls, log_dir)
 
@@ -188,7 +348,7 @@ class Directory(Appending):
             ReadOnly: The directory is open for reading, and this is no dry run.
             StorageFailure: The disk failed; the partition is offline.
         """
-        from tidelog.storage.retaining import retain
+        from tidelog.storage.directory.topic_retention import retain
 
         names = sorted(self.topics()) if topic is None else [topic]
         return [one for name in names for one in retain(self._log_dir, name, dry_run=dry_run)]
@@ -310,7 +470,7 @@ class Directory(Appending):
             MissingDependency: pyarrow, numpy or numba is not installed.
             MissingTimestamps, CorruptData: While reading.
         """
-        from tidelog.tables import read_topic
+        from tidelog.arrow_topics import read_topic
 
         return read_topic(
             self._log_dir,

@@ -12,12 +12,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import MissingDependency, TidelogError
-from tidelog.markup import bytes_text, html_table
+from tidelog.report import bytes_text, html_table
 from tidelog.scan import Count, ScanPlan, ScanStats, Wanted, plan
 from tidelog.scan import count as count_records
 from tidelog.scan.plan import THREAD_SPLIT_BYTES
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.timespec import format_ms
 from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicPartition
 

@@ -14,9 +14,8 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 from tests.worlds.waiting import PATIENCE_S, until_equal
 
-from tidelog.cli.main import run
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.app import run
+from tidelog.cli.surroundings import ExitCode, Surroundings
 
 _NUMBERS = count()
 T0 = 1_700_000_000_000

@@ -15,7 +15,6 @@ import pytest
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
-from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.errors import (
     Closed,
     ClusterFailure,
@@ -30,7 +29,8 @@ from tidelog.errors import (
     TopicExists,
     UnknownTopic,
 )
-from tidelog.storage.partitioner import partition_of
+from tidelog.record.partitioner import partition_of
+from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.types import Codec, Header, NewRecord, TimestampType, TopicPartition
 
 T0 = 1_700_000_000_000

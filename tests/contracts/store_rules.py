@@ -10,7 +10,7 @@ import pytest
 from tidelog.env import OsFileSystem
 from tidelog.errors import StorageFailure
 from tidelog.objects import ObjectStore
-from tidelog.objects.parts import PART_BYTES
+from tidelog.objects.store import PART_BYTES
 
 
 class StoreRules:

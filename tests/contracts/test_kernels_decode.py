@@ -14,13 +14,15 @@ from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
 from tests.worlds.records.kernel_logs import batches, damaged_logs, in_sequence
 
 from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
 from tidelog.record.kernels import layout, plain, scan_batches
 from tidelog.record.kernels.checksums import NONE_BAD, find_bad_sum, shifts
-from tidelog.record.kernels.counts import count_matches
-from tidelog.record.kernels.decode import (
+from tidelog.record.kernels.layout import scan_error
+from tidelog.record.kernels.memory import Bytes, Longs
+from tidelog.record.kernels.records import (
     AT,
     COPIED,
     LEFT_OUT,
@@ -32,15 +34,15 @@ from tidelog.record.kernels.decode import (
     Binary,
     Columns,
     Filter,
+    HeaderColumns,
+    count_headers,
+    count_matches,
     decode_batches,
+    fill_headers,
 )
-from tidelog.record.kernels.headers import HeaderColumns, count_headers, fill_headers
-from tidelog.record.kernels.memory import Bytes, Longs
-from tidelog.record.kernels.reasons import scan_error
 from tidelog.record.kernels.times import fill_append_times, mark_lost_creates
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.legacy import build_legacy_set
 from tidelog.record.offset_order import in_order
-from tidelog.record.views import walk
 from tidelog.types import INT64_MAX, Codec, NewRecord
 
 CAPACITY = 6

@@ -15,16 +15,17 @@ from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import KeySummary, PlainRecord
 
 from tidelog.errors import CorruptData
-from tidelog.record import columns
+from tidelog.jobs.audit.key_rows import COLUMNS, KeyTable, Reducer, Spans, joined, words_of
 from tidelog.record.builder import build_batch
-from tidelog.record.columns import DecodeStats
+from tidelog.record.columns import decode as columns
+from tidelog.record.columns.batch_table import DecodeStats
 from tidelog.record.header import HEADER_SIZE
-from tidelog.record.kernels import decode, digests, fold, fold_columns, layout, plain
+from tidelog.record.kernels import key_rows, layout, plain
+from tidelog.record.kernels import records as decode
+from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.checksums import shifts
 from tidelog.record.kernels.layout import DONE, FULL
 from tidelog.record.kernels.memory import Ints, Longs
-from tidelog.record.kernels.scan import scan_batches
-from tidelog.scan.key_tables import COLUMNS, KeyTable, Reducer, Spans, joined, words_of
 from tidelog.types import INT64_MAX, Codec, NewRecord
 
 SEEDS = (0x0706050403020100, 0x0F0E0D0C0B0A0908, -5, 2**63 - 1, -(2**63))
@@ -61,9 +62,9 @@ contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 
 def test_hashes(run: Run, data: bytes, seeds: tuple[int, ...]) -> None:
     rows, _, _ = folded([(data, data, 7)], seeds, run)
     (row,) = rows.tolist()
-    assert (row[digests.HASH_HIGH], row[digests.HASH_LOW]) == plain_digests.hash_key(data, seeds)
-    assert row[digests.VALUE] == plain_digests.hash_value(data, seeds)
-    assert row[digests.SET] == row[digests.ORDER] == plain_digests.digest_record(7, data, seeds)
+    assert (row[key_rows.HASH_HIGH], row[key_rows.HASH_LOW]) == plain_digests.hash_key(data, seeds)
+    assert row[key_rows.VALUE] == plain_digests.hash_value(data, seeds)
+    assert row[key_rows.SET] == row[key_rows.ORDER] == plain_digests.digest_record(7, data, seeds)
 
 
 def test_values_that_differ_in_a_bit_or_by_zeros_have_other_hashes() -> None:
@@ -72,26 +73,26 @@ def test_values_that_differ_in_a_bit_or_by_zeros_have_other_hashes() -> None:
     assert len({plain_digests.hash_value(value, SEEDS) for value in values}) == len(values)
 
 
-def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> fold.KeyRows:
+def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> key_rows.KeyRows:
     """An empty table in arrays with guarded edges."""
-    into = fold.KeyRows(
-        rows=guarded.array(capacity * fold.ROW_WORDS, np.int64),
+    into = key_rows.KeyRows(
+        rows=guarded.array(capacity * key_rows.ROW_WORDS, np.int64),
         slots=guarded.array(64, np.int32),
-        window=guarded.array(fold.WINDOW_ROWS * fold.WINDOW_WORDS, np.int64),
-        state=guarded.array(fold.STATE, np.int64),
-        spans=guarded.array((fold.SPANS, fold.SPAN_FIELDS), np.int64),
+        window=guarded.array(key_rows.WINDOW_ROWS * key_rows.WINDOW_WORDS, np.int64),
+        state=guarded.array(key_rows.ROW_STATE, np.int64),
+        spans=guarded.array((key_rows.SPANS, key_rows.SPAN_FIELDS), np.int64),
         words=np.array(words_of(seeds), np.int64),
         span_ms=3_600_000,
     )
     for array in into[:5]:
         array[:] = 0
-    into.state[fold.SPAN_LAST] = -1
+    into.state[key_rows.SPAN_LAST] = -1
     return into
 
 
 def folded(records: Sequence[Entry], seeds: Sequence[int], run: Run) -> tuple[Longs, Longs, Longs]:
     """The kernel's rows, spans and state; nothing outside of them is touched."""
-    incoming = fold_columns.Incoming(
+    incoming = key_rows.Incoming(
         keys=cells([key for key, _, _ in records]),
         values=cells([value for _, value, _ in records]),
         offsets=np.arange(10, 10 + len(records)),
@@ -100,20 +101,20 @@ def folded(records: Sequence[Entry], seeds: Sequence[int], run: Run) -> tuple[Lo
 
     def work(guarded: Guarded) -> tuple[Longs, Longs, Longs]:
         into = rows_in(guarded, len(records), seeds)
-        assert run(fold_columns.fold_columns)(incoming, 0, into) == len(records)
-        assert run(fold.take_window)(into) == DONE
-        rows = into.rows[: int(into.state[fold.USED]) * fold.ROW_WORDS]
-        return rows.reshape(-1, fold.ROW_WORDS).copy(), into.spans.copy(), into.state.copy()
+        assert run(key_rows.fold_columns)(incoming, 0, into) == len(records)
+        assert run(key_rows.take_window)(into) == DONE
+        rows = into.rows[: int(into.state[key_rows.ROW_USED]) * key_rows.ROW_WORDS]
+        return rows.reshape(-1, key_rows.ROW_WORDS).copy(), into.spans.copy(), into.state.copy()
 
     found, _ = run_guarded(work)
     assert isinstance(found, tuple)
     return found
 
 
-def cells(items: Sequence[bytes | None]) -> fold_columns.Cells:
+def cells(items: Sequence[bytes | None]) -> key_rows.Cells:
     ends = np.cumsum([0, *(len(item or b"") for item in items)], dtype=np.int32)
     data = np.frombuffer(b"".join(item or b"" for item in items), np.uint8)
-    return fold_columns.Cells(ends, data, np.array([item is None for item in items], np.uint8))
+    return key_rows.Cells(ends, data, np.array([item is None for item in items], np.uint8))
 
 
 @given(records=entries)
@@ -196,9 +197,9 @@ def test_the_fold_of_batches_is_that_of_the_interpreter(records: list[Entry]) ->
             into = rows_in(guarded, len(records), SEEDS)
             progress = guarded.array(decode.PROGRESS_FIELDS, np.int64)
             progress[:], progress[decode.AT] = 0, decode.UNOPENED
-            fold_ = run(fold.fold_batches)
+            fold_ = run(key_rows.fold_batches)
             found = fold_(data, table[:count], wanted, shifts(), into, progress)
-            assert run(fold.take_window)(into) == DONE
+            assert run(key_rows.take_window)(into) == DONE
             return found, into.state.tolist(), into.spans.tolist(), progress.tolist()
 
         return run_guarded(work)
@@ -236,13 +237,13 @@ def arrow_batch(records: Sequence[Entry], start: int = 0) -> pa.RecordBatch:
 
 def as_summaries(rows: Longs) -> dict[tuple[int, int], KeySummary]:
     return {
-        (row[digests.HASH_HIGH], row[digests.HASH_LOW]): KeySummary(
-            offset=row[digests.OFFSET],
-            create_ms=row[digests.TIME],
-            value=row[digests.VALUE],
-            count=row[digests.COUNT],
-            set_sum=row[digests.SET],
-            order=row[digests.ORDER],
+        (row[key_rows.HASH_HIGH], row[key_rows.HASH_LOW]): KeySummary(
+            offset=row[key_rows.OFFSET],
+            create_ms=row[key_rows.TIME],
+            value=row[key_rows.VALUE],
+            count=row[key_rows.COUNT],
+            set_sum=row[key_rows.SET],
+            order=row[key_rows.ORDER],
         )
         for row in rows.tolist()
     }
@@ -275,17 +276,17 @@ def test_however_it_is_cut_the_rows_are_those_of_the_records(
     reducer.finish()
     assert all(len(table) <= rows_max for table in tables)
     for table in tables:
-        hashes = table[:, digests.HASH_HIGH].view(np.uint64)
+        hashes = table[:, key_rows.HASH_HIGH].view(np.uint64)
         assert (np.diff(hashes.astype(object)) >= 0).all()
     found = joined(tables)
     assert as_summaries(found) == expected_of(records)
-    assert (found[:, digests.PARTITION] == 3).all()
+    assert (found[:, key_rows.PARTITION] == 3).all()
     assert reducer.records == len(records)
     assert reducer.unkeyed == sum(key is None for key, _, _ in records)
     assert reducer.untimed == sum(time == -1 for _, _, time in records)
     by_span: dict[int, int] = {}
     for _, _, time in records:
-        span = digests.NO_SPAN if time == -1 else time // 1_000
+        span = key_rows.NO_SPAN if time == -1 else time // 1_000
         by_span[span] = by_span.get(span, 0) + 1
     assert {number: count for number, count, _ in reducer.spans.items()} == by_span
 
@@ -298,10 +299,10 @@ def test_a_table_of_many_keys_is_handed_out_whole() -> None:
     reducer.finish()
     (rows,) = tables
     assert len(rows) == len({tuple(row) for row in rows[:, :2].tolist()}) == count
-    assert sorted(rows[:, digests.OFFSET].tolist()) == list(range(9, count + 9))
-    assert rows[:, digests.COUNT].sum() == count + 9
-    assert (rows[:, digests.PARTITION] == 5).all()
-    assert (np.diff(rows[:, digests.HASH_HIGH].view(np.uint64).astype(object)) >= 0).all()
+    assert sorted(rows[:, key_rows.OFFSET].tolist()) == list(range(9, count + 9))
+    assert rows[:, key_rows.COUNT].sum() == count + 9
+    assert (rows[:, key_rows.PARTITION] == 5).all()
+    assert (np.diff(rows[:, key_rows.HASH_HIGH].view(np.uint64).astype(object)) >= 0).all()
 
 
 def test_records_of_very_many_spans_are_counted_under_longer_ones() -> None:
@@ -332,17 +333,17 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
     # The last record of partition 1 is the one of time 40, whatever came before it.
     assert (by_key[b"a"].create_ms, by_key[b"a"].count, by_key[b"a"].offset) == (50, 3, 0)
     assert (by_key[b"b"].offset, by_key[b"b"].count) == (2, 2)
-    marks = {row[digests.OFFSET]: row[digests.PARTITION] for row in found.tolist()}
+    marks = {row[key_rows.OFFSET]: row[key_rows.PARTITION] for row in found.tolist()}
     assert marks == {0: ~0, 2: ~1}
 
 
 @given(hashes=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=40))
 def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]]) -> None:
     """Few hashes, so that slots collide and the first words of different keys are equal."""
-    rows = np.zeros((len(hashes), digests.FIELDS), np.int64)
+    rows = np.zeros((len(hashes), key_rows.FIELDS), np.int64)
     for at, words in enumerate(hashes):
         rows[at, :2] = words
-        rows[at, digests.COUNT] = 1
+        rows[at, key_rows.COUNT] = 1
     half = len(rows) // 2
     table = KeyTable(max(len(rows), 1))
     table.add(rows[:half].copy())
@@ -357,14 +358,14 @@ def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]
 
 @pytest.mark.parametrize("run", [lambda kernel: kernel, plain], ids=["compiled", "plain"])
 def test_a_full_table_stops_and_goes_on(run: Callable[..., object]) -> None:
-    rows = np.zeros((6, digests.FIELDS), np.int64)
-    rows[:, digests.HASH_HIGH] = [1, 9, 1, 17, 2, 9]
-    rows[:, digests.COUNT] = 1
-    table = np.zeros((3, digests.FIELDS), np.int64)
+    rows = np.zeros((6, key_rows.FIELDS), np.int64)
+    rows[:, key_rows.HASH_HIGH] = [1, 9, 1, 17, 2, 9]
+    rows[:, key_rows.COUNT] = 1
+    table = np.zeros((3, key_rows.FIELDS), np.int64)
     index: Ints = np.zeros(8, np.int32)
     state = np.array([0, 6, 0], np.int64)
-    kernel = run(digests.merge)
+    kernel = run(key_rows.merge)
     assert callable(kernel)
     assert kernel(rows, 0, table, index, state) == FULL
     assert state.tolist() == [4, 6, 3]
-    assert table[:, digests.COUNT].tolist() == [2, 1, 1]
+    assert table[:, key_rows.COUNT].tolist() == [2, 1, 1]

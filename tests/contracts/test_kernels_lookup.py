@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tests.contracts.kernel_runs import frozen
 from tests.worlds.records.kernel_logs import damaged_logs
 
-from tidelog.record.batch import RecordBatch, build_batch
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
 from tidelog.record.kernels import (
     find_time,
     find_time_in_segment,
@@ -19,7 +21,6 @@ from tidelog.record.kernels import (
 from tidelog.record.kernels.memory import Bytes
 from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.record.record import Record
-from tidelog.record.views import walk
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType
 
 OFFSET_ENTRY = Struct(">ii")

@@ -19,11 +19,10 @@ from tidelog.record.kernels.messages import (
     check_messages,
     crc32_tables,
 )
-from tidelog.record.legacy import LegacyBatch
-from tidelog.record.legacy_builder import build_legacy_message, build_legacy_set
-from tidelog.storage import set_check
-from tidelog.storage.kernel_sets import KernelPasses
-from tidelog.storage.set_check import BrokenMessage, SetFacts, SetRules, Stamp
+from tidelog.record.legacy import LegacyBatch, build_legacy_message, build_legacy_set
+from tidelog.storage.log import message_sets
+from tidelog.storage.log.message_set_kernels import KernelPasses
+from tidelog.storage.log.message_sets import BrokenMessage, SetFacts, SetRules, Stamp
 from tidelog.types import INT64_MAX, INT64_MIN, Codec, NewRecord, TimestampType
 
 NOW = 1_700_000_000_000
@@ -68,7 +67,7 @@ def plain_facts(body: bytes, magic: int, held: SetRules, limit: int) -> SetFacts
         return next(message.records(check_crc=False)).key is not None
 
     try:
-        return set_check.gather(wrapper.inner_messages(body), has_key, held, limit)
+        return message_sets.gather(wrapper.inner_messages(body), has_key, held, limit)
     except (CorruptData, BrokenMessage):
         return None
 
@@ -111,7 +110,7 @@ def test_assigned_sets_equal_the_plain_pass(
     body = build_legacy_set(given_records, magic=magic, base_offset=3)
     expected, found, interpreted = bytearray(body), bytearray(body), np.array(body, np.uint8)
     stamp = Stamp(time, attributes)
-    set_check.assign(expected, magic, start, stamp)
+    message_sets.assign(expected, magic, start, stamp)
     KernelPasses().assign(found, magic, start, stamp)
     fields = np.array([time is not None, time or 0, attributes], np.int64)
     count = plain(assign_messages)(interpreted, magic, start, fields, crc32_tables())

@@ -9,10 +9,10 @@ from tests.worlds.constants import interpret, set_constant
 from tests.worlds.records.kernel_logs import damaged_logs, logs
 
 from tidelog.errors import CorruptData, UnsupportedCompression
-from tidelog.storage.compaction.generations.kernel_sampling import sample_with_kernels
-from tidelog.storage.compaction.generations.sampled import LogFile, Sampled
-from tidelog.storage.compaction.generations.samples import KeySamples
+from tidelog.storage.compaction.generations.estimates import KeySamples
 from tidelog.storage.compaction.generations.sampling import sample_plain
+from tidelog.storage.compaction.generations.sampling_kernels import sample_with_kernels
+from tidelog.storage.compaction.generations.segment_samples import LogFile, Sampled
 
 SEED = bytes(range(16))
 GENERATIONS = "tidelog.storage.compaction.generations"

@@ -11,7 +11,7 @@ from tests.worlds.records.kernel_logs import batches, times
 from tidelog.errors import CorruptRecord
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.kernels import check_body, plain, validate_batch_body
-from tidelog.storage import body_check
+from tidelog.storage.log import record_rules
 from tidelog.types import Codec
 
 Check = Callable[[bytes, int, int], tuple[int, int, bool, bool]]
@@ -39,7 +39,7 @@ def outcome(check: Check, body: bytes, count: int, base: int) -> tuple[int, int,
 
 @given(body=bodies(), base=times)
 def test_facts_and_refusals_equal_the_plain_pass(body: tuple[bytes, int], base: int) -> None:
-    assert outcome(check_body, *body, base) == outcome(body_check.check_body, *body, base)
+    assert outcome(check_body, *body, base) == outcome(record_rules.check_body, *body, base)
 
 
 @given(body=bodies(), base=times)
@@ -49,7 +49,7 @@ def test_kernel_is_equal_compiled_and_interpreted(body: tuple[bytes, int], base:
 
 
 def test_an_empty_body_has_no_facts() -> None:
-    assert check_body(b"", 0, 5) == tuple(body_check.check_body(b"", 0, 5))
+    assert check_body(b"", 0, 5) == tuple(record_rules.check_body(b"", 0, 5))
 
 
 def test_the_error_names_the_place_of_the_record() -> None:

@@ -11,16 +11,16 @@ from tests.contracts.kernel_runs import frozen, run_guarded
 from tidelog.errors import CorruptRecord
 from tidelog.record import coding
 from tidelog.record.kernels import plain
-from tidelog.record.kernels.arithmetic import add_wrapping
 from tidelog.record.kernels.compiler import kernel
-from tidelog.record.kernels.memory import Bytes
-from tidelog.record.kernels.varints import (
+from tidelog.record.kernels.integers import (
     POISON,
+    add_wrapping,
     read_varint,
     read_varlong,
     varlong_size,
     write_varlong,
 )
+from tidelog.record.kernels.memory import Bytes
 from tidelog.record.record import wrap_int64
 from tidelog.types import INT64_MAX, INT64_MIN
 

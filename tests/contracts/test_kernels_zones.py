@@ -11,9 +11,9 @@ from tests.worlds.records.kernel_logs import batches, damaged_logs, times
 from tidelog.record.coding import crc32c
 from tidelog.record.kernels import layout, plain, scan_batches
 from tidelog.record.kernels import zones as kernels
+from tidelog.record.kernels.checksums import count_chained, fill_tables, join_all, sum_tables
 from tidelog.record.kernels.memory import Bytes, Longs
-from tidelog.record.kernels.sums import count_chained, fill_tables, join_all, sum_tables
-from tidelog.storage.latency import bucket_of
+from tidelog.storage.clocks.latency import bucket_of
 from tidelog.types import INT64_MAX, INT64_MIN, Codec
 
 logs = st.lists(batches(codecs=(Codec.NONE,)), max_size=5).map(b"".join) | damaged_logs()

@@ -15,10 +15,10 @@ from tests.worlds.directories.logs import new_dir, new_records, path_of, read, r
 
 from tidelog.env import Env
 from tidelog.errors import CorruptData
-from tidelog.record.batch import build_batch
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.builder import build_batch
+from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TimestampType
 
 Answer: TypeAlias = tuple[int, int] | None

@@ -8,9 +8,9 @@ from tests.faults import START_MS, CrashState, DamageFileSystem, Keep, reopen, s
 from tests.faults.refused import logs_of, opened
 
 from tidelog.errors import UnknownTopic
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
 # After every crash the machine comes back ten minutes later.

@@ -13,12 +13,14 @@ from tidelog.env import Env
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.record.builder import build_batch
 from tidelog.storage import commits
-from tidelog.storage.attach import ensure_finished
-from tidelog.storage.compacting import CleanedSwap
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, Worker, clean_partition
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.compaction.cleaner import Worker, clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.directory.attach import ensure_finished
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.segment_swaps import CleanedSwap
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 ROOT = "/data"

@@ -11,8 +11,8 @@ from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, reopen
 from tests.faults.refused import logs_of
 
 from tidelog.errors import Closed, StorageFailure
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord
 
 SEED = 11

@@ -22,17 +22,18 @@ from tests.faults import (
 )
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
-from tidelog.server import metadata_log
-from tidelog.server.metadata_log import MetadataLog
-from tidelog.storage.cluster_file import Quotas
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.metadata_file import (
+from tidelog.server.admin import cluster_metadata
+from tidelog.server.admin.cluster_metadata import MetadataLog
+from tidelog.storage.directory.broker_files import (
     METADATA_FILE,
     AclRow,
     MetadataFile,
+    Quotas,
     ScramCredential,
     SecurityState,
 )
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 
 ROOT = "/data"
 PATH = f"{ROOT}/{METADATA_FILE}"
@@ -45,7 +46,7 @@ ALL: Quotas = {(("client-id", None), ("user", "ada")): {"consumer_byte_rate": 7.
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that files are replaced in between, too."""
-    monkeypatch.setattr(metadata_log, "SPARE_RECORDS", 4)
+    monkeypatch.setattr(cluster_metadata, "SPARE_RECORDS", 4)
 
 
 def credential(number: int) -> ScramCredential:

@@ -14,10 +14,11 @@ from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 from tests.faults.journal import Change, Sync
 from tests.faults.refused import opened
 
-from tidelog.storage.explain import Notes
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.roll import RollReason
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.segment_story import Notes
+from tidelog.storage.segment.roll import RollReason
 from tidelog.types import NewRecord
 
 ROOT, TOPIC = "/data", "notes"

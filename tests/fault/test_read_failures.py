@@ -13,8 +13,8 @@ from tests.faults.refused import logs_of
 
 from tidelog import scan
 from tidelog.errors import StorageFailure
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 SEED = 15

@@ -10,8 +10,8 @@ from tests.fault.wide import WideWorkload
 from tests.faults import DamageFileSystem, Fault, FaultKind, Keep
 
 from tidelog.errors import StorageFailure
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord, TopicPartition
 
 RUNS = ((15, FaultKind.EIO), (40, FaultKind.NO_SPACE))

@@ -25,11 +25,10 @@ from tests.faults import (
 from tests.faults.journal import Rename, Sync, SyncDir
 
 from tidelog.errors import StorageFailure, UnknownTopic
-from tidelog.storage.files import random_topic_id
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import NewTopic, read_topics
+from tidelog.storage.files import TOPICS_FILE, random_topic_id
 from tidelog.storage.text_files import write_partition_metadata
-from tidelog.storage.topics import NewTopic
-from tidelog.storage.topics_file import TOPICS_FILE, read_topics
 from tidelog.types import NewRecord
 
 PARTITIONS = {"a": 2, "b": 1, "c": 3}

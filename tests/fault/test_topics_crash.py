@@ -23,12 +23,12 @@ from tests.faults import (
 from tests.faults.journal import Rename, Sync, SyncDir
 
 from tidelog.errors import InvalidPartitions, InvalidTopic, StorageFailure, TopicExists
-from tidelog.storage.deferral import AT_ONCE, Deferral
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
+from tidelog.storage.files import TOPICS_FILE
+from tidelog.storage.log.durability import AT_ONCE, Deferral
 from tidelog.storage.text_files import read_partition_metadata
-from tidelog.storage.topic_info import TopicInfo
-from tidelog.storage.topics import NewTopic
-from tidelog.storage.topics_file import TOPICS_FILE
 from tidelog.types import NewRecord, TopicPartition
 
 ROOT = "/data"

@@ -13,10 +13,10 @@ from tests.fault.workload import CODECS, SETTINGS, Workload
 from tests.faults import DamageFileSystem
 
 from tidelog.record.builder import build_batch
-from tidelog.storage.attach import AttachedRange, attach
-from tidelog.storage.handles import FilePool
-from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
-from tidelog.storage.topics import NewTopic
+from tidelog.storage.directory.attach import AttachedRange, attach
+from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
+from tidelog.storage.directory.topic_registry import NewTopic
+from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 TIDES = (TopicPartition("tides", 0), TopicPartition("tides", 1))

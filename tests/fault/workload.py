@@ -13,9 +13,10 @@ from tests.fault.promise import DirPromise, Kept, LogPromise, Marker
 from tests.faults import DamageFileSystem, SeededEnv, seeded_env
 
 from tidelog.record.builder import build_batch
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.log import AppendResult, Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.log import Log
 from tidelog.types import Codec, NewRecord, TopicPartition
 
 ROOT = "/data"

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from tidelog.storage.deferral import Done, Work
+from tidelog.storage.log.durability import Done, Work
 
 
 class Later:

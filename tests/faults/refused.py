@@ -7,9 +7,9 @@ owner decides. Crash tests decide for its sound prefix, which is all that was pr
 from collections.abc import Callable
 
 from tidelog.errors import DamagedLog
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.recovery import replace_by_prefix
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.recovery import replace_by_prefix
 
 
 def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:

@@ -22,10 +22,10 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages import END_TXN
-from tidelog.server.handlers import handler_of
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
-from tidelog.server.server import open_node
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.table import handler_of
+from tidelog.server.broker import open_node
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

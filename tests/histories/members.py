@@ -6,7 +6,6 @@ from typing import Final
 from tests.histories.broker_lives import Died
 from tests.histories.processes import Client
 
-from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
 from tidelog.protocol.messages import (
     CONSUMER_GROUP_HEARTBEAT,
     HEARTBEAT,
@@ -14,16 +13,7 @@ from tidelog.protocol.messages import (
     LEAVE_GROUP,
     SYNC_GROUP,
 )
-from tidelog.protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    HeartbeatPartitions,
-)
-from tidelog.protocol.messages.consumer_protocol import (
-    AssignedPartitions,
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
-from tidelog.protocol.messages.membership import (
+from tidelog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -31,6 +21,17 @@ from tidelog.protocol.messages.membership import (
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
+)
+from tidelog.protocol.messages.group_records import (
+    ASSIGNMENT,
+    SUBSCRIPTION,
+    AssignedPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from tidelog.protocol.messages.modern_groups import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatPartitions,
 )
 
 SESSION_MS: Final = 200

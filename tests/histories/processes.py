@@ -11,7 +11,7 @@ from tests.histories.history import History, Place
 from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import FIND_COORDINATOR
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 
 # Not led, loading, not found, to be tried again, the transaction before is being ended.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})

@@ -12,7 +12,7 @@ from tests.histories.processes import FETCH_BYTES, RETRIED, Client
 
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tidelog.record.views import Batch, walk
+from tidelog.record.batch_walk import Batch, walk
 
 if TYPE_CHECKING:
     from tidelog.types import Buffer

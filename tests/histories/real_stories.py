@@ -26,15 +26,15 @@ from tests.worlds.kafka.broker import free_port
 from tests.worlds.waiting import Patience
 
 from tidelog.protocol.messages import CREATE_TOPICS, FETCH, OFFSET_COMMIT, OFFSET_FETCH
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 

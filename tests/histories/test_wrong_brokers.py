@@ -9,16 +9,15 @@ from tests.histories.test_simulated import faults, histories
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.fetch import AbortedTransaction
-from tidelog.server import partition_reads
-from tidelog.server.byte_ranges import ByteRange
-from tidelog.server.groups.pending import PendingOffsets
-from tidelog.server.markers import PartitionMarkers
-from tidelog.server.open_transactions import TransactionEnd
-from tidelog.server.partitions import Partition
-from tidelog.server.segment_bytes import SegmentBytes
-from tidelog.server.transactions import steps
-from tidelog.storage import producer_rules, producers
-from tidelog.storage.segment import Segment
+from tidelog.server.groups.committed_offsets import PendingOffsets
+from tidelog.server.partitions import fetch
+from tidelog.server.partitions.partition import Partition, TransactionEnd
+from tidelog.server.partitions.segment_reads import ByteRange, SegmentBytes
+from tidelog.server.transactions import rules as steps
+from tidelog.server.transactions.markers import PartitionMarkers
+from tidelog.storage.log import producers
+from tidelog.storage.log import producers as producer_rules
+from tidelog.storage.segment.segment import Segment
 from tidelog.types import TopicPartition
 
 SEEDS = 6
@@ -69,12 +68,12 @@ def test_what_is_aborted_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_aborted_transactions_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_reads, "aborted_transactions", lambda *_: [])
+    monkeypatch.setattr(fetch, "aborted_transactions", lambda *_: [])
     assert Fault.ABORTED_READ in found()
 
 
 def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell, numbers = partition_reads.aborted_transactions, count(1)
+    tell, numbers = fetch.aborted_transactions, count(1)
 
     def err(
         segments: Sequence[Segment], offset: int, found: ByteRange, source: SegmentBytes
@@ -83,7 +82,7 @@ def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyP
             return tell(segments, offset, found, source)
         return [AbortedTransaction(producer_id=number, first_offset=0) for number in range(100)]
 
-    monkeypatch.setattr(partition_reads, "aborted_transactions", err)
+    monkeypatch.setattr(fetch, "aborted_transactions", err)
     assert Fault.SKIPPED in found()
 
 

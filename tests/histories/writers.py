@@ -29,27 +29,27 @@ from tidelog.protocol.messages import (
     PRODUCE,
     TXN_OFFSET_COMMIT,
 )
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.messages.producers import InitProducerIdRequest
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
-)
-from tidelog.protocol.messages.txn_offsets import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
+    InitProducerIdRequest,
 )
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord

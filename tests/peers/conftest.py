@@ -9,7 +9,7 @@ from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.either import either_broker, kafka_broker, stopped_kafka
 
 if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
+    from tidelog.server.embedded import Broker as Ours
 
 __all__ = ["either_broker", "kafka_broker", "stopped_kafka"]
 

@@ -16,19 +16,19 @@ from tidelog.protocol.messages import (
     METADATA,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    HeartbeatPartitions,
-)
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.server.groups.consumer.hash_order import hash_order, uuid_hash
+from tidelog.protocol.messages.modern_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatPartitions,
+)
+from tidelog.server.coordinator.java_hash import hash_order, uuid_hash
 
 ROUTES, ROUTES_PARTITIONS = "routes", 5
 STOPS, STOPS_PARTITIONS = "stops", 3

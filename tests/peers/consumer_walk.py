@@ -10,20 +10,21 @@ from random import Random
 
 from tests.peers.consumer_talk import ROUTES, STOPS, ConsumerTalk
 
-from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
 from tidelog.protocol.messages import LIST_GROUPS, SYNC_GROUP
-from tidelog.protocol.messages.consumer_protocol import (
+from tidelog.protocol.messages.classic_groups import (
+    JoinGroupRequestProtocol,
+    ListGroupsRequest,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from tidelog.protocol.messages.group_records import (
+    ASSIGNMENT,
+    SUBSCRIPTION,
     AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedPartitions,
-)
-from tidelog.protocol.messages.groups import ListGroupsRequest
-from tidelog.protocol.messages.membership import (
-    JoinGroupRequestProtocol,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
 )
 
 # `!` sorts before all that a random id is made of.

@@ -13,7 +13,7 @@ from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.clients import await_ended
 from tests.worlds.waiting import with_time
 
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
 from tidelog.env import SystemClock
 

@@ -25,29 +25,27 @@ from tidelog.protocol.messages import (
     SYNC_GROUP,
     Api,
 )
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
-    ListGroupsRequest,
-    OffsetFetchGroup,
-    OffsetFetchGroupTopic,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
-)
-from tidelog.protocol.messages.membership import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
+    ListGroupsRequest,
     MemberIdentity,
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.wire import NO_UUID

@@ -11,7 +11,7 @@ from tests.peers.scripts import client_script, follower_script
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.home import KafkaHome
 
-from tidelog.record.views import walk
+from tidelog.record.batch_walk import walk
 from tidelog.types import INT64_MAX
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

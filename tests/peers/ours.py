@@ -12,10 +12,12 @@ from tests.worlds.kafka.oracle import Script
 from tidelog.config import TopicConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import DamagedLog, TidelogError
-from tidelog.storage.append_clock import ClockWatch
-from tidelog.storage.handles import FilePool, MapCache
-from tidelog.storage.log import AppendOrigin, AppendResult, Log, LogOptions
-from tidelog.storage.segment import SegmentContext
+from tidelog.storage.clocks.append_clock import ClockWatch
+from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_loader import LogOptions
+from tidelog.storage.open_files import FilePool, MapCache
+from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import TopicPartition
 
 Step = Mapping[str, object]

@@ -7,41 +7,37 @@ from uuid import UUID
 from tests.worlds.clients.rights_talk import GROUP, GROWN, TOPICS, TRANSACTION, Question
 
 from tidelog.protocol import messages as api
-from tidelog.protocol.messages.commits import (
+from tidelog.protocol.messages.classic_groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
+    SyncGroupRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
-from tidelog.protocol.messages.consumer_groups import (
+from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
-from tidelog.protocol.messages.described_groups import DeleteGroupsRequest, DescribeGroupsRequest
-from tidelog.protocol.messages.groups import (
-    FindCoordinatorRequest,
-    ListGroupsRequest,
-    OffsetFetchGroup,
-    OffsetFetchGroupTopic,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
-)
-from tidelog.protocol.messages.markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
-from tidelog.protocol.messages.membership import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-)
-from tidelog.protocol.messages.producers import InitProducerIdRequest
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -49,12 +45,11 @@ from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
+    InitProducerIdRequest,
     ListTransactionsRequest,
-)
-from tidelog.protocol.messages.txn_offsets import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 
 STRANGER: Final = "stranger"

@@ -10,31 +10,8 @@ from uuid import UUID
 from tests.worlds.clients.rights_talk import GROUP, TRANSACTION, Question
 
 from tidelog.protocol import messages as api
-from tidelog.protocol.messages.altered_configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementallyAlteredConfig,
-    ListConfigResourcesRequest,
-)
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
-from tidelog.protocol.messages.producers import DescribeProducersRequest, DescribeProducersTopic
-from tidelog.protocol.messages.quorum import (
+from tidelog.protocol.messages.classic_groups import DeleteGroupsRequest, FindCoordinatorRequest
+from tidelog.protocol.messages.cluster import (
     AddRaftVoterRequest,
     DescribeQuorumRequest,
     FeatureUpdate,
@@ -44,6 +21,28 @@ from tidelog.protocol.messages.quorum import (
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
+from tidelog.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
+    ListConfigResourcesRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -55,6 +54,8 @@ from tidelog.protocol.messages.topics import (
 from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersTopic,
 )
 
 WAIT_MS: Final = 90_000

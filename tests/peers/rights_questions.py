@@ -9,49 +9,7 @@ from tests.peers.rights_shares import about_shares
 from tests.worlds.clients.rights_talk import TOPICS, Question, allow, creation, everything
 
 from tidelog.protocol import messages as api
-from tidelog.protocol.messages.acls import CreateAclsRequest, DeleteAclsFilter, DeleteAclsRequest
-from tidelog.protocol.messages.altered_configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementallyAlteredConfig,
-    ListConfigResourcesRequest,
-)
 from tidelog.protocol.messages.cluster import (
-    DescribableLogDirTopic,
-    DescribeClusterRequest,
-    DescribeLogDirsRequest,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsTopic,
-)
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from tidelog.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from tidelog.protocol.messages.producers import DescribeProducersRequest, DescribeProducersTopic
-from tidelog.protocol.messages.quotas import (
-    AlterClientQuotasRequest,
-    DescribeClientQuotasRequest,
-    QuotaAlteration,
-    QuotaEntity,
-    QuotaFilterComponent,
-    QuotaOperation,
-)
-from tidelog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -62,8 +20,51 @@ from tidelog.protocol.messages.replicas import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from tidelog.protocol.messages.scram_users import (
+from tidelog.protocol.messages.configs import (
+    AlterableConfig,
+    AlterClientQuotasRequest,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeClientQuotasRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
+    ListConfigResourcesRequest,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaFilterComponent,
+    QuotaOperation,
+)
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidelog.protocol.messages.metadata import (
+    DescribableLogDirTopic,
+    DescribeClusterRequest,
+    DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
     DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
     UserName,
@@ -79,6 +80,7 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from tidelog.protocol.messages.transactions import DescribeProducersRequest, DescribeProducersTopic
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 

@@ -7,11 +7,11 @@ from uuid import UUID
 from tests.worlds.clients.rights_talk import GROUP, LENT, Question
 
 from tidelog.protocol import messages as api
-from tidelog.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareFetchRequest
-from tidelog.protocol.messages.share_groups import (
+from tidelog.protocol.messages.modern_groups import (
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
 )
+from tidelog.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareFetchRequest
 from tidelog.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,

@@ -8,8 +8,9 @@ from pathlib import Path
 from tests.worlds.kafka.oracle import Script
 from tests.worlds.records.samples import CODECS, LEGACY_CODECS, T0
 
-from tidelog.record.batch import assign_offset, build_batch, build_end_marker
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.header import assign_offset
+from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 Step = dict[str, object]

@@ -18,13 +18,17 @@ from tidelog.protocol.messages import (
     SHARE_FETCH,
     SHARE_GROUP_HEARTBEAT,
 )
-from tidelog.protocol.messages.altered_configs import (
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
 )
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.modern_groups import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
 from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     ShareAcknowledgeRequest,
@@ -34,10 +38,6 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchResponse,
     ShareFetchTopic,
 )
-from tidelog.protocol.messages.share_groups import (
-    ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse,
-)
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -45,8 +45,8 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
 from tidelog.types import NewRecord
 
 GROUP_CONFIG: Final = 32

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidelog.spark.broker_claims import Claim
-from tidelog.spark.broker_task import send
+from tidelog.spark.broker_sink import Claim, send
 from tidelog.spark.sink_options import SinkOptions
 
 

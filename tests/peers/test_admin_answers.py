@@ -30,27 +30,29 @@ from tidelog.protocol.messages import (
     INCREMENTAL_ALTER_CONFIGS,
     METADATA,
 )
-from tidelog.protocol.messages.altered_configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementallyAlteredConfig,
-)
 from tidelog.protocol.messages.cluster import (
-    Cursor,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsTopic,
-)
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     ElectLeadersTopic,
     ReassignablePartition,
     ReassignableTopic,
+)
+from tidelog.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
+)
+from tidelog.protocol.messages.metadata import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
 )
 from tidelog.protocol.messages.topics import (
     CreatableReplicaAssignment,
@@ -65,7 +67,7 @@ from tidelog.protocol.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
+    from tidelog.server.embedded import Broker as Ours
 
 pytestmark = pytest.mark.kafka
 

@@ -21,8 +21,8 @@ from tests.peers.test_admin_answers import (
 from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import DESCRIBE_CONFIGS, FIND_COORDINATOR, METADATA
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 pytestmark = pytest.mark.kafka

@@ -16,7 +16,10 @@ from tests.worlds.records.samples import T0, draw_records
 
 from tidelog.config import TopicConfig
 from tidelog.errors import TidelogError
-from tidelog.record.batch import (
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
+from tidelog.record.header import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
     CONTROL_BIT,
@@ -25,13 +28,10 @@ from tidelog.record.batch import (
     MAX_TIMESTAMP_AT,
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
-    RecordBatch,
-    build_batch,
     seal,
 )
-from tidelog.record.views import walk
-from tidelog.storage.appends import write_anew
-from tidelog.storage.validator import AppendContext, Validator
+from tidelog.storage.log.append import AppendContext, write_anew
+from tidelog.storage.log.validator import Validator
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
 
 pytestmark = pytest.mark.kafka

@@ -12,7 +12,7 @@ from tests.peers.ours import OurLog, Step
 from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import CODECS, T0
 
-from tidelog.record.batch import build_batch
+from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

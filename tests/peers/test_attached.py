@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 from tests.worlds.kafka.oracle import Oracle
 
+from tidelog.spark.directory_sink import TaskWriter
 from tidelog.spark.sink_options import read_sink_options
-from tidelog.spark.staging import TaskWriter
-from tidelog.storage.attach import attach
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.attach import attach
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

@@ -14,31 +14,29 @@ from tests.worlds.kafka.broker import Broker
 from tests.worlds.waiting import until_equal
 
 import tidelog
-from tidelog.config.without_effect import WITHOUT_EFFECT
+from tidelog.config.unused_keys import WITHOUT_EFFECT
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
 )
-from tidelog.protocol.messages.altered_configs import (
+from tidelog.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementallyAlteredConfig,
-)
-from tidelog.protocol.messages.configs import (
     ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribedConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
 )
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
+    from tidelog.server.embedded import Broker as Ours
 
 pytestmark = pytest.mark.kafka
 

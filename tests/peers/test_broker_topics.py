@@ -11,7 +11,7 @@ from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.samples import CODECS, T0, draw_records
 
 from tidelog.env import os_env
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import IsolationLevel, NewRecord
 
 pytestmark = pytest.mark.kafka

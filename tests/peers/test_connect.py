@@ -10,8 +10,8 @@ from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.errors import InvalidRequest
+from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.types import IsolationLevel, NewRecord
 
 pytestmark = pytest.mark.kafka

@@ -21,14 +21,13 @@ from tests.worlds.kafka.broker import Broker
 
 import tidelog
 from tidelog.protocol.messages import DELETE_GROUPS, OFFSET_DELETE
-from tidelog.protocol.messages.commits import (
+from tidelog.protocol.messages.classic_groups import DeleteGroupsRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
-from tidelog.protocol.messages.membership import JoinGroupRequestProtocol
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
 
 pytestmark = pytest.mark.kafka
 

@@ -20,7 +20,7 @@ from tests.worlds.brokers.victims import Nursery, Victim
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.either import kafka_fixture
 
-from tidelog.protocol.messages.membership import JoinGroupRequestProtocol, JoinGroupResponse
+from tidelog.protocol.messages.classic_groups import JoinGroupRequestProtocol, JoinGroupResponse
 
 pytestmark = pytest.mark.kafka
 

@@ -9,7 +9,7 @@ from tests.worlds.waiting import until
 
 import tidelog
 from tidelog.protocol.messages import FIND_COORDINATOR
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 
 pytestmark = pytest.mark.kafka
 

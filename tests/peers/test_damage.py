@@ -14,11 +14,11 @@ from tests.worlds.kafka.oracle import KafkaRecord, Oracle
 from tests.worlds.records.samples import CODECS, LEGACY_CODECS, draw_records
 
 from tidelog.errors import TidelogError
-from tidelog.record.batch import BASE_SEQUENCE_AT, build_batch, seal
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32
-from tidelog.record.legacy import MESSAGE_CRC_AT, MESSAGE_MAGIC_AT
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.record.views import walk
+from tidelog.record.header import BASE_SEQUENCE_AT, MESSAGE_CRC_AT, MESSAGE_MAGIC_AT, seal
+from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.demo.flights import flights_of, read_source, source_path
-from tidelog.demo.load import PARTITIONS, load
+from tidelog.demo.flights import PARTITIONS, flights_of, load, read_source, source_path
 
 FLIGHTS = 60_000
 

@@ -6,7 +6,7 @@ import pytest
 from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.directory import Directory
-from tidelog.storage.erasing import erase
+from tidelog.storage.erasure import erase
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

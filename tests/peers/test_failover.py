@@ -10,7 +10,7 @@ from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.kafka.groups import member
 from tests.worlds.waiting import with_time
 
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
 from tidelog.env import SystemClock
 

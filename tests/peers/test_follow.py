@@ -24,18 +24,19 @@ from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.samples import draw_records
 from tests.worlds.waiting import until_so
 
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.follow import Follower, FollowOptions
-from tidelog.cluster.follow_copy import Copy
-from tidelog.cluster.follow_topics import TopicChoice
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InconsistentTopicId
+from tidelog.standby.follower import Follower, FollowOptions
+from tidelog.standby.partition_copy import Copy
+from tidelog.standby.topic_sync import TopicChoice
+from tidelog.storage.directory.broker_files import GroupOffset, read_group_offsets
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import encode_topic_id
-from tidelog.storage.group_offsets import GroupOffset, read_group_offsets
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.text_files import read_partition_metadata
 from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 
@@ -366,7 +367,7 @@ def test_the_command_goes_on_until_it_is_told_to_stop(
     broker.create_topic("live")
     rng = random.Random(9)
     produce(kafka_oracle, broker, "live", some(rng))
-    command = [sys.executable, "-m", "tidelog.cli.main", "follow", broker.bootstrap]
+    command = [sys.executable, "-m", "tidelog.cli.app", "follow", broker.bootstrap]
     options = ["--data", str(tmp_path), "--topic", "live", "-o", "json", "--every", "100ms"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

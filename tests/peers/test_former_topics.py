@@ -11,21 +11,21 @@ from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.waiting import until
 
 from tidelog.protocol.messages import METADATA, OFFSET_COMMIT, OFFSET_FETCH
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
 )
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.results import CommitAsked
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.requests import CommitAsked
 
 pytestmark = pytest.mark.kafka
 

@@ -28,9 +28,10 @@ from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 
 from tidelog.record.builder import build_batch
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
-from tidelog.storage.log import Log
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

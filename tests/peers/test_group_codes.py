@@ -17,17 +17,17 @@ from tidelog.protocol.messages import (
     OFFSET_DELETE,
     SYNC_GROUP,
 )
-from tidelog.protocol.messages.commits import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.protocol.messages.membership import (
+from tidelog.protocol.messages.classic_groups import (
+    DeleteGroupsRequest,
+    FindCoordinatorRequest,
     JoinGroupRequestProtocol,
     LeaveGroupRequest,
     SyncGroupRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
 )
 
 pytestmark = pytest.mark.kafka

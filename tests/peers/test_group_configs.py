@@ -9,23 +9,24 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import SETTINGS
 from tests.worlds.waiting import until_equal
 
-from tidelog.config.group_keys import ASSIGNMENT, HEARTBEAT, SESSION
+from tidelog.config.group import ASSIGNMENT, HEARTBEAT, SESSION
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_CONFIG_RESOURCES,
 )
-from tidelog.protocol.messages.altered_configs import (
+from tidelog.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
     ListConfigResourcesRequest,
 )
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 
 pytestmark = pytest.mark.kafka
 

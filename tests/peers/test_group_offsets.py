@@ -22,23 +22,22 @@ from tests.worlds.kafka.groups import commit, member
 from tests.worlds.waiting import until, until_so
 
 import tidelog
-from tidelog.cluster.directory_groups import observe, read_groups
 from tidelog.directory import Directory
 from tidelog.env import os_env
 from tidelog.protocol.messages import HEARTBEAT, OFFSET_COMMIT
-from tidelog.protocol.messages.commits import (
+from tidelog.protocol.messages.classic_groups import HeartbeatRequest
+from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tidelog.protocol.messages.membership import HeartbeatRequest
-from tidelog.server.groups.group import ClassicGroup
+from tidelog.remote.group_lag import observe_directory, read_groups
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker as OurBroker
+from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.records import read_change
-from tidelog.server.in_process import Broker as OurBroker
-from tidelog.server.node import Node
-from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.storage.log_dir import LogDir
-from tidelog.types import IsolationLevel
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import OFFSETS_TOPIC, IsolationLevel
 from tidelog.types import TopicPartition as Partition
 
 pytestmark = pytest.mark.kafka
@@ -177,7 +176,9 @@ def check_files(kafka: Broker, alive: dict[int, int]) -> None:
     with Directory.open(str(kafka.log_dir)) as directory:
         found = read_groups(directory, env)
         assert found is not None
-        behind = observe(directory, env, Partition(TOPIC, 0), 3, IsolationLevel.READ_UNCOMMITTED)
+        behind = observe_directory(
+            directory, env, Partition(TOPIC, 0), 3, IsolationLevel.READ_UNCOMMITTED
+        )
     assert found.notes == ()
     assert found.partitions == 5
     assert not found.missing

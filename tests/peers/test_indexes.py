@@ -11,8 +11,9 @@ from tests.worlds.kafka.compare import batches_in
 from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 
-from tidelog.record.batch import assign_offset, build_batch
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.builder import build_batch
+from tidelog.record.header import assign_offset
+from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

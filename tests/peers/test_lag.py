@@ -8,8 +8,8 @@ from tests.worlds.kafka.clients import produce
 from tests.worlds.kafka.groups import Ended, commit, consume_all, member, send, tidelog
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.cluster.connection import connect
 from tidelog.env import Env, ManualClock
+from tidelog.remote.cluster import connect
 from tidelog.types import NewRecord, TopicPartition
 
 pytestmark = pytest.mark.kafka

@@ -37,8 +37,8 @@ from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep makes 1,000 logs
 

@@ -11,8 +11,8 @@ from tests.peers.scripts import client_script, follower_script
 from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 
-from tidelog.record.batch import build_batch
-from tidelog.record.views import walk
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
 from tidelog.types import INT64_MAX, NewRecord
 
 pytestmark = pytest.mark.kafka

@@ -10,8 +10,10 @@ from tests.unit.protocol.test_messages import encode
 from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.messages import samples
 
-from tidelog.protocol.compiler import struct_codec
-from tidelog.protocol.data_messages import (
+from tidelog.protocol.codecs import struct_codec
+from tidelog.protocol.messages import BY_KEY, AnyApi
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.group_records import (
     ASSIGNMENT,
     CONSUMER_GROUP_KEY,
     CONSUMER_GROUP_VALUE,
@@ -51,8 +53,6 @@ from tidelog.protocol.data_messages import (
     TRANSACTION_LOG_VALUE,
     DataMessage,
 )
-from tidelog.protocol.messages import BY_KEY, AnyApi
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
 from tidelog.protocol.wire import Reader
 from tidelog.storage.files import encode_topic_id
 

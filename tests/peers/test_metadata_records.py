@@ -18,7 +18,7 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
-from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import (
     ALTER_CLIENT_QUOTAS,
     ALTER_USER_SCRAM_CREDENTIALS,
@@ -30,16 +30,18 @@ from tidelog.protocol.messages import (
     METADATA,
     PRODUCE,
 )
-from tidelog.protocol.messages.acls import CreateAclsRequest, DeleteAclsFilter, DeleteAclsRequest
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.quotas import (
+from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     QuotaAlteration,
     QuotaEntity,
     QuotaOperation,
 )
-from tidelog.protocol.messages.scram_users import (
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
@@ -51,10 +53,11 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.metadata_file import METADATA_FILE
+from tidelog.storage.directory.broker_files import METADATA_FILE
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

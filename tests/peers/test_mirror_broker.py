@@ -10,9 +10,9 @@ from tests.worlds.kafka.clients import await_ended
 from tests.worlds.kafka.either import AnyBroker
 from tests.worlds.spark.frames import T0, frame, origin_batch, value
 
-from tidelog.cluster.offset_map import MapRow, Partitioning
-from tidelog.spark.jobs.mirror_commit import BrokerTarget
-from tidelog.spark.jobs.mirror_tasks import Routes
+from tidelog.jobs.mirror.commit import BrokerTarget
+from tidelog.jobs.mirror.work import Routes
+from tidelog.jobs.offset_map import MapRow, Partitioning
 from tidelog.spark.sink_options import SinkOptions
 
 pytestmark = pytest.mark.kafka

@@ -7,17 +7,21 @@ from tests.worlds.directories.topics import grow, make
 from tests.worlds.kafka.either import AnyBroker
 from tests.worlds.waiting import until_equal
 
-from tidelog.cluster.connection import connect
-from tidelog.cluster.offset_map import Copied, OffsetMap, SourcePartition
-from tidelog.cluster.topics import add_partitions
 from tidelog.directory import Directory
 from tidelog.env import os_env
 from tidelog.errors import InvalidPartitions, UnknownTopic
-from tidelog.spark.jobs.mirror_growth import Growth, Settings, with_topics
-from tidelog.spark.jobs.mirror_places import first_map, first_offsets
-from tidelog.spark.jobs.mirror_plan import plan_mirror
-from tidelog.spark.jobs.mirror_start import read_sources
-from tidelog.spark.jobs.mirror_targets import find_targets
+from tidelog.jobs.mirror.places import (
+    Growth,
+    find_targets,
+    first_map,
+    first_offsets,
+    read_sources,
+    with_topics,
+)
+from tidelog.jobs.mirror.plan import Settings, plan_mirror
+from tidelog.jobs.offset_map import Copied, OffsetMap, SourcePartition
+from tidelog.remote.cluster import connect
+from tidelog.remote.topics import add_partitions
 
 pytestmark = pytest.mark.kafka
 NAME = "growth.{topic}"

@@ -11,7 +11,7 @@ from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_di
 from tests.worlds.s3_server import S3Server, s3_server
 
 import tidelog
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 from tidelog.errors import ReadOnly, StorageFailure
 from tidelog.objects import ObjectStore, open_store
 from tidelog.scan import Wanted, plan, to_table

@@ -20,7 +20,7 @@ from tidelog.protocol.messages import (
     METADATA,
     PRODUCE,
 )
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -28,16 +28,16 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.messages.producers import InitProducerIdRequest
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from tidelog.protocol.messages.transactions import InitProducerIdRequest
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.header import seal
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.server.in_process import Broker
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.embedded import Broker
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

@@ -8,7 +8,7 @@ from tests.peers.ours import run_ours
 from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 
-from tidelog.record.batch import build_batch
+from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

@@ -20,8 +20,7 @@ from tidelog.protocol.messages import (
     UNREGISTER_BROKER,
     UPDATE_FEATURES,
 )
-from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.messages.quorum import (
+from tidelog.protocol.messages.cluster import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
     DescribeQuorumRequest,
@@ -34,10 +33,11 @@ from tidelog.protocol.messages.quorum import (
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
+from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.wire import NO_UUID
 
 if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
+    from tidelog.server.embedded import Broker as Ours
 
 pytestmark = pytest.mark.kafka
 

@@ -18,8 +18,7 @@ from tidelog.protocol.messages import (
     FETCH,
     PRODUCE,
 )
-from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.quotas import (
+from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
     QuotaAlteration,
@@ -27,11 +26,12 @@ from tidelog.protocol.messages.quotas import (
     QuotaFilterComponent,
     QuotaOperation,
 )
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
 if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
+    from tidelog.server.embedded import Broker as Ours
 
 pytestmark = pytest.mark.kafka
 

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.server.quotas.rates import Rate
+from tidelog.server.admin.quotas import Rate
 
 pytestmark = pytest.mark.kafka
 

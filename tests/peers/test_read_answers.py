@@ -24,8 +24,7 @@ from tidelog.protocol.messages import (
     OFFSET_FOR_LEADER_EPOCH,
 )
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
@@ -33,13 +32,14 @@ from tidelog.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

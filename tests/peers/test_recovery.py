@@ -11,9 +11,9 @@ from tests.peers.scripts import client_script, follower_script
 from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.samples import T0
 
-from tidelog.record.batch import LENGTH_AT, MAGIC_AT
-from tidelog.record.views import walk
-from tidelog.storage.epochs import LeaderEpochs
+from tidelog.record.batch_walk import walk
+from tidelog.record.header import LENGTH_AT, MAGIC_AT
+from tidelog.storage.log.leader_epochs import LeaderEpochs
 
 pytestmark = pytest.mark.kafka
 

@@ -12,9 +12,9 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import PATIENCE_S, with_time
 
-from tidelog.cluster.connection import connect
-from tidelog.cluster.view import Committed
 from tidelog.errors import ClusterFailure, GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tidelog.remote.cluster import connect
+from tidelog.remote.view import Committed
 from tidelog.types import IsolationLevel, NewRecord, TimestampType, TopicPartition
 
 pytestmark = pytest.mark.kafka

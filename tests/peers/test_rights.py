@@ -41,7 +41,7 @@ from tests.worlds.clients.rights_talk import (
 from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.protocol.messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS, Api
-from tidelog.protocol.messages.acls import (
+from tidelog.protocol.messages.security import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,

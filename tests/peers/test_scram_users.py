@@ -10,7 +10,7 @@ from tests.worlds.clients.login_talk import doors
 from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import ALTER_USER_SCRAM_CREDENTIALS
-from tidelog.protocol.messages.scram_users import (
+from tidelog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )

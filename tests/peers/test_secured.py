@@ -12,9 +12,9 @@ from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import with_time
 
 from tidelog.errors import ClusterFailure
-from tidelog.spark.backend import open_backend
-from tidelog.spark.limits import NO_LIMITS
-from tidelog.spark.source_options import read_source_options
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.options import read_source_options
+from tidelog.spark.pushdown import NO_LIMITS
 
 pytestmark = pytest.mark.kafka
 

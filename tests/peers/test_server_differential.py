@@ -22,8 +22,8 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from tidelog.record.views import walk
-from tidelog.server.in_process import Broker as OurBroker
+from tidelog.record.batch_walk import walk
+from tidelog.server.embedded import Broker as OurBroker
 
 pytestmark = pytest.mark.kafka
 

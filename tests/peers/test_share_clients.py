@@ -13,7 +13,7 @@ from tests.worlds.kafka.home import KafkaHome
 import tidelog
 
 if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker
+    from tidelog.server.embedded import Broker
 
 pytestmark = pytest.mark.kafka
 

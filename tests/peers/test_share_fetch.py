@@ -14,7 +14,7 @@ from tidelog.protocol.messages import SHARE_ACKNOWLEDGE
 from tidelog.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareAcknowledgeTopic
 
 if TYPE_CHECKING:
-    from tidelog.server.in_process import Broker as Ours
+    from tidelog.server.embedded import Broker as Ours
 
 pytestmark = pytest.mark.kafka
 

@@ -36,29 +36,26 @@ from tidelog.protocol.messages import (
     SHARE_GROUP_HEARTBEAT,
     SYNC_GROUP,
 )
-from tidelog.protocol.messages.commits import (
+from tidelog.protocol.messages.classic_groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tidelog.protocol.messages.consumer_groups import (
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
-)
-from tidelog.protocol.messages.described_groups import DeleteGroupsRequest, DescribeGroupsRequest
-from tidelog.protocol.messages.groups import (
-    ListGroupsRequest,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-)
-from tidelog.protocol.messages.membership import (
-    HeartbeatRequest,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-)
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -73,7 +70,7 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
 
 pytestmark = pytest.mark.kafka
 

@@ -13,7 +13,6 @@ from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.clients import await_ended
 from tests.worlds.kafka.either import AnyBroker
 
-from tidelog.cluster.connection import connect
 from tidelog.errors import (
     ClusterFailure,
     ConfigError,
@@ -25,11 +24,11 @@ from tidelog.errors import (
     UnknownTopic,
     WriterFenced,
 )
-from tidelog.spark.broker_claims import Claim, Sent
-from tidelog.spark.broker_markers import PARTITION_COUNT, Markers
-from tidelog.spark.broker_task import send
+from tidelog.record.partitioner import partition_of
+from tidelog.remote.cluster import connect
+from tidelog.spark.broker_sink import Claim, Sent, send
 from tidelog.spark.sink_options import SinkOptions
-from tidelog.storage.partitioner import partition_of
+from tidelog.spark.transaction_markers import PARTITION_COUNT, Markers
 from tidelog.types import Codec
 
 pytestmark = pytest.mark.kafka

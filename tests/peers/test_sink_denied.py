@@ -15,7 +15,7 @@ from tests.worlds.kafka.either import kafka_fixture
 from tests.worlds.waiting import until_so
 
 from tidelog.errors import NotAuthorized
-from tidelog.spark.broker_task import send
+from tidelog.spark.broker_sink import send
 
 pytestmark = pytest.mark.kafka
 

@@ -8,13 +8,12 @@ from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 
 from tidelog.env import ManualClock
 from tidelog.errors import LostOffsets, OffsetsGone
-from tidelog.spark.backend import open_backend
-from tidelog.spark.stream_batches import MicroBatches
-from tidelog.spark.stream_limits import Limits
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json, StreamOffset
-from tidelog.spark.stream_options import read_stream_options
-from tidelog.storage.log_dir import LogDir
+from tidelog.spark.stream_options import Limits, read_stream_options
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
 pytestmark = [pytest.mark.kafka]

@@ -13,11 +13,11 @@ from tests.worlds.command_line import Cli
 from tests.worlds.s3_server import S3Server, s3_server
 
 import tidelog
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 from tidelog.env import Env
 from tidelog.objects import open_store
 from tidelog.scan import Wanted, plan, to_table
-from tidelog.storage.tiering.partition_tier import MANIFEST_KEY
+from tidelog.storage.tier_manager.tier_store import MANIFEST_KEY
 from tidelog.types import NewRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def test_options_reach_the_store_where_the_environment_does_not(
 def test_spark_reads_both_tiers_as_one_topic(
     cli_and_bucket: tuple[Cli, str], s3_server: S3Server
 ) -> None:
-    from tidelog.spark.backend import open_backend
-    from tidelog.spark.source_options import read_source_options
+    from tidelog.spark.directory_backend import open_backend
+    from tidelog.spark.options import read_source_options
 
     cli, url = cli_and_bucket
     cli.ok("tier", TOPIC, "--to", url)

@@ -14,9 +14,9 @@ from tests.peers.ours import Step, run_ours
 from tests.worlds.kafka.oracle import Oracle, Script
 from tests.worlds.records.samples import T0
 
-from tidelog.record.batch import build_batch
-from tidelog.record.views import walk
-from tidelog.storage.log_dir import LogDir
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

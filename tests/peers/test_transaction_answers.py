@@ -11,17 +11,18 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.transacting import TIMEOUT_MS, Transacting, committed, until
 
 from tidelog.protocol.messages import DESCRIBE_PRODUCERS, PRODUCE, WRITE_TXN_MARKERS
-from tidelog.protocol.messages.markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.messages.producers import DescribeProducersRequest, DescribeProducersTopic
+from tidelog.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tidelog.record.builder import build_batch
 
 pytestmark = pytest.mark.kafka

@@ -14,7 +14,7 @@ from tests.worlds.kafka.broker import Broker
 
 import tidelog
 from tidelog.protocol.messages import FIND_COORDINATOR
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.transactions import AddPartitionsToTxnTopic
 
 pytestmark = pytest.mark.kafka

@@ -7,9 +7,14 @@ from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 from tests.worlds.kafka.either import kafka_fixture
 
 import tidelog
-from tidelog.server.topics import TRANSACTIONS_TOPIC
-from tidelog.server.transactions.records import decode_key, decode_value, encode_key, encode_value
-from tidelog.storage.log_dir import LogDir
+from tidelog.server.transactions.state_topic import (
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import TRANSACTIONS_TOPIC
 
 pytestmark = pytest.mark.kafka
 

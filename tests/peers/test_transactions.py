@@ -19,8 +19,8 @@ import tidelog
 from tidelog.env import os_env
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

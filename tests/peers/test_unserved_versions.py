@@ -10,8 +10,8 @@ from tests.worlds.kafka.broker import Broker as KafkaBroker
 
 from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages import BY_KEY as APIS
-from tidelog.server.handlers import BY_KEY
-from tidelog.server.in_process import Broker
+from tidelog.server.api.table import BY_KEY
+from tidelog.server.embedded import Broker
 
 pytestmark = pytest.mark.kafka
 

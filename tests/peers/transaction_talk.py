@@ -19,8 +19,7 @@ from tidelog.protocol.messages import (
     LIST_TRANSACTIONS,
     Api,
 )
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -28,6 +27,7 @@ from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
+    InitProducerIdRequest,
     ListTransactionsRequest,
 )
 

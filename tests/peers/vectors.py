@@ -15,7 +15,7 @@ from tests.worlds.kafka.home import ROOT, kafka_home
 from tests.worlds.kafka.oracle import KafkaBatch, Oracle, Script
 from tests.worlds.records.samples import CODECS, LEGACY_CODECS, T0, tell_batch
 
-from tidelog.record.batch import build_batch, build_end_marker
+from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 VECTORS = ROOT / "tests" / "vectors"

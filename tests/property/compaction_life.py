@@ -20,17 +20,13 @@ from tidelog.env import Env
 from tidelog.errors import InvalidRecord
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
-from tidelog.storage.compaction.runner import (
-    CleanerOptions,
-    CleaningReport,
-    Worker,
-    clean_partition,
-    look,
-)
-from tidelog.storage.compaction_history import read_history
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.segment import iterate_batches
+from tidelog.storage.compaction.cleaner import CleaningReport, Worker, clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, look
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.segment.compaction_history import read_history
+from tidelog.storage.segment.segment import iterate_batches
 from tidelog.types import ClockName, Codec, Header, IsolationLevel, NewRecord, TopicPartition
 
 ROOT = "/data"

@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import contents, headers
 
-from tidelog.record.batch import RecordBatch, build_batch
-from tidelog.record.columns import HEADERS, decode
-from tidelog.record.encode import encode_table
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
+from tidelog.record.columns.arrays import HEADERS
+from tidelog.record.columns.decode import decode
+from tidelog.record.columns.encode import encode_table
 from tidelog.record.header import assign_offset
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType
 

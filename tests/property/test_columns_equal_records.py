@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import logs, times
 
-from tidelog.record.columns import ALL_COLUMNS, DecodeStats, decode, tally
-from tidelog.record.views import Batch, Record, walk
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.decode import ALL_COLUMNS, decode, tally
+from tidelog.record.record import Record
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
 Row = dict[str, object]

@@ -13,8 +13,8 @@ from tests.property.compaction_life import VERSION_HEADER, Life
 from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.env import Env
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import Worker
+from tidelog.storage.compaction.cleaner import Worker
+from tidelog.storage.compaction.worker import InProcess
 
 # So many sequences run in a plain run, and in a sweep beside them; a tenth on the plain cleaner.
 QUICK, SWEPT = 400, 19_600

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.results import Beat, BeatAsked, Owned
+from tidelog.server.groups.requests import Beat, BeatAsked, Owned
 
 if TYPE_CHECKING:
     from uuid import UUID

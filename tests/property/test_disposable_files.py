@@ -17,13 +17,14 @@ from tests.worlds.directories.logs import PATH, TOPIC, new_dir
 
 from tidelog.record.builder import build_batch
 from tidelog.scan import ReadOptions, Wanted, count, plan, to_table
-from tidelog.scan.latency import latency
-from tidelog.scan.lateness import lateness
-from tidelog.scan.stats import ScanStats
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.scan.latency import latency, lateness
+from tidelog.scan.split import ScanStats
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord, TopicPartition
 
 NAME = TopicPartition(TOPIC, 0)

@@ -19,11 +19,10 @@ from tests.worlds.clusters.two_clusters import (
     watched,
 )
 
-from tidelog.cluster.digest_counts import Spill
-from tidelog.cluster.failover_mapping import PartitionMapping
-from tidelog.cluster.failover_plan import Plan, Question, plan_failover
-from tidelog.cluster.failover_verify import Verdict, verify
 from tidelog.env import Env, ManualClock
+from tidelog.jobs.failover.job import Plan, Question, plan_failover
+from tidelog.jobs.failover.rules import PartitionMapping
+from tidelog.jobs.failover.verify import Spill, Verdict, verify
 from tidelog.types import TimestampType, TopicPartition
 
 GROUP, TOPIC = "billing", "orders"

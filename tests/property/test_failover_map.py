@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
-from tidelog.cluster.digest_counts import Spill
-from tidelog.cluster.failover import Found
-from tidelog.cluster.failover_plan import Plan, Question, plan_failover
-from tidelog.cluster.failover_verify import verify
-from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import Env, ManualClock
+from tidelog.jobs.failover.job import Plan, Question, plan_failover
+from tidelog.jobs.failover.rules import Found
+from tidelog.jobs.failover.verify import Spill, verify
+from tidelog.jobs.offset_map import Partitioning
 from tidelog.types import TopicPartition
 
 GROUP, TOPIC, NOW = "billing", "orders", 1_000_000

@@ -14,7 +14,7 @@ from tests.faults import SeededEnv, seeded_env
 from tests.unit.cluster.test_follow import follow, standby_dir
 from tests.worlds.clusters.fake_leader import FakeLeader
 
-from tidelog.storage.log import Log
+from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord
 
 STEPS = st.lists(

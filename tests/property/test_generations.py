@@ -11,17 +11,15 @@ from random import Random
 
 import pytest
 
-from tidelog.storage.compaction.generations.coverage import (
+from tidelog.storage.compaction.generations.estimates import SegmentFacts
+from tidelog.storage.compaction.generations.planning import (
+    Demand,
     after_cleaning,
     after_merging,
     clean_end,
-    with_drops,
-)
-from tidelog.storage.compaction.generations.facts import SegmentFacts
-from tidelog.storage.compaction.generations.planning import (
-    Demand,
     measure,
     plan_generation,
+    with_drops,
 )
 
 Entry = tuple[int, int, str | None]

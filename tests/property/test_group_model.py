@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.group import ClassicGroup, GroupState
-from tidelog.server.groups.reply import Reply
-from tidelog.server.groups.results import Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.classic_group import ClassicGroup, GroupState
+from tidelog.server.groups.requests import Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.runtime.reply import Reply
 
 MEMBERS_MAX = 6
 SETTLING_ROUNDS = 60

@@ -12,7 +12,7 @@ from tests.worlds.directories.sick import PARTITION, mend, mended_log
 
 from tidelog.errors import CorruptIndex
 from tidelog.storage import files
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import IsolationLevel
 
 INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)

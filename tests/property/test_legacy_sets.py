@@ -11,8 +11,9 @@ from tidelog.config import TopicConfig
 from tidelog.errors import CorruptData, RequestError, TidelogError
 from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
-from tidelog.storage.kernel_sets import KernelPasses
-from tidelog.storage.validator import AppendContext, ValidatedAppend, Validator
+from tidelog.storage.log.append import AppendContext, ValidatedAppend
+from tidelog.storage.log.message_set_kernels import KernelPasses
+from tidelog.storage.log.validator import Validator
 from tidelog.types import Codec, NewRecord, TimestampType, TopicPartition
 
 NOW = 1_700_000_000_000

@@ -6,7 +6,7 @@ from operator import sub
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cluster.offset_map import (
+from tidelog.jobs.offset_map import (
     DENSE,
     Copied,
     MapBatch,
@@ -15,8 +15,9 @@ from tidelog.cluster.offset_map import (
     Partitioning,
     SourcePartition,
     SourceTopic,
+    decode_map,
+    encode_map,
 )
-from tidelog.cluster.offset_map_file import decode_map, encode_map
 from tidelog.types import TopicPartition
 
 SOURCES, TARGETS, OFFSETS = 2, 2, 60

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from tests.worlds.records.strategies import LEGACY_CODECS, Built, Expected, logs
 
 from tidelog.errors import TidelogError
-from tidelog.record.batch import HEADER_SIZE, LENGTH_AT, MAGIC_AT, build_batch, seal
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32
 from tidelog.record.compression import compress, decompress
+from tidelog.record.header import HEADER_SIZE, LENGTH_AT, MAGIC_AT, seal
 from tidelog.record.legacy import build_legacy_message
 from tidelog.record.serde import SERDE_NAMES, deserializer
-from tidelog.record.views import Batch, walk
 from tidelog.types import Codec, NewRecord
 
 SMALL_LIMIT = 1 << 20

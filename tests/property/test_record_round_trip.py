@@ -15,13 +15,9 @@ from tests.worlds.records.strategies import (
     timestamps,
 )
 
-from tidelog.record.batch import (
-    RecordBatch,
-    assign_offset,
-    build_batch,
-    set_create_time_max,
-    stamp_append_time,
-)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
 from tidelog.record.coding import (
     read_varint,
     read_varlong,
@@ -30,8 +26,8 @@ from tidelog.record.coding import (
     write_varlong,
 )
 from tidelog.record.compression import compress, decompress
+from tidelog.record.header import assign_offset, set_create_time_max, stamp_append_time
 from tidelog.record.serde import deserializer, serializer
-from tidelog.record.views import walk
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, Codec, NewRecord
 
 

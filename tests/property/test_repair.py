@@ -10,12 +10,13 @@ from tests.worlds.directories.logs import PATH, snapshot_of, write
 from tests.worlds.directories.sick import PARTITION, T0, counting, full_log, look, mend
 
 from tidelog.record.record import Record
-from tidelog.storage import files, zone_files
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.index_files import IndexBuilder
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.segment import iterate_batches
+from tidelog.storage import files
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.segment import iterate_batches
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp
 
 DERIVED = (
@@ -101,7 +102,7 @@ def freshly_built(env: SeededEnv) -> dict[str, bytes]:
             for suffix, index in zip(DERIVED[:2], builder.finish(), strict=True):
                 built[files.file_name(base, suffix)] = bytes(index.encoded)
             if isinstance(segment, ClosedSegment):
-                built[files.file_name(base, files.ZONES_SUFFIX)] = zone_files.build(segment)
+                built[files.file_name(base, files.ZONES_SUFFIX)] = zone_map_files.build(segment)
     return built
 
 

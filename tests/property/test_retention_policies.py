@@ -13,9 +13,9 @@ from tests.faults import START_MS
 from tests.worlds.directories.logs import new_log, put
 
 from tidelog.config import RetentionClock
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log import Log
-from tidelog.storage.zone_files import load_or_build
+from tidelog.storage.log.log import Log
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.zone_map_files import load_or_build
 
 SPAN_MS = 1_000
 

@@ -10,8 +10,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.shares.share_partition import Change, SharePartition
-from tidelog.server.shares.states import (
+from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
     Limits,
@@ -19,6 +18,7 @@ from tidelog.server.shares.states import (
     RecordState,
     Wish,
 )
+from tidelog.server.shares.share_partition import Change, SharePartition
 
 LOG_END = 120
 MEMBERS = ("anna", "bert", "cleo")

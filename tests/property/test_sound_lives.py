@@ -10,10 +10,10 @@ from tests.worlds.directories.sick import CONFIG, T0, counting, look
 
 from tidelog.errors import RequestError
 from tidelog.storage import files
-from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.checks import Severity
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.log import Log
 from tidelog.types import Codec
 
 LIVES = 60

@@ -11,7 +11,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.clocks.append_times import AppendTimes
 
 TOPIC = UUID(int=77)
 BASE = 1000

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.record.views import Batch, walk
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.producers import Duplicate, ProducerStates
-from tidelog.storage.txn_index import AbortedTxn
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.producers import Duplicate, ProducerStates
+from tidelog.storage.segment.index import AbortedTxn
 from tidelog.types import INT32_MAX, NewRecord
 
 Step = tuple[str, int, int, int, int]

@@ -20,14 +20,15 @@ from tidelog.env import Env
 from tidelog.errors import InexactTable, OffsetsGone
 from tidelog.keyed import Diff, DirectoryHome, Table, checked
 from tidelog.record.builder import build_batch
-from tidelog.scan.rankings import HEADER_KEY, STRATEGY_KEY
-from tidelog.scan.tables import TableStats
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
-from tidelog.storage.compaction_history import HISTORY_FILE
+from tidelog.scan.keyed_table import TableStats
+from tidelog.scan.table_rules import HEADER_KEY, STRATEGY_KEY
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import CLEANER_CHECKPOINT_FILE, write_atomically
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.types import NO_TIMESTAMP, ClockName, Header, NewRecord, TopicPartition
 
 VERSION = "v"

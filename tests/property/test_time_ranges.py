@@ -16,9 +16,9 @@ from tests.worlds.directories.zoning import add_zones, gaps_up_to
 
 from tidelog.errors import MissingTimestamps
 from tidelog.scan import ReadOptions, Wanted, count, plan, to_table
-from tidelog.scan.stats import ScanStats
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.zone_format import Limits
+from tidelog.scan.split import ScanStats
+from tidelog.storage.clocks.zone_map import Limits
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, Codec, IsolationLevel
 
 EDGES = (NO_TIMESTAMP, 0, 1, INT64_MAX, INT64_MAX - 1)

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from tidelog.config import TopicConfig
 from tidelog.errors import CorruptRecord, TidelogError
-from tidelog.record.batch import RecordBatch, build_batch
-from tidelog.record.kernels.validate import check_body as check_body_fast
-from tidelog.storage.body_check import BodyFacts, check_body, renumber_body
-from tidelog.storage.validator import AppendContext, AppendOrigin, BodyCheck, Validator
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
+from tidelog.record.kernels.records import check_body as check_body_fast
+from tidelog.storage.log.append import AppendContext, AppendOrigin
+from tidelog.storage.log.record_rules import BodyCheck, BodyFacts, check_body, renumber_body
+from tidelog.storage.log.validator import Validator
 from tidelog.types import (
     INT64_MAX,
     INT64_MIN,

@@ -18,18 +18,17 @@ from tests.worlds.directories.zone_logs import (
 from tests.worlds.records.kernel_logs import times
 
 from tidelog.errors import CorruptBatch, CorruptIndex, UnsupportedVersion
-from tidelog.record.batch import build_batch
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
-from tidelog.record.views import walk
-from tidelog.scan.zone_ranges import Verdict, ZoneQuestion, find_ranges, judge_of
-from tidelog.storage import zone_format as layout
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.latency import bucket_of
-from tidelog.storage.segment import Segment
-from tidelog.storage.zone_builder import build_plain
-from tidelog.storage.zone_format import Limits
-from tidelog.storage.zone_kernels import build_with_kernels
-from tidelog.storage.zones import FileSum, Question, ZoneMap
+from tidelog.scan.zone_pruning import Verdict, ZoneQuestion, find_ranges, judge_of
+from tidelog.storage.clocks import zone_map as layout
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.latency import bucket_of
+from tidelog.storage.clocks.zone_map import FileSum, Limits, Question, ZoneMap
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.zone_map_builder import build_plain
+from tidelog.storage.segment.zone_map_kernels import build_with_kernels
 from tidelog.types import INT64_MAX, ClockName, NewRecord
 
 Build = Callable[[Segment, Mapping[str, FileSum], Limits], bytes | None]

@@ -7,7 +7,8 @@ import pytest
 from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.server import gate, metrics_http, tls_listener
+from tidelog.server.metrics import http
+from tidelog.server.net import listener, sasl_session
 from tidelog.server.security import bearer_tokens
 
 
@@ -15,9 +16,9 @@ from tidelog.server.security import bearer_tokens
 def patient_doors() -> Iterator[None]:
     """Ten seconds to come in are few where the machine stands still between two steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "DEADLINE_MS", PATIENCE_S * 1000)
-        patch.setattr(tls_listener, "TLS_TIMEOUT_S", PATIENCE_S)
-        patch.setattr(metrics_http, "TIMEOUT_S", float(PATIENCE_S))
+        patch.setattr(sasl_session, "DEADLINE_MS", PATIENCE_S * 1000)
+        patch.setattr(listener, "TLS_TIMEOUT_S", PATIENCE_S)
+        patch.setattr(http, "TIMEOUT_S", float(PATIENCE_S))
         patch.setattr(bearer_tokens, "TIMEOUT_S", PATIENCE_S)
         yield
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
 from tidelog.protocol.schema import Field, Form, Kind, fields_of
-from tidelog.server.handlers import ROWS
+from tidelog.server.api.table import ROWS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 import tidelog
-from tidelog.server import loops
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
+from tidelog.server.runtime import loop
 
 # What one client may hold the loop for. The machine may be slow for a moment: what is measured
 # too long is measured once more.
@@ -74,7 +74,7 @@ def metered_broker(
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(meter)) as runner:
             return runner.run(main)
 
-    patch.setattr(loops, "run", run)
+    patch.setattr(loop, "run", run)
     with tidelog.broker(path, settings=settings) as broker:
         gc.collect()
         gc.freeze()  # what other tests have left is no work of the broker's

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import numpy as np
 
 from tidelog.record.builder import build_batch
-from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.groups.partitioning import partition_for
+from tidelog.server.coordinator.java_hash import partition_for
+from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
-from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.types import NewRecord
+from tidelog.types import OFFSETS_TOPIC, NewRecord
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs

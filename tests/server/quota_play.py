@@ -9,8 +9,14 @@ from tests.worlds.brokers.socketless import TURNS, Talk, World, watched
 from tests.worlds.clients.raw import produce_request
 
 from tidelog.env import Env, ManualClock
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import ALTER_CLIENT_QUOTAS, API_VERSIONS, FETCH, PRODUCE
+from tidelog.protocol.messages.configs import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+)
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -19,13 +25,7 @@ from tidelog.protocol.messages.fetch import (
 )
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
 from tidelog.protocol.messages.produce import ProduceResponse
-from tidelog.protocol.messages.quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    QuotaAlteration,
-    QuotaEntity,
-    QuotaOperation,
-)
+from tidelog.protocol.requests import ClientConnection
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 

@@ -10,11 +10,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
-from tidelog.protocol.compiler import struct_codec
-from tidelog.protocol.connection import Frames, ReceivedRequest, read_request, write_response
+from tidelog.protocol.codecs import struct_codec
+from tidelog.protocol.framing import Frames
 from tidelog.protocol.messages import API_VERSIONS
-from tidelog.protocol.messages.groups import FindCoordinatorResponse
+from tidelog.protocol.messages.classic_groups import FindCoordinatorResponse
 from tidelog.protocol.messages.metadata import MetadataBroker, MetadataResponse
+from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
 from tidelog.protocol.wire import Reader
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from tests.worlds.waiting import PATIENCE_S, until_so
 import tidelog
 from tidelog.env import ManualClock, SystemClock, os_env
 from tidelog.record.builder import build_batch
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 HOUR_MS = 3_600_000

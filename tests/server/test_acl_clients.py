@@ -23,10 +23,10 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
-from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import CREATE_ACLS
-from tidelog.protocol.messages.acls import CreateAclsRequest
-from tidelog.server.in_process import Broker
+from tidelog.protocol.messages.security import CreateAclsRequest
+from tidelog.server.embedded import Broker
 from tidelog.server.security.authorizer import ResourceType
 
 # Each user's rules, and the topics that it may write and read.

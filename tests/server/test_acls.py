@@ -16,7 +16,7 @@ from tests.worlds.clients.rights_talk import PATIENCE_S, Rule, allow, creation, 
 
 import tidelog
 from tidelog.config import BrokerConfig
-from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.env import File, OsFileSystem, os_env
 from tidelog.errors import ConfigError, CorruptFile
 from tidelog.protocol.messages import (
@@ -30,27 +30,27 @@ from tidelog.protocol.messages import (
     METADATA,
     PRODUCE,
 )
-from tidelog.protocol.messages.acls import (
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.messages.modern_groups import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatAssignment,
+)
+from tidelog.protocol.messages.security import (
     CreateAclsRequest,
     DeleteAclsFilter,
     DeleteAclsRequest,
 )
-from tidelog.protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    HeartbeatAssignment,
-)
-from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.record.builder import build_batch
-from tidelog.server import guards
-from tidelog.server.guards import MODULES, OPEN_TO_ALL, guard_of
-from tidelog.server.handlers import ROWS
-from tidelog.server.in_process import Broker
-from tidelog.server.metadata_log import MetadataLog
+from tidelog.server.admin.cluster_metadata import MetadataLog
+from tidelog.server.api import table
+from tidelog.server.api.table import MODULES, OPEN_TO_ALL, ROWS, guard_of
+from tidelog.server.embedded import Broker
 from tidelog.server.security.authorizer import ResourceType
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.metadata_file import METADATA_FILE, SecurityState
+from tidelog.storage.directory.broker_files import METADATA_FILE, SecurityState
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 TOPIC_DENIED: Final = 29
@@ -331,7 +331,7 @@ def test_an_api_without_a_guard_is_shut(broker: Broker, monkeypatch: pytest.Monk
         module: {key: name for key, name in names.items() if key != METADATA.key}
         for module, names in MODULES.items()
     }
-    monkeypatch.setattr(guards, "MODULES", without)
+    monkeypatch.setattr(table, "MODULES", without)
     guard_of.cache_clear()
     try:
         with login(broker, "alice") as alice, login(broker, "boss") as boss:
@@ -351,7 +351,7 @@ with tidelog.broker() as broker, RawClient(broker.bootstrap_servers) as client:
     broker.call(lambda node: node.topics.create("t", 1))
     assert client.produce("t", bytes(build_batch([NewRecord(value=b"v")]))).error_code == 0
     assert len(client.read_all("t")) == 1
-loaded = [name for name in sys.modules if "guards" in name or "security.auth" in name]
+loaded = [name for name in sys.modules if "table" in name or "security.auth" in name]
 assert not [name for name in loaded if name.startswith("tidelog")], loaded
 """
 

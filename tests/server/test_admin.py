@@ -19,13 +19,13 @@ from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.errors import TidelogError
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.storage import topics
-from tidelog.storage.topic_info import TopicInfo
-from tidelog.storage.topics_file import TOPICS_FILE
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.storage.directory import topic_registry
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.files import TOPICS_FILE
 
-Answered: TypeAlias = topics.Made | TidelogError
+Answered: TypeAlias = topic_registry.Made | TidelogError
 TIMEOUT_S: Final = PATIENCE_S
 TOPIC: Final = "flights"
 
@@ -147,7 +147,7 @@ class TestTopics:
         def watch(node: Node) -> None:
             create, grow = node.log_dir.create_topics, node.log_dir.add_all_partitions
 
-            def creating(new: Sequence[topics.NewTopic]) -> list[Answered]:
+            def creating(new: Sequence[topic_registry.NewTopic]) -> list[Answered]:
                 asked.append([each.name for each in new])
                 return create(new)
 
@@ -222,7 +222,7 @@ class TestSettings:
 
 def test_newest_versions_of_each(java_like: KafkaAdminClient, broker: Broker) -> None:
     made = java_like.create_topics({TOPIC: {"num_partitions": 2, "replication_factor": 1}})
-    assert [topic["error_code"] for topic in made["topics"]] == [0]
+    assert [topic["error_code"] for topic in made["topic_registry"]] == [0]
     cluster = java_like.describe_cluster()
     assert cluster["controller_id"] == 0
     assert [f"{b['host']}:{b['port']}" for b in cluster["brokers"]] == [broker.bootstrap_servers]

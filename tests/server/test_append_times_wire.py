@@ -9,23 +9,23 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.cluster.append_runs import AppendRuns
-from tidelog.cluster.fetched_rows import fetched
-from tidelog.cluster.follow import Follower
-from tidelog.cluster.follow_transport import connect_socket
-from tidelog.cluster.partition_fetch import FetchSeams, PartitionFetch
 from tidelog.env import os_env
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tidelog.remote.broker_connection import connect_socket
+from tidelog.remote.partition_fetch import FetchSeams, PartitionFetch
+from tidelog.remote.rows import fetched
+from tidelog.remote.time_lookup import AppendRuns
 from tidelog.scan import ScanStats, Split
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.standby.follower import Follower
 from tidelog.types import Codec, Header, NewRecord, TopicPartition
 
 TOPIC = "late"

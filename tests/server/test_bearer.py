@@ -26,8 +26,8 @@ from tests.worlds.waiting import PATIENCE_S
 import tidelog
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import ConfigError
-from tidelog.server import doors
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
+from tidelog.server.net import listener_authentication
 from tidelog.server.security import bearer_tokens
 from tidelog.server.security.bearer_tokens import (
     AGAIN_MS,
@@ -277,7 +277,9 @@ def test_a_broker_without_keys_does_not_start(tmp_path: Path) -> None:
 def test_without_a_package_a_broker_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr(doors, "find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setattr(
+        listener_authentication, "find_spec", lambda name: None if name == missing else name
+    )
     with pytest.raises(ConfigError, match="needs the packages `PyJWT` and `cryptography`"):
         tidelog.broker(settings=settings_in(tmp_path)).close()
 

@@ -21,7 +21,7 @@ from tests.worlds.clients.transacting import GROUP_KEY, find_coordinator
 from tests.worlds.waiting import until_so
 
 import tidelog
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 from tidelog.types import Codec
 
 COMMITTED = 1

@@ -12,23 +12,21 @@ from tidelog.protocol.messages import (
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
 )
-from tidelog.protocol.messages.altered_configs import (
+from tidelog.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementallyAlteredConfig,
-)
-from tidelog.protocol.messages.configs import (
     ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribedConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlteredConfig,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.in_process import Broker
-from tidelog.storage.cluster_file import CLUSTER_FILE
+from tidelog.server.embedded import Broker
+from tidelog.storage.directory.broker_files import CLUSTER_FILE
 from tidelog.types import NewRecord
 
 BROKER, TOPIC = 4, 2
@@ -229,7 +227,7 @@ def test_a_disk_that_fails_leaves_all_as_it_was(data: str, monkeypatch: pytest.M
     with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t", 1))
         with monkeypatch.context() as patch:
-            patch.setattr("tidelog.server.cluster_settings.write_cluster", fail)
+            patch.setattr("tidelog.server.admin.cluster_metadata.write_cluster", fail)
             code, _ = alter(broker, OWN, ("message.max.bytes", SET, "1000"))
         assert code == 56
         assert codes(broker, "t") == 0

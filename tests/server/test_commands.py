@@ -14,11 +14,11 @@ from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.errors import Closed
-from tidelog.server.in_process import Broker
+from tidelog.remote.remote_directory import RemoteDirectory
+from tidelog.server.embedded import Broker
 from tidelog.types import IsolationLevel, NewRecord
 
 # The tests' records are old: the default of a week would delete them.

@@ -5,15 +5,15 @@ from tests.contracts.broker_commands import Shell, only
 from tests.worlds.clients.raw import RawClient
 
 import tidelog
-from tidelog.cluster.view import Committed
 from tidelog.protocol.messages import OFFSET_COMMIT, OFFSET_FETCH
-from tidelog.protocol.messages.commits import (
+from tidelog.protocol.messages.classic_groups import OffsetFetchRequest, OffsetFetchTopic
+from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tidelog.protocol.messages.groups import OffsetFetchRequest, OffsetFetchTopic
-from tidelog.server.in_process import Broker
+from tidelog.remote.view import Committed
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord, TopicPartition
 
 PLACE = TopicPartition("t", 0)

@@ -11,14 +11,14 @@ from tests.worlds.brokers.running import broker_fixture, holder_of
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.control.compact_verb import Compacted, read_report, wishes
+from tidelog.control.verbs import Compacted, compact_wishes, read_compact_report
 from tidelog.errors import CleaningFailed, CorruptData, CorruptMessage, InvalidRequest, UnknownTopic
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.storage.compaction.process import CleanerProcess
-from tidelog.storage.compaction.runner import CleaningReport
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.storage.compaction.cleaner import CleaningReport
+from tidelog.storage.compaction.worker import CleanerProcess
 from tidelog.types import TopicPartition
 
 TIMEOUT_S = PATIENCE_S
@@ -82,8 +82,8 @@ def read(consumer: Consumer) -> list[tuple[int, bytes, bytes]]:
 
 def compact(broker: Broker, *, roll: bool = True) -> Compacted:
     with holder_of(broker) as holder:
-        told = holder.ask("compact", wishes(NAME, roll=roll, is_asked=True))
-    return read_report(NAME, told)
+        told = holder.ask("compact", compact_wishes(NAME, roll=roll, is_asked=True))
+    return read_compact_report(NAME, told)
 
 
 def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
@@ -144,9 +144,9 @@ def test_the_command_asks_the_broker(broker: Broker) -> None:
     [
         ({}, CorruptMessage),
         ({"topic": TOPIC, "partition": 0, "roll": 1, "is_asked": True}, CorruptMessage),
-        (wishes(TopicPartition("other", 0), roll=False, is_asked=True), UnknownTopic),
-        (wishes(TopicPartition("plain", 0), roll=False, is_asked=True), InvalidRequest),
-        (wishes(TopicPartition(TOPIC, 9), roll=False, is_asked=True), UnknownTopic),
+        (compact_wishes(TopicPartition("other", 0), roll=False, is_asked=True), UnknownTopic),
+        (compact_wishes(TopicPartition("plain", 0), roll=False, is_asked=True), InvalidRequest),
+        (compact_wishes(TopicPartition(TOPIC, 9), roll=False, is_asked=True), UnknownTopic),
     ],
 )
 def test_what_can_not_be_compacted(
@@ -165,7 +165,7 @@ def test_a_damaged_partition_is_named_and_works_on(broker: Broker, tmp_path: Pat
     data[100] ^= 1
     log.write_bytes(data)
     with holder_of(broker) as holder, pytest.raises(CorruptData, match="CRC") as caught:
-        holder.ask("compact", wishes(NAME, roll=False, is_asked=True))
+        holder.ask("compact", compact_wishes(NAME, roll=False, is_asked=True))
     assert caught.value.path == str(log)
     assert not list(log.parent.glob("*.cleaned"))
     data[100] ^= 1
@@ -222,8 +222,8 @@ def test_offsets_of_groups_are_compacted(broker: Broker) -> None:
         consumer.commit(offsets=[Place(TOPIC, 0, offset)], asynchronous=False)
     name = TopicPartition("__consumer_offsets", 0)
     with holder_of(broker) as holder:
-        told = holder.ask("compact", wishes(name, roll=True, is_asked=True))
-    done = read_report(name, told)
+        told = holder.ask("compact", compact_wishes(name, roll=True, is_asked=True))
+    done = read_compact_report(name, told)
     assert done.counts["records_before"] >= 39
     assert done.counts["records_after"] < 5
     assert consumer.committed([Place(TOPIC, 0)], timeout=TIMEOUT_S)[0].offset == 39

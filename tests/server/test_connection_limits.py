@@ -23,14 +23,14 @@ from tidelog.config import BrokerConfig
 from tidelog.env import os_env
 from tidelog.errors import ConfigError
 from tidelog.protocol.messages import INCREMENTAL_ALTER_CONFIGS, METADATA, SASL_AUTHENTICATE
-from tidelog.protocol.messages.altered_configs import (
+from tidelog.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest
-from tidelog.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tidelog.server.in_process import Broker
+from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.server.embedded import Broker
 
 OVERRIDES: Final = "max.connections.per.ip.overrides"
 

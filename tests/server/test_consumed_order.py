@@ -8,9 +8,9 @@ from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.errors import CorruptBatch
-from tidelog.record.views import walk
+from tidelog.record.batch_walk import walk
+from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.types import NewRecord, TopicPartition
 
 BATCHES, EACH = 20, 10

@@ -17,25 +17,24 @@ from tests.worlds.brokers.running import holder_of
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.control import place
+from tidelog.control import channel
+from tidelog.control.channel import FrameReader, encode_frame
 from tidelog.control.client import find_holder
-from tidelog.control.frames import FrameReader, encode_frame
-from tidelog.control.tier_verb import read_report, wishes
+from tidelog.control.verbs import read_tier_report, tier_wishes
 from tidelog.env import os_env
 from tidelog.errors import CorruptMessage, InvalidRequest, UnknownTopic
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
-from tidelog.server import topic_changes
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.storage.attach import WriterVersion
-from tidelog.storage.exchange import NewSegment
-from tidelog.storage.handles import FilePool
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, staging_path
-from tidelog.storage.tiering import MoveOptions
+from tidelog.server.api import topic_changes
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.storage.directory.attach import NewSegment, WriterVersion
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, staging_path
+from tidelog.storage.open_files import FilePool
+from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TIMEOUT_S = PATIENCE_S
@@ -160,7 +159,7 @@ def test_appends_wait_for_an_attach_and_lose_nothing(broker: Broker) -> None:
 def test_errors_come_back_as_their_types(broker: Broker) -> None:
     with holder_of(broker) as holder:
         with pytest.raises(UnknownTopic, match="no topic 'nope'"):
-            holder.ask("tier", wishes(TopicPartition("nope", 0), MoveOptions()))
+            holder.ask("tier", tier_wishes(TopicPartition("nope", 0), MoveOptions()))
         with pytest.raises(InvalidRequest, match="no verb 'burn'"):
             holder.ask("burn", {})
         with pytest.raises(CorruptMessage, match="no list of segments"):
@@ -176,7 +175,7 @@ def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> 
     with holder_of(broker) as holder:
         holder.flush()
         options = MoveOptions(url=f"file://{tmp_path}/store", roll=True, grace_ms=0)
-        report = read_report(PARTITION, holder.ask("tier", wishes(PARTITION, options)))
+        report = read_tier_report(PARTITION, holder.ask("tier", tier_wishes(PARTITION, options)))
     assert (report.copied, report.stopped) == (1, None)
     produce_texts(broker, ["c"])
     consumer = consumer_of(broker, 0)
@@ -238,7 +237,7 @@ def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
         return opening(self, name, **more)
 
     monkeypatch.setattr(LogDir, "_open_log", watched)
-    tier = wishes(PARTITION, MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0))
+    tier = tier_wishes(PARTITION, MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0))
     for verb in ("swap", "attach", "tier"):
         threads.clear()
         with tidelog.broker(data) as broker, holder_of(broker) as holder:
@@ -256,7 +255,7 @@ def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
 def test_asker_that_reads_no_answers_is_read_no_further(broker: Broker) -> None:
     question = encode_frame({"version": 1, "verb": "status", "arguments": {}})
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with found, place.address(broker.data) as address:
+    with found, channel.address(broker.data) as address:
         found.connect(address)
         found.settimeout(BLOCKED_S)
         sent = 0

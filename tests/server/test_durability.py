@@ -10,8 +10,8 @@ from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
 from tidelog.errors import DamagedLog, StorageFailure
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 SEGMENT = "1048576"

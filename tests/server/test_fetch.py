@@ -11,7 +11,6 @@ from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.protocol.messages import DESCRIBE_CLUSTER, FETCH, METADATA
-from tidelog.protocol.messages.cluster import DescribeClusterRequest
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -20,12 +19,12 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from tidelog.protocol.messages.metadata import MetadataRequest
-from tidelog.record.batch import build_batch
-from tidelog.record.views import walk
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.storage.closed import ClosedSegment
+from tidelog.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import INT32_MAX, NewRecord
 
 TOPIC = "flights"

@@ -21,7 +21,6 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages import (
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
@@ -29,16 +28,17 @@ from tidelog.protocol.messages import (
     LIST_GROUPS,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
     ListGroupsRequest,
     OffsetFetchRequest,
 )
-from tidelog.protocol.messages.membership import JoinGroupRequest, JoinGroupRequestProtocol
-from tidelog.protocol.messages.producers import InitProducerIdRequest
-from tidelog.server.in_process import Broker
-from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.types import NewRecord
+from tidelog.protocol.messages.transactions import InitProducerIdRequest
+from tidelog.protocol.requests import ReceivedRequest
+from tidelog.server.embedded import Broker
+from tidelog.types import OFFSETS_TOPIC, NewRecord
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -53,7 +53,7 @@ import pytest
 from tests.server.loop_meter import metered_broker
 from tests.worlds.clients.raw import RawClient
 from tidelog.protocol.messages import FIND_COORDINATOR, METADATA
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.metadata import MetadataRequest
 
 with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as path:

@@ -7,23 +7,23 @@ from tests.worlds.brokers.running import start_with
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import until
 
-from tidelog.config.group_keys import HEARTBEAT, SESSION
+from tidelog.config.group import HEARTBEAT, SESSION
 from tidelog.errors import ConfigError
 from tidelog.protocol.messages import (
     CONSUMER_GROUP_HEARTBEAT,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
 )
-from tidelog.protocol.messages.altered_configs import (
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
 )
-from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.server.handlers import group_configs
-from tidelog.server.in_process import Broker
-from tidelog.storage.cluster_file import CLUSTER_FILE
+from tidelog.protocol.messages.modern_groups import ConsumerGroupHeartbeatRequest
+from tidelog.server.api import config_resources
+from tidelog.server.embedded import Broker
+from tidelog.storage.directory.broker_files import CLUSTER_FILE
 
 GROUP = 32
 # The topic of groups is being made, or read.
@@ -77,7 +77,7 @@ def test_members_are_told_also_after_a_restart(data: str) -> None:
 
 
 def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_configs, "GROUPS_MAX", 2)
+    monkeypatch.setattr(config_resources, "GROUPS_MAX", 2)
     with start_with(data) as broker:
         assert [alter(broker, name, HEARTBEAT, SET, "9000") for name in "abc"] == [0, 0, 44]
         assert alter(broker, "b", HEARTBEAT, SET, "8000") == 0

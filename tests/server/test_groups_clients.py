@@ -14,10 +14,10 @@ from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 import tidelog
 from tidelog.env import os_env
-from tidelog.server.groups.group import ClassicGroup
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.storage.group_offsets import (
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.server.groups.classic_group import ClassicGroup
+from tidelog.storage.directory.broker_files import (
     GroupOffset,
     GroupOffsets,
     read_group_offsets,

@@ -28,9 +28,9 @@ from tests.worlds.waiting import PATIENCE_S, Patience, until_equal
 import tidelog
 from tidelog.env import os_env
 from tidelog.protocol.messages import SASL_AUTHENTICATE
-from tidelog.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tidelog.server import gate, tls_listener
-from tidelog.server.in_process import Broker
+from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.server.embedded import Broker
+from tidelog.server.net import listener, sasl_session
 
 COUNT: Final = 200
 VERSIONS_FRAME: Final = len(FRAME).to_bytes(4, "big") + FRAME
@@ -100,7 +100,7 @@ def test_many_who_never_log_in_go_when_their_time_is_over(crowd: Crowd) -> None:
         ]
         until_equal(COUNT + 1, crowd.connections)
         assert is_served(crowd.friend)
-        crowd.pass_time(gate.DEADLINE_MS - 1)
+        crowd.pass_time(sasl_session.DEADLINE_MS - 1)
         assert crowd.connections() == COUNT + 1
         crowd.pass_time(1)
         assert all(is_at_its_end(sock) for sock in waiting)
@@ -114,11 +114,11 @@ def test_bytes_do_not_prolong_the_time_for_a_log_in(crowd: Crowd) -> None:
         until_equal(2, crowd.connections)
         for number in range(9):
             sock.sendall(said[number : number + 1])
-            crowd.pass_time(gate.DEADLINE_MS // 10)
+            crowd.pass_time(sasl_session.DEADLINE_MS // 10)
             assert crowd.connections() == 2
         with suppress(ConnectionError):
             sock.sendall(said[9:-1])
-            crowd.pass_time(gate.DEADLINE_MS // 10)
+            crowd.pass_time(sasl_session.DEADLINE_MS // 10)
         assert is_at_its_end(sock)
 
 
@@ -195,7 +195,7 @@ async def send_byte_by_byte(streams: Streams, data: bytes) -> None:
 def test_a_handshake_byte_by_byte_lets_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs, version: ssl.TLSVersion
 ) -> None:
-    monkeypatch.setattr(tls_listener, "TLS_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(listener, "TLS_TIMEOUT_S", PATIENCE_S)
 
     async def check() -> None:
         async with door(tmp_path) as it:
@@ -208,7 +208,7 @@ def test_a_handshake_byte_by_byte_lets_in(
 def test_bytes_do_not_prolong_a_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
 ) -> None:
-    monkeypatch.setattr(tls_listener, "TLS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(listener, "TLS_TIMEOUT_S", 0.05)
 
     async def check() -> None:
         async with door(tmp_path) as it:
@@ -231,7 +231,7 @@ def test_bytes_do_not_prolong_a_handshake(
 def test_many_handshakes_that_stand_still_hold_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
 ) -> None:
-    monkeypatch.setattr(tls_listener, "TLS_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(listener, "TLS_TIMEOUT_S", PATIENCE_S)
 
     async def check() -> None:
         async with door(tmp_path) as it:

@@ -14,17 +14,17 @@ from tidelog.protocol.messages import (
     DESCRIBE_TOPIC_PARTITIONS,
     OFFSET_DELETE,
 )
-from tidelog.protocol.messages.cluster import DescribeTopicPartitionsRequest
-from tidelog.protocol.messages.commits import (
+from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from tidelog.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from tidelog.protocol.messages.metadata import DescribeTopicPartitionsRequest
 from tidelog.protocol.messages.topics import DeleteTopicsRequest
-from tidelog.server.errors import Refusal
-from tidelog.server.handlers import topics as topic_handlers
-from tidelog.server.in_process import Broker
+from tidelog.server.api import topics as topic_handlers
+from tidelog.server.embedded import Broker
+from tidelog.server.runtime.errors import Refusal
 from tidelog.server.security.authorizer import ResourceType
 
 UNKNOWN_TOPIC: Final = 3

@@ -19,21 +19,21 @@ from tidelog.protocol.messages import (
     METADATA,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
+    DescribeGroupsRequest,
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
 )
+from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.record.builder import build_batch
-from tidelog.server import clients
-from tidelog.server.in_process import Broker
-from tidelog.server.metrics import Counters
-from tidelog.server.node import Node
-from tidelog.server.topic_rules import NEW_PARTITIONS_MAX
+from tidelog.server.admin.topic_rules import NEW_PARTITIONS_MAX
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.server.net import clients
+from tidelog.server.runtime.counters import Counters
 from tidelog.types import NewRecord
 
 TIMES: Final = 1000

@@ -27,8 +27,8 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 
 TOPIC = "t"
 PARTITIONS = 8

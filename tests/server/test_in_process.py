@@ -15,9 +15,8 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import Closed, ConfigError, DirectoryLocked, InvalidRequest
 from tidelog.protocol.messages import METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.server.in_process import Broker
-from tidelog.server.topics import INTERNAL_TOPICS
-from tidelog.types import NewRecord
+from tidelog.server.embedded import Broker
+from tidelog.types import INTERNAL_TOPICS, NewRecord
 
 
 def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> None:

@@ -10,11 +10,14 @@ from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.protocol.messages import DELETE_TOPICS, FIND_COORDINATOR, JOIN_GROUP, METADATA
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.protocol.messages.membership import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.classic_groups import (
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
 from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.topics import DeleteTopicsRequest
-from tidelog.server import connection
+from tidelog.server.net import connection
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> str:

@@ -6,15 +6,15 @@ from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.record.views import walk
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.record.batch_walk import walk
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 from tidelog.types import Codec, NewRecord
 
 TOPIC = "old"

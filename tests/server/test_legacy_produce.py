@@ -10,18 +10,18 @@ from tests.worlds.waiting import PATIENCE_S
 import tidelog
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, PRODUCE
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from tidelog.protocol.messages.produce import PartitionProduceResponse
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
-from tidelog.record.views import walk
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 from tidelog.types import Buffer, Codec, NewRecord
 
 # The records are old: the default of a week would delete them.

@@ -7,7 +7,7 @@ from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -21,9 +21,9 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 TOPIC = "times"

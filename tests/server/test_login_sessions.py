@@ -33,8 +33,8 @@ from tests.worlds.waiting import until_so
 import tidelog
 from tidelog.env import os_env
 from tidelog.protocol.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from tidelog.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from tidelog.server import gate
+from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from tidelog.server.net import sasl_session
 
 
 def test_users_are_there_after_a_new_start(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_behind_the_end_of_a_session_there_is_a_handshake_or_nothing(tmp_path: P
             assert is_closed(client)
         with logged_in(running) as client:
             for _ in range(2):
-                clock.ahead_ms += gate.RENEWAL_INTERVAL_MS
+                clock.ahead_ms += sasl_session.RENEWAL_INTERVAL_MS
                 assert shake(client, "PLAIN").error_code == 0
                 assert say(client, plain()).error_code == 0
                 assert is_served(client)
@@ -162,7 +162,7 @@ def test_who_does_not_log_in_in_time_is_sent_away(tmp_path: Path) -> None:
         RawClient(place(running)) as client,
     ):
         shake(client, "PLAIN")
-        clock.ahead_ms = gate.DEADLINE_MS + 1
+        clock.ahead_ms = sasl_session.DEADLINE_MS + 1
         running.call(lambda node: node.timers.run_due())
         assert is_closed(client)
         assert is_served(friend)
@@ -177,7 +177,7 @@ def test_tls_takes_of_the_time_for_a_log_in(tmp_path: Path) -> None:
         here = ("127.0.0.1", running.ports["SASL_SSL"])
         with socket.create_connection(here, TIMEOUT_S) as tcp:
             until_so(lambda: running.call(lambda node: node.metrics.connections) == 1)
-            clock.ahead_ms = gate.DEADLINE_MS - 1
+            clock.ahead_ms = sasl_session.DEADLINE_MS - 1
             with context.wrap_socket(tcp, server_hostname="127.0.0.1") as sock:
                 sock.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
                 assert sock.recv(4)

@@ -30,12 +30,9 @@ from tidelog.protocol.messages import (
     SASL_AUTHENTICATE,
 )
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
-from tidelog.protocol.messages.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-)
-from tidelog.server.gate import FRAME_BYTES_MAX
-from tidelog.server.in_process import Broker
+from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.server.embedded import Broker
+from tidelog.server.net.sasl_session import FRAME_BYTES_MAX
 
 # A broker with a listener for everybody and one for users who log in.
 broker = broker_fixture(settings_in, prepare=add_users, scope="module")

@@ -12,9 +12,9 @@ from tidelog.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from tidelog.server.handlers.long_fetch import PARTITIONS_MAX
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.fetch import PARTITIONS_MAX
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 TOPIC = "many"

@@ -14,17 +14,18 @@ from tidelog.protocol.messages import (
     DESCRIBE_TRANSACTIONS,
     INIT_PRODUCER_ID,
 )
-from tidelog.protocol.messages.acls import AclCreation, CreateAclsRequest
-from tidelog.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.security import AclCreation, CreateAclsRequest
 from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
-from tidelog.server.handlers import BY_KEY
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.api.table import BY_KEY
+from tidelog.server.embedded import Broker
 
 TOPIC = "many"
 SECRET = "secret"

@@ -28,36 +28,37 @@ from tidelog.protocol.messages import (
     OFFSET_FETCH,
     AnyApi,
 )
-from tidelog.protocol.messages.acls import (
-    AclCreation,
-    CreateAclsRequest,
-    DeleteAclsFilter,
-    DeleteAclsRequest,
-    DescribeAclsRequest,
-)
-from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
+    DescribeGroupsRequest,
     ListGroupsRequest,
     OffsetFetchGroup,
     OffsetFetchRequest,
 )
-from tidelog.protocol.messages.producers import DescribeProducersRequest, DescribeProducersTopic
-from tidelog.protocol.messages.quotas import (
+from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
     QuotaAlteration,
     QuotaEntity,
     QuotaOperation,
 )
-from tidelog.protocol.messages.scram_users import (
+from tidelog.protocol.messages.security import (
+    AclCreation,
     AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
     DescribeUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from tidelog.protocol.messages.transactions import ListTransactionsRequest
-from tidelog.server.groups.group import ClassicGroup, Member
-from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.node import Node
+from tidelog.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersTopic,
+    ListTransactionsRequest,
+)
+from tidelog.server.api.node import Node
+from tidelog.server.groups.classic_group import ClassicGroup, Member
+from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.security.authorizer import (
     Acl,
     Operation,
@@ -65,13 +66,13 @@ from tidelog.server.security.authorizer import (
     Permission,
     ResourceType,
 )
-from tidelog.storage.metadata_file import ScramCredential
-from tidelog.storage.producer_entry import ProducerEntry
+from tidelog.storage.directory.broker_files import ScramCredential
+from tidelog.storage.log.producers import ProducerEntry
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tidelog.storage.cluster_file import Entity
+    from tidelog.storage.directory.broker_files import Entity
 
 # So many that 1 us for each would be noticed: as many as a broker takes of rules and users.
 MANY = 100_000

@@ -20,26 +20,26 @@ from tidelog.protocol.messages import (
     METADATA,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
 )
-from tidelog.protocol.messages.metadata import MetadataRequest
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from tidelog.server.handlers import ROWS
-from tidelog.server.handlers.metadata import TOPICS_AT_ONCE
+from tidelog.server.api.metadata import TOPICS_AT_ONCE
+from tidelog.server.api.table import ROWS
 
 # Enough that elements which take 25 us each would be noticed.
 ELEMENTS = 8000

@@ -13,7 +13,7 @@ from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import PRODUCE
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 NOW = 1_700_000_000_000

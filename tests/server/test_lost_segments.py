@@ -11,13 +11,13 @@ from tests.worlds.waiting import PATIENCE_S
 import tidelog
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 TOPIC = "t"

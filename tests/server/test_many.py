@@ -22,10 +22,11 @@ from tidelog.protocol.messages import (
     OFFSET_COMMIT,
     OFFSET_FETCH,
 )
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
+from tidelog.protocol.messages.classic_groups import (
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
@@ -33,11 +34,10 @@ from tidelog.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from tidelog.protocol.messages.groups import (
-    FindCoordinatorRequest,
-    ListGroupsRequest,
-    OffsetFetchRequest,
-    OffsetFetchTopic,
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
 
 TOPIC = "t"

@@ -15,8 +15,8 @@ from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.server.exposition import FAMILIES
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
+from tidelog.server.metrics.exposition import FAMILIES
 
 T0 = 1_700_000_000_000
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

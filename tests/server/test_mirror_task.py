@@ -9,14 +9,13 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.directories.topics import append, make
 
 import tidelog
-from tidelog.cluster.offset_map import Partitioning
 from tidelog.env import os_env
-from tidelog.server.in_process import Broker
-from tidelog.spark.jobs.checks import TargetLoses
-from tidelog.spark.jobs.mirror_plan import plan_mirror
-from tidelog.spark.jobs.mirror_start import read_sources
-from tidelog.spark.jobs.mirror_targets import find_targets
-from tidelog.spark.jobs.mirror_tasks import BrokerTask, Report, Routes, read_reports
+from tidelog.jobs.mirror.places import find_targets, read_sources
+from tidelog.jobs.mirror.plan import plan_mirror
+from tidelog.jobs.mirror.work import BrokerTask, Report, Routes, read_reports
+from tidelog.jobs.offset_map import Partitioning
+from tidelog.jobs.target_check import TargetLoses
+from tidelog.server.embedded import Broker
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.types import NewRecord
 

@@ -22,13 +22,13 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.records.messages import Fill, Sampler, bounds
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
+from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.schema import Form, Kind
 from tidelog.record.builder import build_batch
-from tidelog.server.handlers import ROWS
-from tidelog.server.in_process import Broker
+from tidelog.server.api.table import ROWS
+from tidelog.server.embedded import Broker
 from tidelog.types import Codec, NewRecord
 
 TOPIC, GROUP, BYSTANDERS = "mutated", "group", "untouched"

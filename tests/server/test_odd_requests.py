@@ -7,20 +7,20 @@ import pytest
 from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import ALTER_CONFIGS, FIND_COORDINATOR, JOIN_GROUP, LEAVE_GROUP
-from tidelog.protocol.messages.altered_configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-)
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.protocol.messages.membership import (
+from tidelog.protocol.messages.classic_groups import (
+    FindCoordinatorRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
 )
-from tidelog.server.in_process import Broker
+from tidelog.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+)
+from tidelog.server.embedded import Broker
 
 GROUP: Final = "odd"
 INVALID_REQUEST, MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 42, 79, 82

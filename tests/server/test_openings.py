@@ -15,7 +15,7 @@ from tests.worlds.waiting import PATIENCE_S, until_so
 import tidelog
 from tidelog.protocol.messages import DELETE_RECORDS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
@@ -29,9 +29,9 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsTopic,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.storage.log_dir import LogDir
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord, TopicPartition
 
 COUNT = 12

@@ -8,8 +8,8 @@ from tests.worlds.records.batches import batch
 from tests.worlds.waiting import until_so
 
 from tidelog.protocol.messages import PRODUCE
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 
 TOPIC = "t"
 

@@ -7,7 +7,7 @@ from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import DESCRIBE_QUORUM, UNREGISTER_BROKER, UPDATE_FEATURES
-from tidelog.protocol.messages.quorum import (
+from tidelog.protocol.messages.cluster import (
     DescribeQuorumRequest,
     FeatureUpdate,
     QuorumPartition,
@@ -15,7 +15,7 @@ from tidelog.protocol.messages.quorum import (
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 
 NODE = 7
 

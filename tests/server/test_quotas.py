@@ -22,17 +22,15 @@ from tests.worlds.clients.raw import RawClient, produce_request
 import tidelog
 from tidelog.env import ManualClock
 from tidelog.errors import CorruptFile
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import (
     ALTER_CLIENT_QUOTAS,
     DESCRIBE_CLIENT_QUOTAS,
     PRODUCE,
 )
-from tidelog.protocol.messages.quotas import (
-    DescribeClientQuotasRequest,
-)
+from tidelog.protocol.messages.configs import DescribeClientQuotasRequest
+from tidelog.protocol.requests import ClientConnection
 from tidelog.record.builder import build_batch
-from tidelog.storage.cluster_file import CLUSTER_FILE
+from tidelog.storage.directory.broker_files import CLUSTER_FILE
 from tidelog.types import NewRecord
 
 

@@ -5,12 +5,12 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.transacting import GROUP_KEY, Transacting, find_coordinator
 
 from tidelog.protocol.messages import OFFSET_COMMIT
-from tidelog.protocol.messages.commits import (
+from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 
 ILLEGAL_GENERATION, INVALID_TXN_STATE, GROUP_ID_NOT_FOUND, TRANSACTION_ABORTABLE = 22, 48, 69, 120
 

@@ -13,8 +13,8 @@ from tests.worlds.clients.secured import TIMEOUT_S, Key, create_topic
 from tests.worlds.clients.tokens import claims, now_s
 from tests.worlds.waiting import Patience
 
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
 # More than a second, within which nobody may renew twice.

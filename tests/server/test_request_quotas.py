@@ -6,8 +6,8 @@ from tests.server.quota_play import EVERYBODY, BusyClock, Client, altering, play
 from tests.worlds.brokers.socketless import World
 
 from tidelog.protocol.messages import ALTER_CLIENT_QUOTAS, API_VERSIONS
+from tidelog.protocol.messages.configs import AlterClientQuotasResponse
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.messages.quotas import AlterClientQuotasResponse
 
 
 class TestRequestTime:

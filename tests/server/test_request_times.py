@@ -7,9 +7,9 @@ import pytest
 from tests.worlds.brokers.socketless import World, watched
 
 from tidelog.env import Env, ManualClock
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
+from tidelog.protocol.requests import ClientConnection
 
 STEP_NS = 250_000
 

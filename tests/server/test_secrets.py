@@ -28,21 +28,22 @@ from tidelog.protocol.messages import (
     DESCRIBE_USER_SCRAM_CREDENTIALS,
     INCREMENTAL_ALTER_CONFIGS,
 )
-from tidelog.protocol.messages.altered_configs import (
+from tidelog.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
 )
-from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.scram_users import (
+from tidelog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
 WRONG: Final = "hunter2 hunter2"

@@ -16,14 +16,14 @@ from confluent_kafka.admin import AdminClient
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 
 TIMEOUT_S = PATIENCE_S
 
 
 def command(*options: str) -> list[str]:
     """A command line of `tidelog serve` on a free port."""
-    start = "import sys; from tidelog.cli.main import main; sys.exit(main())"
+    start = "import sys; from tidelog.cli.app import main; sys.exit(main())"
     return [sys.executable, "-c", start, "serve", "--listen", "127.0.0.1:0", *options]
 
 

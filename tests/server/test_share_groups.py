@@ -21,23 +21,23 @@ from tidelog.protocol.messages import (
     SHARE_GROUP_DESCRIBE,
     SHARE_GROUP_HEARTBEAT,
 )
-from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
+    DeleteGroupsRequest,
     FindCoordinatorRequest,
     ListedGroup,
     ListGroupsRequest,
+)
+from tidelog.protocol.messages.modern_groups import (
+    DescribedShareGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
 )
 from tidelog.protocol.messages.share_fetch import (
     ShareFetchPartition,
     ShareFetchRequest,
     ShareFetchResponse,
     ShareFetchTopic,
-)
-from tidelog.protocol.messages.share_groups import (
-    DescribedShareGroup,
-    ShareGroupDescribeRequest,
-    ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse,
 )
 from tidelog.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -51,11 +51,11 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
-from tidelog.server.handlers import handler_of
-from tidelog.server.in_process import Broker
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import Answer, RequestContext
-from tidelog.server.work import THREADS
+from tidelog.server.api.context import Answer, RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.table import handler_of
+from tidelog.server.embedded import Broker
+from tidelog.server.runtime.threads import THREADS
 
 # The topic of groups is being made, or read.
 LOADING = (14, 15, 16)

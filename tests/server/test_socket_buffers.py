@@ -15,9 +15,9 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.errors import ConfigError
-from tidelog.server.connection import Connection
-from tidelog.server.loops import run
-from tidelog.server.server import Server, open_node, planned
+from tidelog.server.broker import Server, open_node, planned
+from tidelog.server.net.connection import Connection
+from tidelog.server.runtime.loop import run
 
 LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])
 DOORS: Final = pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])

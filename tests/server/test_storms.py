@@ -15,7 +15,7 @@ from tests.worlds.waiting import PATIENCE_S, Patience
 import tidelog
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, AnyApi
-from tidelog.protocol.messages.membership import (
+from tidelog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -28,7 +28,7 @@ from tidelog.protocol.messages.membership import (
     SyncGroupResponse,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 GROUP = "storm"

@@ -8,15 +8,15 @@ from tests.worlds.clients.raw import RawClient
 
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tidelog.record.views import walk
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.storage.tiering.moving import MoveOptions, tier_partition
+from tidelog.record.batch_walk import walk
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.storage.tier_manager.mover import MoveOptions, tier_partition
 from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "long"

@@ -14,7 +14,7 @@ from tests.worlds.clients.secured import ROUND_TRIPS, TIMEOUT_S, Key, create_top
 
 import tidelog
 from tidelog.errors import ConfigError
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,SASL_SSL://127.0.0.1:0",

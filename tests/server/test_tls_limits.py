@@ -14,9 +14,10 @@ from tests.server.test_tls import World
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
-from tidelog.server import listener, tls_listener
-from tidelog.server.loops import run
-from tidelog.server.server import Server, open_node, planned
+from tidelog.server.broker import Server, open_node, planned
+from tidelog.server.net import listener
+from tidelog.server.net import listener as tls_listener
+from tidelog.server.runtime.loop import run
 
 FRAME: Final = b"\0\x12\0\0\0\0\0\1\xff\xff"  # ApiVersions 0
 LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])

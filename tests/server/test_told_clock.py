@@ -10,13 +10,13 @@ from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clocks import WallAheadClock
 
 import tidelog
-from tidelog.cluster.connection import connect
-from tidelog.cluster.view import Committed
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
-from tidelog.server.in_process import Broker
-from tidelog.spark.backend import open_backend
-from tidelog.spark.source_options import read_source_options
+from tidelog.remote.cluster import connect
+from tidelog.remote.view import Committed
+from tidelog.server.embedded import Broker
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.options import read_source_options
 from tidelog.types import NewRecord, TopicPartition
 
 HOUR_MS = 3_600_000

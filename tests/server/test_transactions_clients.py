@@ -23,8 +23,8 @@ from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.env import os_env
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 from tidelog.server.transactions.metadata import TransactionState
 
 # Less than what a connection may be idle.

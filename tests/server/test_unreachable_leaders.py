@@ -10,29 +10,26 @@ from tests.contracts.broker_commands import Shell
 from tests.server.relay import DEAD_ADDRESS, Led, Relay
 
 import tidelog
-from tidelog.cli.main import run
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.remote_directory import RemoteDirectory
-from tidelog.cluster.view import Committed
+from tidelog.cli.app import run
+from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.env import os_env
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
-from tidelog.protocol.connection import ReceivedRequest
+from tidelog.jobs.audit.plan import Question as AuditQuestion
+from tidelog.jobs.audit.plan import Side, plan_side
+from tidelog.jobs.mirror.places import find_targets, read_sources, read_topic
+from tidelog.jobs.mirror.plan import MirrorPlan, MirrorSource
+from tidelog.jobs.replay.places import Question as ReplayQuestion
+from tidelog.jobs.replay.places import find
 from tidelog.protocol.messages.metadata import MetadataResponse
-from tidelog.server.in_process import Broker
-from tidelog.spark.backend import open_backend
-from tidelog.spark.jobs.audit_plan import Question as AuditQuestion
-from tidelog.spark.jobs.audit_plan import Side, plan_side
-from tidelog.spark.jobs.mirror_places import read_topic
-from tidelog.spark.jobs.mirror_plan import MirrorPlan, MirrorSource
-from tidelog.spark.jobs.mirror_start import read_sources
-from tidelog.spark.jobs.mirror_targets import find_targets
-from tidelog.spark.jobs.replay_source import Question as ReplayQuestion
-from tidelog.spark.jobs.replay_source import find
-from tidelog.spark.limits import NO_LIMITS
+from tidelog.protocol.requests import ReceivedRequest
+from tidelog.remote.remote_directory import RemoteDirectory
+from tidelog.remote.view import Committed
+from tidelog.server.embedded import Broker
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.options import read_source_options
 from tidelog.spark.places import Place
-from tidelog.spark.source_options import read_source_options
+from tidelog.spark.pushdown import NO_LIMITS
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 if TYPE_CHECKING:

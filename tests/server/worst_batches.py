@@ -4,8 +4,8 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.record.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
 from tidelog.record.coding import write_varint
+from tidelog.record.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, seal
 from tidelog.types import Codec
 
 DAY_MS: Final = 86_400_000

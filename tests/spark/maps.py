@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from tidelog.cluster.offset_map import OffsetMap, SourcePartition
-from tidelog.cluster.offset_map_file import read_map
 from tidelog.env import os_env
+from tidelog.jobs.offset_map import OffsetMap, SourcePartition, read_map
 from tidelog.record.record import Record
 
 

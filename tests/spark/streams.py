@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tidelog.spark.jobs.patient_query import PatientQuery
+from tidelog.jobs.mirror.commit import PatientQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable

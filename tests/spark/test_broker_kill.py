@@ -23,8 +23,8 @@ from tests.spark.test_sink_kill import FILE_ROWS, PARTITIONS, Row, add_file, jud
 from tests.worlds.directories.topics import append, make
 from tests.worlds.kafka.either import MortalBroker
 
-from tidelog.cluster.offset_map import SourcePartition
-from tidelog.spark.jobs.mirror import mirror
+from tidelog.jobs.mirror.job import mirror
+from tidelog.jobs.offset_map import SourcePartition
 from tidelog.spark.sink_options import MARKER_TOPIC
 from tidelog.types import TopicPartition
 

@@ -37,7 +37,7 @@ from tests.worlds.directories.topics import append, held, make
 from tests.worlds.kafka.either import AnyBroker
 
 from tidelog.directory import Directory
-from tidelog.storage import writers
+from tidelog.storage import commits
 
 if TYPE_CHECKING:
     import subprocess
@@ -229,7 +229,7 @@ def test_executors_killed_under_a_bootstrap(
         env=application.processes.environment(),
     )
     try:
-        killing.kill(run, is_time, (data / writers.WRITERS_FILE).exists)
+        killing.kill(run, is_time, (data / commits.WRITERS_FILE).exists)
         told = run.finish()
     finally:
         run.end()

@@ -8,8 +8,8 @@ import pytest
 
 import tidelog
 from tidelog.env import Env, ManualClock, os_env
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
 
 if TYPE_CHECKING:

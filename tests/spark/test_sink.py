@@ -10,9 +10,10 @@ import pytest
 from tests.worlds.waiting import until_equal
 
 import tidelog
+from tidelog.record.partitioner import partition_of
 from tidelog.record.record import Record
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.partitioner import partition_of
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import Header, NewRecord
 
 if TYPE_CHECKING:

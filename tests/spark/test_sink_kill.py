@@ -16,7 +16,8 @@ from tests.spark.drivers import STEP_S, Driver, command_of, descendants
 from tests.spark.settled import await_markers
 from tests.worlds.kafka.either import AnyBroker
 
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 
 TOPIC = "tides"
 PARTITIONS = 3

@@ -10,7 +10,7 @@ from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_di
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InexactTable
-from tidelog.spark.jobs import tables
+from tidelog.spark import tables
 from tidelog.types import NewRecord, TopicPartition
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.record import header, legacy_header, lz4_frame, snappy_frame
-from tidelog.record.batch import build_batch, build_end_marker
+from tidelog.record import compression, header, lz4_frame
+from tidelog.record import header as legacy_header
+from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.compression import compress
 from tidelog.record.header import HEADER, HEADER_SIZE
 from tidelog.record.legacy import build_legacy_message, build_legacy_set
@@ -124,9 +125,9 @@ def test_codecs() -> None:
 
 def test_the_snappy_header() -> None:
     (rows,) = tables("Snappy")
-    assert bytes.fromhex(rows[0]["meaning"]) == snappy_frame.MAGIC
-    assert [int(row["meaning"]) for row in rows[1:]] == [snappy_frame.VERSION] * 2
-    assert sum(int(row["size"]) for row in rows) == snappy_frame.HEADER.size
+    assert bytes.fromhex(rows[0]["meaning"]) == compression.MAGIC
+    assert [int(row["meaning"]) for row in rows[1:]] == [compression.VERSION] * 2
+    assert sum(int(row["size"]) for row in rows) == compression.HEADER.size
 
 
 def test_the_lz4_header() -> None:

@@ -7,37 +7,31 @@ from uuid import UUID
 import pytest
 from tests.tidy.test_format_docs import CODES, example, section, tables
 
-from tidelog.storage import (
-    append_time,
-    files,
-    offset_index,
-    producer_snapshot,
-    text_files,
-    time_index,
-)
-from tidelog.storage import txn_index as aborted
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.compaction_history import CompactionHistory
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.producer_snapshot import SnapshotEntry, encode_snapshot
-from tidelog.storage.roll import RollReason
-from tidelog.storage.segment_notes import SegmentNote, encode_notes
-from tidelog.storage.time_index import TimeIndex
-from tidelog.storage.txn_index import AbortedTxn, TxnIndex
+from tidelog.storage import files, text_files
+from tidelog.storage.clocks import append_times
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.log import producers
+from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.producers import SnapshotEntry, encode_snapshot
+from tidelog.storage.segment import index
+from tidelog.storage.segment import index as aborted
+from tidelog.storage.segment.compaction_history import CompactionHistory
+from tidelog.storage.segment.index import AbortedTxn, OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.segment_notes import SegmentNote, encode_notes
 
 TIME = 1_700_000_000_000
 TOPIC_ID = UUID(int=(1 << 64) | 2)
 BYTES = {"bytes": "s", "uuid": "s"}
 
 STRUCTS = {
-    ("Offset index", 0): (offset_index._ENTRY, offset_index.ENTRY_SIZE),
-    ("Time index", 0): (time_index._ENTRY, time_index.ENTRY_SIZE),
-    ("Index of aborted transactions", 0): (aborted._ENTRY, aborted.ENTRY_SIZE),
-    ("Producer snapshot", 0): (producer_snapshot._HEADER, producer_snapshot.HEADER_SIZE),
-    ("Producer snapshot", 1): (producer_snapshot._ENTRY, producer_snapshot.ENTRY_SIZE),
-    ("Append times", 0): (append_time._HEADER, append_time.HEADER_SIZE),
-    ("Append times", 1): (append_time._ROW, append_time.ROW_SIZE),
+    ("Offset index", 0): (index._OFFSET_ENTRY, index.OFFSET_ENTRY_SIZE),
+    ("Time index", 0): (index._TIME_ENTRY, index.TIME_ENTRY_SIZE),
+    ("Index of aborted transactions", 0): (aborted._TXN_ENTRY, aborted.TXN_ENTRY_SIZE),
+    ("Producer snapshot", 0): (producers._HEADER, producers.SNAPSHOT_HEADER_SIZE),
+    ("Producer snapshot", 1): (producers._ENTRY, producers.ENTRY_SIZE),
+    ("Append times", 0): (append_times._HEADER, append_times.HEADER_SIZE),
+    ("Append times", 1): (append_times._ROW, append_times.ROW_SIZE),
 }
 
 
@@ -60,7 +54,7 @@ def test_the_fields_of_the_snapshot_are_those_of_the_code() -> None:
     assert tuple(names) == SnapshotEntry._fields
     covered = [row["covered by CRC"] for row in tables("Producer snapshot")[0]]
     assert covered == ["no", "no", "yes"]
-    assert int(tables("Producer snapshot")[0][2]["at"]) == producer_snapshot.CRC_START_AT
+    assert int(tables("Producer snapshot")[0][2]["at"]) == producers.CRC_START_AT
 
 
 def test_the_fields_of_an_aborted_transaction_are_those_of_the_code() -> None:
@@ -70,9 +64,9 @@ def test_the_fields_of_an_aborted_transaction_are_those_of_the_code() -> None:
 
 def test_the_header_of_append_times() -> None:
     rows = {row["field"]: row["meaning"] for row in tables("Append times")[0]}
-    assert bytes.fromhex(rows["magic"].partition(" (")[0]) == append_time.MAGIC
-    assert int(rows["version"]) == append_time.VERSION
-    assert int(rows["row size"]) == append_time.ROW_SIZE
+    assert bytes.fromhex(rows["magic"].partition(" (")[0]) == append_times.MAGIC
+    assert int(rows["version"]) == append_times.VERSION
+    assert int(rows["row size"]) == append_times.ROW_SIZE
 
 
 def test_the_suffixes_are_those_of_the_code() -> None:

@@ -7,11 +7,12 @@ import pytest
 from tests.tidy.test_format_docs import CODES, example, section, tables
 from tests.worlds.directories.zone_logs import MemorySegment
 
-from tidelog.record.batch import build_batch
-from tidelog.storage import latency, zone_format
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.zone_builder import build_plain
-from tidelog.storage.zones import ZoneMap
+from tidelog.record.builder import build_batch
+from tidelog.storage.clocks import latency
+from tidelog.storage.clocks import zone_map as zone_format
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import ZoneMap
+from tidelog.storage.segment.zone_map_builder import build_plain
 from tidelog.types import NewRecord
 
 TITLE = "Zone maps"

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, Durability, NoteKind
-from tidelog.config.without_effect import FORMER, NOT_SERVED, WITHOUT_EFFECT
+from tidelog.config.unused_keys import FORMER, NOT_SERVED, WITHOUT_EFFECT
 from tidelog.errors import ConfigError, ConfigErrors
 
 

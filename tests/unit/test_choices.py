@@ -15,9 +15,9 @@ import tidelog
 from tidelog import scan, spark
 from tidelog.arguments import CHOICES, READERS, choice, choices_of, word_of
 from tidelog.errors import InvalidChoice, InvalidRequest
+from tidelog.jobs.audit.rules import Kind
 from tidelog.record.builder import build_batch
-from tidelog.spark.jobs import tables
-from tidelog.spark.jobs.audit_kinds import Kind
+from tidelog.spark import tables
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
 # Words that a parameter of these names stands for, whatever its annotation says.

@@ -10,11 +10,11 @@ import pytest
 from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli
 
-from tidelog.cluster.appends import refuse_time
-from tidelog.cluster.broker_rows import table_rows, times
 from tidelog.directory import Directory
 from tidelog.errors import InvalidTimestamp
-from tidelog.record.encode import encode_table
+from tidelog.record.columns.encode import encode_table
+from tidelog.remote.producer import refuse_time
+from tidelog.remote.rows import table_rows, times
 from tidelog.types import INT64_MAX, NewRecord
 
 REASON = "a create time is 0 to"

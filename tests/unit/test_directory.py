@@ -16,8 +16,8 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.record.builder import build_batch
+from tidelog.record.partitioner import partition_of
 from tidelog.scan import TimeMode, Wanted, plan
-from tidelog.storage.partitioner import partition_of
 from tidelog.types import ClockName, Header, NewRecord, TopicPartition
 
 PATH = "/data"

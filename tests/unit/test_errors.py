@@ -7,12 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-import tidelog.cluster.offset_map
-import tidelog.cluster.tail_latency
-import tidelog.control.messages
-import tidelog.server.errors
-import tidelog.server.security.errors
-import tidelog.spark.jobs.checks  # noqa: F401 - all errors are walked
 from tidelog.errors import ConfigError, LostOffsets, RecordError, TidelogError
 
 # Arguments by the names of parameters that are neither text nor a number.

@@ -32,10 +32,10 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.frames import Scan
-from tidelog.markup import CELL_LIMIT, bytes_text, html_table
+from tidelog.report import CELL_LIMIT, bytes_text, html_table
 from tidelog.scan import parallel
 from tidelog.scan.parallel import to_parallel_reader
-from tidelog.scan.stats import ScanStats
+from tidelog.scan.split import ScanStats
 from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
 PARTITIONS = 3

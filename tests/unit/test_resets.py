@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.config.resets import parse_reset
+from tidelog.config.values import parse_reset
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.worlds.directories.logs import PATH, TOPIC, new_dir, reader_of
 
 from tidelog.scan import ReadOptions, Wanted, plan, to_table
 from tidelog.scan.latency import latency
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import INT64_MAX, ClockName, NewRecord
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "use-cases.md").read_text()

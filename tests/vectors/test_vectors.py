@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from tests.worlds.kafka.compare import our_fields
 
+from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.record import ControlType, Record, read_control_type, read_end_marker
-from tidelog.record.views import Batch, walk
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.time_index import TimeIndex
-from tidelog.storage.txn_index import TxnIndex
+from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
 
 HERE = Path(__file__).parent
 PARTITION = HERE / "events-0"

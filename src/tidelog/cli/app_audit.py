@@ -4,21 +4,22 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import AuditShow, Encoding, Format, Isolation
 from tidelog.cli.options import (
     TIME_HELP,
+    AuditShow,
+    Encoding,
+    Format,
+    Isolation,
+    SparkAccess,
+    command_config_option,
     examples,
     format_option,
     key_as_option,
     one_of,
-    zone_option,
-)
-from tidelog.cli.spark_options import (
-    SparkAccess,
-    command_config_option,
     spark_options,
     store_option,
     to_command_config_option,
+    zone_option,
 )
 from tidelog.cli.surroundings import Surroundings
 

@@ -4,8 +4,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import Format
-from tidelog.cli.options import data_option, examples, format_option
+from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.surroundings import Surroundings
 
 

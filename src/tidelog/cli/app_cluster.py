@@ -4,16 +4,10 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import ClockName, Format, Isolation
-from tidelog.cli.cluster_options import (
-    Access,
-    cluster_options,
-    own_data_option,
-    timeout_option,
-    topics_option,
-)
 from tidelog.cli.options import (
     TIME_HELP,
+    Format,
+    Isolation,
     clock_option,
     data_option,
     examples,
@@ -21,7 +15,15 @@ from tidelog.cli.options import (
     isolation_option,
     zone_option,
 )
+from tidelog.cli.places import (
+    Access,
+    cluster_options,
+    own_data_option,
+    timeout_option,
+    topics_option,
+)
 from tidelog.cli.surroundings import Surroundings
+from tidelog.types import ClockName
 
 
 @click.command(

@@ -4,8 +4,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import Format
-from tidelog.cli.options import data_option, examples, format_option
+from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.surroundings import Surroundings
 
 
@@ -42,7 +41,7 @@ def _compact(  # noqa: PLR0913 - one argument for each option
     Exit code: 0 done, 1 failed, 2 a head could not be cleaned to its end.
     """
     from tidelog.cli.compact import CompactCommand
-    from tidelog.cli.problems import UsageProblem
+    from tidelog.cli.surroundings import UsageProblem
 
     if plan and roll:
         raise UsageProblem("--plan changes nothing, so it can't --roll")

@@ -4,9 +4,8 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Access, cluster_options
-from tidelog.cli.options import examples, format_option
+from tidelog.cli.options import Format, examples, format_option
+from tidelog.cli.places import Access, cluster_options
 from tidelog.cli.surroundings import Surroundings
 
 

@@ -4,10 +4,10 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import ClockName, Format, Isolation
-from tidelog.cli.cluster_options import Place, place_options
 from tidelog.cli.options import (
     TIME_HELP,
+    Format,
+    Isolation,
     clock_option,
     data_option,
     examples,
@@ -15,7 +15,9 @@ from tidelog.cli.options import (
     isolation_option,
     zone_option,
 )
+from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import Surroundings
+from tidelog.types import ClockName
 
 _target = click.argument("target", metavar="TOPIC[:P]")
 _end = click.option("--to", "end", metavar="TIME", help="Up to and without this time.")

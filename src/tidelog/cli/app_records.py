@@ -4,19 +4,15 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import (
+from tidelog.arguments import Inexact
+from tidelog.cli.options import (
     CODECS,
-    ClockName,
+    TIME_HELP,
     Encoding,
     Format,
-    Inexact,
     InputFormat,
     Isolation,
     ReadFormat,
-)
-from tidelog.cli.cluster_options import Place, place_options
-from tidelog.cli.options import (
-    TIME_HELP,
     clock_option,
     examples,
     format_option,
@@ -30,7 +26,9 @@ from tidelog.cli.options import (
     value_as_option,
     zone_option,
 )
+from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import Surroundings
+from tidelog.types import ClockName
 
 
 @click.command(
@@ -229,7 +227,7 @@ def _read(  # noqa: PLR0913 - one parameter for each option
     the record that stands for each key, of committed records up to and with a time.
     """
     from tidelog.cli import read
-    from tidelog.cli.read_rows import ReadOptions
+    from tidelog.cli.output import ReadOptions
 
     options = ReadOptions(
         start=start,
@@ -248,10 +246,10 @@ def _read(  # noqa: PLR0913 - one parameter for each option
         wide=wide,
     )
     if is_table:
-        from tidelog.cli import read_table
+        from tidelog.cli import table
 
         refuse_typed(("isolation",), "--table shows committed records alone")
-        read_table.read_table(surroundings, place, topic, options, at, inexact)
+        table.read_table(surroundings, place, topic, options, at, inexact)
         return
     refuse_typed(("at", "inexact"), "it goes with --table")
     read.read(surroundings, place, topic, options)

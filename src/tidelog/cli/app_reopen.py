@@ -23,7 +23,7 @@ def _reopen(surroundings: Surroundings, target: str | None, data: str | None) ->
 
     What was acknowledged is recovered first; others are left alone.
     """
-    from tidelog.cli import reopen as command
+    from tidelog.cli import serve as command
 
     return command.run(surroundings, command.ReopenOptions(data=data, target=target))
 
@@ -41,7 +41,7 @@ def _accept_clock(surroundings: Surroundings, data: str | None) -> int:
     so far ahead of it. What is accepted is remembered over restarts. Asks the broker, or another
     process, that has the directory open; else opens it.
     """
-    from tidelog.cli import reopen as command
+    from tidelog.cli import serve as command
 
     return command.accept_clock(surroundings, data)
 

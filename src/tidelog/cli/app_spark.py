@@ -10,26 +10,27 @@ import click
 from tidelog.cli.app_spark_compact import compact_command
 from tidelog.cli.app_spark_mirror import mirror_command
 from tidelog.cli.app_spark_reports import JOBS as REPORTS
-from tidelog.cli.choices import CODECS, ClockName, Format, Isolation
 from tidelog.cli.options import (
+    CODECS,
+    PLACE_HELP,
     TIME_HELP,
+    Format,
+    Isolation,
+    SparkAccess,
     clock_option,
+    command_config_option,
     examples,
     format_option,
     one_of,
-    topic_argument,
-    zone_option,
-)
-from tidelog.cli.spark_options import (
-    PLACE_HELP,
-    SparkAccess,
-    command_config_option,
     report_option,
     spark_options,
     store_option,
     to_command_config_option,
+    topic_argument,
+    zone_option,
 )
 from tidelog.cli.surroundings import Surroundings
+from tidelog.types import ClockName
 
 _compression = click.option(
     "--compression", type=click.Choice(CODECS), help="Of batches, where the topic leaves it open."

@@ -2,9 +2,7 @@
 
 import click
 
-from tidelog.cli.choices import Format
-from tidelog.cli.options import examples, format_option
-from tidelog.cli.spark_options import SparkAccess, spark_options
+from tidelog.cli.options import Format, SparkAccess, examples, format_option, spark_options
 from tidelog.cli.surroundings import Surroundings
 
 

@@ -2,12 +2,16 @@
 
 import click
 
-from tidelog.cli.choices import CODECS, Format, Isolation
-from tidelog.cli.options import examples, format_option, one_of
-from tidelog.cli.spark_options import (
+from tidelog.cli.options import (
+    CODECS,
     PLACE_HELP,
+    Format,
+    Isolation,
     SparkAccess,
     command_config_option,
+    examples,
+    format_option,
+    one_of,
     report_option,
     spark_options,
     store_option,

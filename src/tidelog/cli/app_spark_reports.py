@@ -4,21 +4,23 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import Format, Isolation, LagShow, LatencyShow, ReindexShow
 from tidelog.cli.options import (
     TIME_HELP,
+    Format,
+    Isolation,
+    LagShow,
+    LatencyShow,
+    ReindexShow,
+    SparkAccess,
+    command_config_option,
     examples,
     format_option,
     isolation_option,
     one_of,
-    zone_option,
-)
-from tidelog.cli.spark_options import (
-    SparkAccess,
-    command_config_option,
     report_option,
     spark_options,
     store_option,
+    zone_option,
 )
 from tidelog.cli.surroundings import Surroundings
 

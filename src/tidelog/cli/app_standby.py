@@ -4,8 +4,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import Format
-from tidelog.cli.options import data_option, examples, format_option
+from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.surroundings import Surroundings
 
 
@@ -27,9 +26,9 @@ def _standby() -> None:
 @click.pass_obj
 def _status(surroundings: Surroundings, data: str | None, kind: Format) -> int:
     """Show where each partition is; exit code 2 where one stands still."""
-    from tidelog.cli import standby
+    from tidelog.cli import follow
 
-    return standby.status(surroundings, data, kind)
+    return follow.status(surroundings, data, kind)
 
 
 @_standby.command("flush", epilog=examples("tidelog standby flush --data standby"))
@@ -37,9 +36,9 @@ def _status(surroundings: Surroundings, data: str | None, kind: Format) -> int:
 @click.pass_obj
 def _flush(surroundings: Surroundings, data: str | None) -> int:
     """Make durable what was copied so far."""
-    from tidelog.cli import standby
+    from tidelog.cli import follow
 
-    return standby.flush(surroundings, data)
+    return follow.flush(surroundings, data)
 
 
 @_standby.command(
@@ -58,9 +57,9 @@ def _flush(surroundings: Surroundings, data: str | None) -> int:
 @click.pass_obj
 def _promote(surroundings: Surroundings, data: str | None, needs_all: bool, kind: Format) -> int:
     """End the following, and return when the directory can be opened for appends."""
-    from tidelog.cli import standby
+    from tidelog.cli import follow
 
-    return standby.promote(surroundings, data, kind, needs_all=needs_all)
+    return follow.promote(surroundings, data, kind, needs_all=needs_all)
 
 
 COMMANDS: Final[tuple[click.Command, ...]] = (_standby,)

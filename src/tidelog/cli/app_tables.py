@@ -4,10 +4,11 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import ClockName, Encoding, Inexact, ReadFormat
-from tidelog.cli.cluster_options import Place, place_options
+from tidelog.arguments import Inexact
 from tidelog.cli.options import (
     TIME_HELP,
+    Encoding,
+    ReadFormat,
     clock_option,
     data_option,
     examples,
@@ -18,7 +19,9 @@ from tidelog.cli.options import (
     value_as_option,
     zone_option,
 )
+from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import Surroundings
+from tidelog.types import ClockName
 
 
 @click.command(
@@ -68,9 +71,9 @@ def _diff(  # noqa: PLR0913 - one parameter for each option
 
     Compares the topic's tables as of both (see `tidelog read --table`).
     """
-    from tidelog.cli import read_table
+    from tidelog.cli import table
 
-    options = read_table.DiffOptions(
+    options = table.DiffOptions(
         start=start,
         end=end,
         clock=clock,
@@ -82,7 +85,7 @@ def _diff(  # noqa: PLR0913 - one parameter for each option
         value=value_as,
         wide=wide,
     )
-    read_table.diff(surroundings, place, topic, options)
+    table.diff(surroundings, place, topic, options)
 
 
 @click.command(
@@ -114,7 +117,7 @@ def _erase(
     is named; the exit code is 2 where a file in reach still holds the key.
     """
     from tidelog.cli import erase
-    from tidelog.cli.fields import typed_bytes
+    from tidelog.cli.output import typed_bytes
 
     return erase.erase(surroundings, data, topic, typed_bytes(key, key_as), execute=execute)
 

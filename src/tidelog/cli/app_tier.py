@@ -4,10 +4,8 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import Format
-from tidelog.cli.options import data_option, examples, format_option
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.options import Format, data_option, examples, format_option
+from tidelog.cli.surroundings import Surroundings, UsageProblem
 
 # What each option goes with; '' is a move.
 _WITH: Final = {

@@ -4,9 +4,8 @@ from typing import Final
 
 import click
 
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Place, place_options
-from tidelog.cli.options import examples, format_option, topic_argument, zone_option
+from tidelog.cli.options import Format, examples, format_option, topic_argument, zone_option
+from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import Surroundings
 
 
@@ -82,7 +81,7 @@ def _describe(
     surroundings: Surroundings, topic: str, place: Place, kind: Format, zone: str | None
 ) -> None:
     """Show one topic, its partitions and clocks."""
-    from tidelog.cli import describe
+    from tidelog.cli import topics as describe
 
     describe.describe(surroundings, place, topic, kind, zone)
 

@@ -4,21 +4,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.cli import output, times
-from tidelog.cli.choices import AuditShow, Encoding, Format
-from tidelog.cli.fields import decoder
-from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import ExitCode, Refused, describe
+from tidelog.cli import options as times
+from tidelog.cli import output
+from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
+from tidelog.cli.options import AuditShow, Encoding, Format, SparkAccess
+from tidelog.cli.output import Cell, Column, decoder
 from tidelog.cli.spark_checks import Use, check_before
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
-from tidelog.cli.spark_summary import report_table, save_report
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, describe
 from tidelog.errors import TidelogError
-from tidelog.spark.jobs.audit import AuditOptions, Kind, measure, plan_of
-from tidelog.spark.jobs.audit_tables import Audited, Difference, Last, TopicFigures
+from tidelog.jobs.audit.answer import Audited, Difference, Last, TopicFigures
+from tidelog.jobs.audit.job import AuditOptions, measure, plan_of
+from tidelog.jobs.audit.rules import Kind
+from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
-from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import HOUR_MS, NO_TIMESTAMP, IsolationLevel
 

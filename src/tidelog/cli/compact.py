@@ -1,27 +1,100 @@
-"""`tidelog compact`: the last record of each key, in finished segments."""
+"""Compact, --plan.
 
+`tidelog compact`: the last record of each key, in finished segments.
+
+`tidelog compact --plan`: what a compaction would do to each segment now, and what it would cost.
+
+Nothing is changed. Figures of segments that were never cleaned come from a sample of their keys.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Place
-from tidelog.cli.compact_plan import show_plan
-from tidelog.cli.opening import open_directory
+from tidelog.cli.options import Format, parse_target, partitions_of
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cli.targets import parse_target, partitions_of
-from tidelog.control.compact_verb import Compacted, compacted, read_report, wishes
+from tidelog.cli.places import Place, open_directory
+from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.control.verbs import Compacted, compact_wishes, compacted, read_compact_report
 from tidelog.directory import Directory
 from tidelog.errors import DirectoryLocked, InvalidRequest
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
-from tidelog.storage.roll import RollReason
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, Preview, preview
+from tidelog.storage.compaction.generations import Decision
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.segment.roll import RollReason
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
+
+
+_COLUMNS: Final = [
+    output.text("partition"),
+    output.number("base_offset"),
+    output.number("bytes"),
+    output.number("records"),
+    output.number("keys"),
+    output.number("garbage_bytes"),
+    output.number("cleaned_to"),
+    output.number("runs"),
+    output.number("found_bytes"),
+    output.text("decision"),
+    output.number("read_bytes"),
+    output.number("written_bytes"),
+]
+
+
+def show_plan(
+    surroundings: Surroundings, directory: Directory, names: list[TopicPartition], kind: Format
+) -> ExitCode:
+    """A row for each finished segment; what is due, and why, in a line for each partition."""
+    rows: list[list[Cell]] = []
+    code = ExitCode.OK
+    for name in names:
+        try:
+            found = preview(directory.log_dir, name)
+        except InvalidRequest as error:  # it has a tier: the others are told all the same
+            surroundings.say(str(error))
+            code = ExitCode.ERROR
+            continue
+        rows.extend(_rows(name, found))
+        plan = found.plan
+        surroundings.say(
+            f"{name}: {'due' if plan.is_due else 'not due'}: {plan.reason};"
+            f" {plan.read_bytes} bytes to read, {plan.written_bytes:.0f} to write,"
+            f" {plan.garbage_bytes:.0f} to free"
+        )
+        if found.has_versions:
+            surroundings.say(f"{name}: keys and garbage are told as if the last record won")
+    if not names:
+        surroundings.say("no topic has cleanup.policy=compact")
+    output.print_rows(surroundings, _COLUMNS, rows, kind)
+    return code
+
+
+def _rows(name: TopicPartition, found: Preview) -> Iterator[list[Cell]]:
+    plan = found.plan
+    for segment, decision in zip(plan.segments, plan.decisions, strict=True):
+        row = found.generations.row(segment.base_offset)
+        is_moved = decision in (Decision.CLEAN, Decision.MERGE)
+        is_mapped = plan.is_due and plan.map_from < segment.end_offset <= plan.map_to
+        yield [
+            str(name),
+            segment.base_offset,
+            segment.size_bytes,
+            segment.records,
+            round(segment.keys),
+            round(segment.garbage_bytes),
+            segment.cleaned_to,
+            row.runs,
+            row.found_bytes,
+            decision.value,
+            segment.size_bytes * (int(is_moved) + int(is_mapped)),
+            round(segment.live_bytes) if is_moved else 0,
+        ]
+
 
 _SHOWN: Final = (
     "segments_before",
@@ -32,7 +105,9 @@ _SHOWN: Final = (
     "bytes_after",
     "cleaned_to",
 )
-_COLUMNS: Final = [
+
+
+_ROW_COLUMNS: Final = [
     output.text("partition"),
     *map(output.number, _SHOWN),
     output.text("reason"),
@@ -60,7 +135,7 @@ class CompactCommand:
             with holder:
                 done = self._by(holder, roll=roll, if_due=if_due)
         rows = [_row(one) for one in done]
-        output.print_rows(self.surroundings, _COLUMNS, rows, self.kind)
+        output.print_rows(self.surroundings, _ROW_COLUMNS, rows, self.kind)
         if not rows:
             self.surroundings.say("no topic has cleanup.policy=compact")
         is_whole = all(one.stopped is None for one in done)
@@ -87,7 +162,7 @@ class CompactCommand:
         log.flush()  # what may still be lost keeps what it follows from going
         options = CleanerOptions(is_asked=not if_due)
         if log.tier is not None:
-            from tidelog.storage.tiering import compact_tier
+            from tidelog.storage.tier_manager.tier_compaction import compact_tier
 
             return compacted(compact_tier(directory.log_dir, name, options))
         worker = InProcess(self.surroundings.env)
@@ -120,8 +195,8 @@ class CompactCommand:
     def _by(self, holder: "ControlClient", *, roll: bool, if_due: bool) -> list[Compacted]:
         with open_directory(self.surroundings, self.data) as directory:
             names = self._names(directory)
-        wanted = [(name, wishes(name, roll=roll, is_asked=not if_due)) for name in names]
-        return [read_report(name, holder.ask("compact", told)) for name, told in wanted]
+        wanted = [(name, compact_wishes(name, roll=roll, is_asked=not if_due)) for name in names]
+        return [read_compact_report(name, holder.ask("compact", told)) for name, told in wanted]
 
 
 def _row(one: Compacted) -> list[Cell]:

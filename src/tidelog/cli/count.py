@@ -3,15 +3,11 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.cli import output, times
-from tidelog.cli.brokers import open_remote
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Access, Place
-from tidelog.cli.opening import open_directory
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.read_rows import chosen
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cli.targets import parse_target, partitions_of
+from tidelog.cli import options, output
+from tidelog.cli.options import Format, parse_target, partitions_of
+from tidelog.cli.output import chosen
+from tidelog.cli.places import Access, Place, open_directory, open_remote
+from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.scan import ScanStats
 from tidelog.scan.count import Count, PartitionCount
 from tidelog.scan.count import count as count_records
@@ -48,7 +44,9 @@ def count(
     surroundings: Surroundings, place: Place, target: str, question: Question, kind: Format
 ) -> None:
     """Print the count of each partition; a table ends with their sum where there are several."""
-    start_ms, end_ms = times.read_bounds(surroundings, question.start, question.end, question.zone)
+    start_ms, end_ms = options.read_bounds(
+        surroundings, question.start, question.end, question.zone
+    )
     wanted = Wanted(
         start_ms=None if start_ms == OPEN_START else start_ms,
         end_ms=None if end_ms == OPEN_END else end_ms,

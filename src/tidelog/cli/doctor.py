@@ -8,11 +8,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import UsageProblem, describe
-from tidelog.cli.progress import byte_progress
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, UsageProblem, byte_progress, describe
 from tidelog.errors import TidelogError
 from tidelog.storage import files
 from tidelog.storage.checks import (
@@ -25,7 +23,7 @@ from tidelog.storage.checks import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.storage.body_check import BodyCheck
+    from tidelog.storage.log.record_rules import BodyCheck
 
 # From here on it pays to wait for numba.
 KERNEL_BYTES: Final = 8 << 20
@@ -138,7 +136,7 @@ def _look(surroundings: Surroundings, meant: _Target) -> tuple[DirectoryCheck, l
 
 def _metadata_reader() -> "Callable[[bytes], object]":
     """What reads the records of a broker's metadata log as a broker does."""
-    from tidelog.server.metadata_records import MetadataImage, decode
+    from tidelog.server.admin.metadata_records import MetadataImage, decode
 
     image = MetadataImage()
     return lambda value: image.replay(decode(value))
@@ -146,12 +144,12 @@ def _metadata_reader() -> "Callable[[bytes], object]":
 
 def _body_check(total_bytes: int) -> "BodyCheck":
     """The kernel for large directories where numba is there, else the plain pass."""
-    from tidelog.storage.body_check import check_body
+    from tidelog.storage.log.record_rules import check_body
 
     if total_bytes < KERNEL_BYTES:
         return check_body
     try:
-        from tidelog.record.kernels.validate import check_body as kernel_check
+        from tidelog.record.kernels.records import check_body as kernel_check
     except ImportError:
         return check_body
     return kernel_check

@@ -1,27 +1,666 @@
-"""`tidelog dump`: what is in the files of a log, and what of it is damaged."""
+"""Dump of every kind of file.
+
+`tidelog dump`: what is in the files of a log, and what of it is damaged.
+
+What every kind of dump shares: the file, what was found in it, the log beside it.
+
+Dump of a log file: its batches, or with `--deep` its records.
+
+Dumps of the files beside a log file, each checked by its own rules and against the log.
+
+Dumps of the text files of a directory: checkpoints, ids, settings.
+
+Dump of a zone map: a row for each zone, held against its own sums and the log beside it.
+"""
 
 import posixpath
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from struct import Struct
+from typing import Final, NamedTuple
 
-from tidelog.cli import dump_indexes, output
-from tidelog.cli.choices import Encoding, Format
-from tidelog.cli.dump_file import Dumped, DumpFile
-from tidelog.cli.dump_log import dump_log
-from tidelog.cli.dump_texts import TEXT_FILES, dump_text
-from tidelog.cli.dump_zones import dump_zones
-from tidelog.cli.problems import ExitCode, UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli import output
+from tidelog.cli import output as fields
+from tidelog.cli.options import Encoding, Format
+from tidelog.cli.output import Cell, Column, Decode, Row
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.env import FileSystem
-from tidelog.storage import files
+from tidelog.errors import CorruptData, CorruptFile, UnsupportedCompression, UnsupportedVersion
+from tidelog.record.batch_walk import Batch
+from tidelog.record.coding import crc32c
+from tidelog.record.record import Record, read_control_type, read_end_marker
+from tidelog.storage import files, text_files
+from tidelog.storage import text_files as meta_properties
+from tidelog.storage.clocks import append_times
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
+from tidelog.storage.directory.topic_registry import decode_topics
+from tidelog.storage.files import TOPICS_FILE
+from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.producers import decode_snapshot
+from tidelog.storage.open_files import walk_file
+from tidelog.storage.segment import index as offset_index
+from tidelog.storage.segment import index as time_index
+from tidelog.storage.segment import segment_notes
+from tidelog.storage.segment.append_time_trust import fingerprint
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.zone_map_files import SIBLING_SUFFIXES
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
+
+
+class Dumped(NamedTuple):
+    """A file's content as rows; iterating over them adds to the file's findings."""
+
+    columns: list[Column]
+    rows: Iterator[Row]
+
+
+@dataclass(slots=True)
+class DumpFile:
+    """A file that is dumped.
+
+    Attributes:
+        path: Where it is.
+        file_system: How it is read.
+        base_offset: From its name; 0 where the name has none.
+        findings: What is damaged in it, one line each.
+        notes: What could not be checked, and why.
+    """
+
+    path: str
+    file_system: FileSystem
+    base_offset: int = 0
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def find(self, text: str) -> None:
+        """Note damage."""
+        self.findings.append(f"{self.path}: {text}")
+
+    def find_error(self, error: CorruptData) -> None:
+        """Note damage that a decoder met."""
+        located = error if error.path else error.located(self.path)
+        self.findings.append(str(located))
+
+    def note(self, text: str) -> None:
+        """Note something that is no damage."""
+        self.notes.append(f"{self.path}: {text}")
+
+    def read(self) -> bytes:
+        """The whole file, which is small."""
+        return files.read_file(self.file_system, self.path)
+
+    def beside(self, name: str) -> str:
+        """The path of another file in its directory."""
+        return posixpath.join(posixpath.dirname(self.path), name)
+
+    def log_batches(self) -> list["BatchFacts"] | None:
+        """The batches of the log file of the same segment, None where there is none."""
+        path = self.beside(files.log_file_name(self.base_offset))
+        if not self.file_system.exists(path):
+            self.note("no log file beside it: its entries are not checked against one")
+            return None
+        try:
+            return [_facts(position, batch) for position, batch in walk_log(self, path)]
+        except CorruptData as error:
+            self.note(f"the log beside it is damaged, checked up to there: {error}")
+            return None
+
+
+class BatchFacts(NamedTuple):
+    """What index entries say about a batch, as the log itself has it."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    fingerprint: int
+
+
+def _facts(position: int, batch: Batch) -> BatchFacts:
+    return BatchFacts(
+        position, batch.base_offset, batch.last_offset, batch.max_timestamp, fingerprint(batch)
+    )
+
+
+def walk_log(dump: DumpFile, path: str) -> Iterator[tuple[int, Batch]]:
+    """The batches of a log file with their positions; the file is closed at the end.
+
+    Raises:
+        CorruptBatch: A frame that can't be; located.
+    """
+    file = dump.file_system.open(path)
+    try:
+        yield from walk_file(file, path, 0, file.size())
+    finally:
+        file.close()
+
+
+_BATCH_COLUMNS = [
+    output.number("position"),
+    output.number("bytes"),
+    output.number("first_offset"),
+    output.number("last_offset"),
+    output.number("records"),
+    output.number("magic"),
+    output.text("codec"),
+    output.text("timestamp_type"),
+    output.time("max_timestamp"),
+    output.number("leader_epoch"),
+    output.number("producer_id"),
+    output.number("producer_epoch"),
+    output.number("base_sequence"),
+    output.text("flags"),
+    output.text("crc"),
+    output.text("valid"),
+]
+
+
+_RECORD_COLUMNS = [
+    output.number("position"),
+    output.number("offset"),
+    output.time("timestamp"),
+    output.time("create_time"),
+    output.number("sequence"),
+    output.text("key"),
+    output.text("value"),
+    output.text("headers"),
+]
+
+
+_HEADER_VALUE: Final = fields.decoder(Encoding.AUTO)
+
+
+def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> Dumped:
+    """The batches of a log file, or their records; damage ends the rows and is noted.
+
+    Args:
+        dump: The file.
+        deep: Records.
+        key: What their keys are shown as.
+        value: What their values are shown as.
+    """
+    if deep:
+        rows_of = partial(_record_rows, fields.decoder(key), fields.decoder(value))
+        return Dumped(_RECORD_COLUMNS, _rows(dump, rows_of))
+    return Dumped(_BATCH_COLUMNS, _rows(dump, _batch_rows))
+
+
+def _rows(
+    dump: DumpFile, rows_of: Callable[[DumpFile, int, Batch, bool], Iterator[Row]]
+) -> Iterator[Row]:
+    """Rows of all batches. A wrong checksum is noted and passed; a wrong frame ends the walk."""
+    end, next_offset = 0, -1
+    try:
+        for position, batch in walk_log(dump, dump.path):
+            is_valid = batch.is_valid()
+            if not is_valid:
+                dump.find(f"position {position}: the batch's checksum is wrong")
+            if batch.last_offset < next_offset:
+                dump.find(
+                    f"position {position}: offset {batch.last_offset} comes after {next_offset - 1}"
+                )
+            yield from rows_of(dump, position, batch, is_valid)
+            end, next_offset = position + batch.size_bytes, batch.next_offset
+    except CorruptData as error:
+        dump.find_error(error)
+    size = dump.file_system.stat(dump.path).size
+    if end < size:
+        dump.find(f"position {end}: no whole batch; the last {size - end} bytes can't be read")
+
+
+def _batch_rows(_dump: DumpFile, position: int, batch: Batch, is_valid: bool) -> Iterator[Row]:
+    yield [
+        position,
+        batch.size_bytes,
+        _base_offset(batch),
+        batch.last_offset,
+        batch.record_count,
+        batch.magic,
+        _codec(batch),
+        batch.timestamp_type.config_name,
+        batch.max_timestamp,
+        _known(batch.leader_epoch),
+        _known(batch.producer_id),
+        _known(batch.producer_epoch),
+        _known(batch.base_sequence),
+        _flags(batch),
+        f"{batch.crc:08x}",
+        is_valid,
+    ]
+
+
+def _known(value: int) -> int | None:
+    """A number whose -1 stands for none."""
+    return None if value < 0 else value
+
+
+def _base_offset(batch: Batch) -> int | None:
+    """The first offset; a compressed wrapper of magic 0 and 1 has to be opened for it."""
+    with suppress(CorruptData, UnsupportedCompression):
+        return batch.base_offset
+    return None
+
+
+def _codec(batch: Batch) -> str:
+    try:
+        return batch.codec.config_name
+    except UnsupportedCompression as error:
+        return str(error)
+
+
+def _flags(batch: Batch) -> str | None:
+    found = []
+    if batch.is_transactional:
+        found.append("transactional")
+    if batch.is_control:
+        found.append("control")
+    if batch.delete_horizon_ms is not None:
+        found.append(f"delete horizon {batch.delete_horizon_ms}")
+    return ",".join(found) or None
+
+
+def _record_rows(
+    key: Decode, value: Decode, dump: DumpFile, position: int, batch: Batch, is_valid: bool
+) -> Iterator[Row]:
+    if not is_valid:
+        return
+    try:
+        for record in batch.records():
+            shown = _control(record) if batch.is_control else None
+            yield [
+                position,
+                record.offset,
+                record.timestamp,
+                record.create_timestamp,
+                _known(record.sequence),
+                *(shown or (key(record.key), value(record.value))),
+                fields.headers_cell(record.headers, _HEADER_VALUE),
+            ]
+    except UnsupportedCompression as error:
+        dump.find(f"position {position}: {error}")
+    except CorruptData as error:
+        dump.find_error(error.located(dump.path, position))
+
+
+def _control(record: Record) -> tuple[Cell, Cell]:
+    """A control record in words: what it says, and a marker's coordinator epoch."""
+    kind = read_control_type(record.key).name.lower()
+    with suppress(CorruptData):
+        return kind, f"coordinator epoch {read_end_marker(record).coordinator_epoch}"
+    return kind, None
+
+
+# Where the header of `.appendtime` has the topic's id.
+_TOPIC_ID: Final = Struct(">8x16s")
+
+
+def dump_offset_index(dump: DumpFile) -> Dumped:
+    """Offset index entries; each must lead to the batch whose last offset it names."""
+    columns = [output.number("slot"), output.number("offset"), output.number("position")]
+    return Dumped(columns, _offset_rows(dump))
+
+
+def _offset_rows(dump: DumpFile) -> Iterator[Row]:
+    index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
+    _note_tail(dump, index.tail_bytes, offset_index.OFFSET_ENTRY_SIZE)
+    batches = dump.log_batches()
+    at_position = {batch.position: batch for batch in batches or ()}
+    last_offset, last_position = -1, -1
+    for slot, (offset, position) in enumerate(index.entries()):
+        if offset <= last_offset or position <= last_position:
+            dump.find(f"slot {slot}: ({offset}, {position}) does not follow the entry before")
+        if batches is not None:
+            _check_offset_entry(dump, slot, offset, at_position.get(position))
+        last_offset, last_position = offset, position
+        yield [slot, offset, position]
+
+
+def _check_offset_entry(dump: DumpFile, slot: int, offset: int, found: BatchFacts | None) -> None:
+    if found is None:
+        dump.find(f"slot {slot}: no batch begins at its position")
+    elif found.last_offset != offset:
+        dump.find(f"slot {slot}: it names offset {offset}, the batch ends at {found.last_offset}")
+
+
+def _note_tail(dump: DumpFile, tail_bytes: int, entry_size: int) -> None:
+    if tail_bytes % entry_size:
+        dump.find(f"its size is no multiple of {entry_size}, the size of an entry")
+    elif tail_bytes:
+        dump.note(f"{tail_bytes} zero bytes at its end, as Kafka preallocates an active index")
+
+
+def dump_time_index(dump: DumpFile) -> Dumped:
+    """Time index entries; up to each one's offset its timestamp must be the log's largest."""
+    columns = [output.number("slot"), output.time("timestamp"), output.number("offset")]
+    return Dumped(columns, _time_rows(dump))
+
+
+def _time_rows(dump: DumpFile) -> Iterator[Row]:
+    index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
+    _note_tail(dump, index.tail_bytes, time_index.TIME_ENTRY_SIZE)
+    batches = dump.log_batches()
+    largest = _largest_up_to(batches or [])
+    last_timestamp, last_offset = -1, -1
+    for slot, (timestamp, offset) in enumerate(index.entries()):
+        if timestamp <= last_timestamp or offset < last_offset:
+            dump.find(f"slot {slot}: ({timestamp}, {offset}) does not follow the entry before")
+        if batches is not None and largest.get(offset) != timestamp:
+            known = largest.get(offset)
+            says = "ends no batch" if known is None else f"has largest timestamp {known} up to it"
+            dump.find(f"slot {slot}: timestamp {timestamp} at offset {offset}, the log {says}")
+        last_timestamp, last_offset = timestamp, offset
+        yield [slot, timestamp, offset]
+
+
+def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
+    """For each batch's last offset the largest timestamp up to it."""
+    largest, found = -1, {}
+    for batch in batches:
+        largest = max(largest, batch.max_timestamp)
+        found[batch.last_offset] = largest
+    return found
+
+
+def dump_append_time(dump: DumpFile) -> Dumped:
+    """Append time rows; a known one must name the batch that it begins with."""
+    columns = [
+        output.number("row"),
+        output.number("offset"),
+        output.time("append_time"),
+        output.text("fingerprint"),
+    ]
+    return Dumped(columns, _append_rows(dump))
+
+
+def _append_rows(dump: DumpFile) -> Iterator[Row]:
+    data = dump.read()
+    topic_id = _topic_id(dump, data)
+    times, damage = AppendTimes.decode(data, dump.base_offset, topic_id, open_end=True)
+    if damage is not None:
+        dump.find(f"{damage}; append times are unknown from there on")
+    elif times.is_open:
+        dump.note("no end row: its segment is active, or was not closed")
+    batches = dump.log_batches()
+    starts = {batch.base_offset: batch for batch in batches or ()}
+    for row, (offset, append_ms, named) in enumerate(times.rows()):
+        batch = starts.get(offset)
+        is_there = batch is not None and batch.fingerprint == named
+        if batches is not None and append_ms >= 0 and not is_there:
+            dump.find(f"row {row}: no batch with fingerprint {named:08x} begins at offset {offset}")
+        yield [row, offset, append_ms, f"{named:08x}"]
+
+
+def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
+    """The id that the partition's directory has; without one, what the file says itself."""
+    try:
+        found = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
+    except CorruptData as error:
+        dump.note(f"{error}; the topic id is taken from the file itself")
+        found = None
+    if found is not None or len(data) < append_times.HEADER_SIZE:
+        return found or uuid.UUID(int=0)
+    return uuid.UUID(bytes=_TOPIC_ID.unpack_from(data)[0])
+
+
+def dump_txn_index(dump: DumpFile) -> Dumped:
+    """Aborted transactions."""
+    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    return Dumped([output.number(name) for name in names], _txn_rows(dump))
+
+
+def _txn_rows(dump: DumpFile) -> Iterator[Row]:
+    try:
+        index = TxnIndex.decode(dump.read(), dump.base_offset)
+    except CorruptData as error:
+        dump.find_error(error)
+        return
+    yield from (list(entry) for entry in index.entries)
+
+
+def dump_snapshot(dump: DumpFile) -> Dumped:
+    """Producers as they were when the log ended at the file's offset."""
+    columns = [
+        output.number("producer_id"),
+        output.number("epoch"),
+        output.number("last_sequence"),
+        output.number("last_offset"),
+        output.number("offset_delta"),
+        output.time("timestamp"),
+        output.number("coordinator_epoch"),
+        output.number("txn_first_offset"),
+    ]
+    return Dumped(columns, _snapshot_rows(dump))
+
+
+def _snapshot_rows(dump: DumpFile) -> Iterator[Row]:
+    try:
+        entries = decode_snapshot(dump.read())
+    except CorruptData as error:
+        dump.find_error(error)
+        return
+    yield from (list(entry) for entry in entries)
+
+
+_Rows = Callable[[bytes], Iterator[Row]]
+
+
+def dump_text(dump: DumpFile, name: str) -> Dumped:
+    """The rows of a text file that `TEXT_FILES` knows."""
+    columns, rows_of = TEXT_FILES[name]
+    return Dumped(columns, _text_rows(dump, rows_of))
+
+
+def _text_rows(dump: DumpFile, rows_of: _Rows) -> Iterator[Row]:
+    try:
+        yield from rows_of(dump.read())
+    except CorruptData as error:
+        dump.find_error(error)
+    except UnsupportedVersion as error:
+        dump.find(str(error))
+
+
+def _offset_checkpoint(data: bytes) -> Iterator[Row]:
+    for place, offset in text_files.decode_offset_checkpoint(data).items():
+        yield [place.topic, place.partition, offset]
+
+
+def _epochs(data: bytes) -> Iterator[Row]:
+    yield from (list(entry) for entry in LeaderEpochs.decode(data).entries)
+
+
+def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
+    for fields in text_files.decode_checkpoint(data, 3, 4):
+        end, base, named, *last_ms = (text_files.parse_number(text, "field") for text in fields)
+        yield [end, base, f"{named:08x}", last_ms[0] if last_ms else NO_TIMESTAMP]
+
+
+def _segment_notes(data: bytes) -> Iterator[Row]:
+    notes, problems = segment_notes.decode_notes(data)
+    for note in notes.values():
+        base, end, named, reason, roll_ms, seen_ms = note
+        yield [base, end, f"{named:08x}", reason, roll_ms, seen_ms]
+    if problems:
+        raise CorruptFile("; ".join(problems))
+
+
+def _metadata(data: bytes) -> Iterator[Row]:
+    yield ["topic_id", files.encode_topic_id(text_files.decode_partition_metadata(data))]
+
+
+def _properties(data: bytes) -> Iterator[Row]:
+    yield from (list(item) for item in meta_properties.decode_meta_properties(data).items())
+
+
+def _topics(data: bytes) -> Iterator[Row]:
+    for name, entry in decode_topics(data).topics.items():
+        settings = ",".join(f"{key}={value}" for key, value in entry.given.items())
+        yield [name, files.encode_topic_id(entry.topic_id), entry.partitions, settings]
+
+
+_PLACE: Final = [output.text("topic"), output.number("partition"), output.number("offset")]
+
+
+_PAIR: Final = [output.text("name"), output.text("value")]
+
+
+# By the file's name: what its rows are, and where they come from.
+TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
+    files.RECOVERY_POINT_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.LOG_START_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.HIGH_WATERMARK_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.CLEANER_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
+    files.LEADER_EPOCH_CHECKPOINT_FILE: (
+        [output.number("epoch"), output.number("start_offset")],
+        _epochs,
+    ),
+    files.APPEND_TIME_CHECKPOINT_FILE: (
+        [
+            output.number("end_offset"),
+            output.number("last_base_offset"),
+            output.text("fingerprint"),
+            output.number("last_append_ms"),
+        ],
+        _append_time_checkpoint,
+    ),
+    segment_notes.SEGMENT_NOTES_FILE: (
+        [
+            output.number("base_offset"),
+            output.number("end_offset"),
+            output.text("fingerprint"),
+            output.text("rolled"),
+            output.time("rolled_at"),
+            output.time("seen"),
+        ],
+        _segment_notes,
+    ),
+    files.PARTITION_METADATA_FILE: (_PAIR, _metadata),
+    meta_properties.META_PROPERTIES_FILE: (_PAIR, _properties),
+    TOPICS_FILE: (
+        [
+            output.text("topic"),
+            output.text("topic_id"),
+            output.number("partitions"),
+            output.text("settings"),
+        ],
+        _topics,
+    ),
+}
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+def dump_zones(dump: DumpFile) -> Dumped:
+    """Zones; the bytes of each must have its checksum, and so must the files beside the log."""
+    columns = [
+        output.number("zone"),
+        output.number("position"),
+        output.number("size_bytes"),
+        output.number("first_offset"),
+        output.number("last_offset"),
+        output.number("data_records"),
+        output.number("control_records"),
+        output.number("tombstones"),
+        output.text("transactional"),
+        output.number("timed_records"),
+        output.time("min_record"),
+        output.time("max_record"),
+        output.number("stamped_records"),
+        output.time("min_append"),
+        output.time("max_append"),
+        output.text("crc"),
+    ]
+    return Dumped(columns, _zone_rows(dump))
+
+
+def _zone_rows(dump: DumpFile) -> Iterator[Row]:
+    try:
+        found = ZoneMap.decode(dump.read(), report=dump.find)
+        found.verify()
+    except CorruptData as error:
+        dump.find_error(error)
+        return
+    except UnsupportedVersion as error:
+        dump.note(str(error))
+        return
+    log_path = dump.beside(files.log_file_name(dump.base_offset))
+    if dump.file_system.exists(log_path):
+        _check_siblings(dump, found)
+    else:
+        dump.note("no log file beside it: its zones are not checked against one")
+        log_path = ""
+    if found.base_offset != dump.base_offset:
+        dump.find(f"it is of base offset {found.base_offset}")
+    dump.note(_summary(found))
+    for number, zone in enumerate(found.zones()):
+        if log_path:
+            _check_zone(dump, log_path, number, zone)
+        yield [number, *_cells(zone)]
+
+
+def _summary(found: ZoneMap) -> str:
+    latency = found.latency.total()
+    text = f"{found.zone_count} zones of {found.total.size_bytes} bytes; latency of "
+    if not latency.count:
+        return f"{text}no record is known"
+    return f"{text}{latency.count} records from {latency.min_ms} to {latency.max_ms} ms"
+
+
+def _cells(zone: Zone) -> Sequence[Cell]:
+    """The fields of a zone; extremes of no times are nothing."""
+    values: list[Cell] = list(zone)
+    values[7] = "yes" if zone.is_transactional else "no"
+    for count, low in ((zone.timed_records, 9), (zone.stamped_records, 12)):
+        if not count:
+            values[low] = values[low + 1] = None
+    return [*values[:-1], f"{zone.crc:08x}"]
+
+
+def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
+    size, crc = _sum(dump, log_path, zone.position, zone.size_bytes)
+    if (size, crc) != (zone.size_bytes, zone.crc):
+        dump.find(
+            f"zone {number}: bytes {zone.position} to {zone.end_position} of the log (offsets"
+            f" {zone.first_offset} to {zone.last_offset}) are not those it was built of"
+        )
+
+
+def _check_siblings(dump: DumpFile, found: ZoneMap) -> None:
+    for suffix in SIBLING_SUFFIXES:
+        path = dump.beside(files.file_name(dump.base_offset, suffix))
+        there = dump.file_system.exists(path)
+        known = found.siblings.get(suffix)
+        if there and FileSum(*_sum(dump, path, 0, dump.file_system.stat(path).size)) != known:
+            dump.find(f"{path} is not the file that was there when it was built")
+        elif known is not None and not there:
+            dump.find(f"{path} has gone since it was built")
+
+
+def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
+    """Bytes that are there of a range of a file, and their checksum."""
+    file, done, crc = dump.file_system.open(path), 0, 0
+    try:
+        while done < size:
+            data = file.pread(min(_CHUNK_BYTES, size - done), start + done)
+            if not data:
+                break
+            crc = crc32c(data, crc)
+            done += len(data)
+    finally:
+        file.close()
+    return done, crc
+
 
 _BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], Dumped]]] = {
-    files.OFFSET_INDEX_SUFFIX: dump_indexes.dump_offset_index,
-    files.TIME_INDEX_SUFFIX: dump_indexes.dump_time_index,
-    files.TXN_INDEX_SUFFIX: dump_indexes.dump_txn_index,
-    files.SNAPSHOT_SUFFIX: dump_indexes.dump_snapshot,
-    files.APPEND_TIME_SUFFIX: dump_indexes.dump_append_time,
+    files.OFFSET_INDEX_SUFFIX: dump_offset_index,
+    files.TIME_INDEX_SUFFIX: dump_time_index,
+    files.TXN_INDEX_SUFFIX: dump_txn_index,
+    files.SNAPSHOT_SUFFIX: dump_snapshot,
+    files.APPEND_TIME_SUFFIX: dump_append_time,
     files.ZONES_SUFFIX: dump_zones,
 }
 
@@ -59,7 +698,7 @@ def dump(surroundings: Surroundings, paths: Sequence[str], shown: Shown, kind: F
     found = [path for given in paths for path in _files_of(file_system, given)]
     count = 0
     for path in found:
-        dumped_file = DumpFile(path, file_system, _base_offset(path))
+        dumped_file = DumpFile(path, file_system, _base_offset_of(path))
         dumped = _dump(dumped_file, shown)
         if kind is Format.JSON:
             dumped = _with_path(path, dumped)
@@ -108,7 +747,7 @@ def _kind(path: str) -> str | None:
     return suffix if suffix == files.LOG_SUFFIX or suffix in _BY_SUFFIX else None
 
 
-def _base_offset(path: str) -> int:
+def _base_offset_of(path: str) -> int:
     parsed = files.parse_file_name(posixpath.basename(path))
     return 0 if parsed is None else parsed[0]
 

@@ -4,12 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from tidelog.cli.opening import open_directory
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.places import open_directory
+from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.errors import DirectoryLocked
 from tidelog.frames import needs_arrow
-from tidelog.storage.erasing import erase as erase_key
+from tidelog.storage.erasure import erase as erase_key
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient

@@ -5,17 +5,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import brokers, failover_output, times
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Access
-from tidelog.cli.problems import ExitCode, Refused, UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli import failover_output, places
+from tidelog.cli import options as times
+from tidelog.cli.options import Format
+from tidelog.cli.places import Access
+from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, UsageProblem
 
 if TYPE_CHECKING:
-    from tidelog.cluster.failover_plan import Plan, Question
-    from tidelog.cluster.failover_verify import Verdict
-    from tidelog.cluster.offset_map import OffsetMap
-    from tidelog.cluster.tail_latency import Watched
+    from tidelog.jobs.failover.job import Plan, Question
+    from tidelog.jobs.failover.measure import Watched
+    from tidelog.jobs.failover.verify import Verdict
+    from tidelog.jobs.offset_map import OffsetMap
 
 MEASURED: Final = "measured"
 
@@ -88,10 +88,9 @@ def _refuse_unknown(options: FailoverOptions) -> None:
 @contextmanager
 def _watched(surroundings: Surroundings, name: str, access: Access) -> Iterator["Watched"]:
     """A cluster with the ways to measure it, until the block ends."""
-    from tidelog.cluster.stamped_latency import BrokerLog
-    from tidelog.cluster.tail_latency import ConsumerTail, Watched
+    from tidelog.jobs.failover.measure import BrokerLog, ConsumerTail, Watched
 
-    with brokers.open_cluster(surroundings, access) as cluster:
+    with places.open_cluster(surroundings, access) as cluster:
         # Settings are there for security, which reading batches does not have.
         stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
         try:
@@ -104,9 +103,9 @@ def _watched(surroundings: Surroundings, name: str, access: Access) -> Iterator[
 
 def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Question":
     """What the options ask; raises InvalidTime, UsageProblem."""
-    from tidelog.cluster.failover_mapping import PartitionMapping
-    from tidelog.cluster.failover_plan import Question
-    from tidelog.cluster.tail_latency import Sampling
+    from tidelog.jobs.failover.job import Question
+    from tidelog.jobs.failover.measure import Sampling
+    from tidelog.jobs.failover.rules import PartitionMapping
 
     if any(":" in topic for topic in options.topics):
         raise UsageProblem("--topic takes whole topics: a record may be in any partition")
@@ -118,10 +117,10 @@ def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Questi
         group=options.group,
         topics=options.topics,
         at_ms=at_ms,
-        latency_ms=None if measured else brokers.duration_ms(options.max_latency),
-        skew_ms=brokers.duration_ms(options.max_skew),
+        latency_ms=None if measured else places.duration_ms(options.max_latency),
+        skew_ms=places.duration_ms(options.max_skew),
         sampling=Sampling(
-            for_ms=brokers.duration_ms(options.sample_for),
+            for_ms=places.duration_ms(options.sample_for),
             records_min=options.sample_records,
         ),
         mapping=PartitionMapping(options.mapping),
@@ -130,7 +129,7 @@ def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Questi
 
 
 def _read_map(surroundings: Surroundings, path: str | None) -> "OffsetMap | None":
-    from tidelog.cluster.offset_map_file import read_map
+    from tidelog.jobs.offset_map import read_map
 
     if path is None:
         return None
@@ -158,16 +157,16 @@ def run(
         Refused: `--execute`, and `--verify` found that records would be missed.
         TidelogError: As `plan_failover` and `verify`.
     """
-    from tidelog.cluster import failover_plan
+    from tidelog.jobs.failover import job
 
     if options.execute:
-        failover_plan.refuse_active(b.view, options.group)
-    plan = failover_plan.plan_failover(a, b, question, surroundings.env.clock)
+        job.refuse_active(b.view, options.group)
+    plan = job.plan_failover(a, b, question, surroundings.env.clock)
     verdicts = _verify(surroundings, a, b, options, plan) if options.verify else None
     missed = sum(verdict.missed for verdict in verdicts or ())
     executes = options.execute and not missed
     if executes:
-        failover_plan.execute(b.view, plan)
+        job.execute(b.view, plan)
     report = failover_output.Report(plan=plan, verdicts=verdicts, executed=executes)
     failover_output.show(surroundings, report, kind, options.zone)
     if options.execute and missed:
@@ -188,20 +187,19 @@ def _verify(
     options: FailoverOptions,
     plan: "Plan",
 ) -> "list[Verdict]":
-    from tidelog.cluster.digest_counts import Spill
-    from tidelog.cluster.failover_verify import verify
+    from tidelog.jobs.failover.verify import Spill, verify
 
     assert a is not None
     parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is drawn
     folder = f"{parent}/tidelog-verify-{surroundings.env.random.getrandbits(64):016x}"
-    back_ms = None if options.look_back is None else brokers.duration_ms(options.look_back)
+    back_ms = None if options.look_back is None else places.duration_ms(options.look_back)
     spill = Spill(surroundings.env, folder)
     return verify(a.view, b.view, plan, spill, look_back_ms=back_ms)
 
 
 def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:
     """What a dry run ends with."""
-    from tidelog.cluster.failover_plan import active_members
+    from tidelog.jobs.failover.job import active_members
 
     step = "--execute commits these offsets"
     if names := active_members(b.view, group):

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.surroundings import Surroundings
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from tidelog.cluster.failover import Start
-    from tidelog.cluster.failover_plan import Plan
-    from tidelog.cluster.failover_verify import Verdict
-    from tidelog.cluster.tail_latency import TopicLatency
+    from tidelog.jobs.failover.job import Plan
+    from tidelog.jobs.failover.measure import TopicLatency
+    from tidelog.jobs.failover.rules import Start
+    from tidelog.jobs.failover.verify import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,28 +1,39 @@
-"""`tidelog follow`: a standby that copies a leader's partitions and says how far it is behind."""
+"""Follow, standby.
+
+`tidelog follow`: a standby that copies a leader's partitions and says how far it is behind.
+
+`tidelog standby`: what is asked of the process that follows a leader, and how it is shown.
+"""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.cli import brokers, output
-from tidelog.cli.choices import Format
+from tidelog.cli import output, places
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
-from tidelog.cli.surroundings import Surroundings, printable
-from tidelog.errors import ClusterFailure
+from tidelog.cli.surroundings import NO_DATA, ExitCode, Surroundings, UsageProblem, printable
+from tidelog.control.client import ControlClient, find_holder
+from tidelog.errors import ClusterFailure, CorruptMessage
 
 if TYPE_CHECKING:
-    from tidelog.cluster.follow import Follower, FollowOptions, Seams
+    from tidelog.standby.follower import Follower, FollowOptions, Seams
+
 
 DEFAULT_PORT: Final = 9092
+
+
 # Between two tries to reach a leader that has gone, in seconds.
 _RETRY_S: Final = 1.0
+
+
 Show: TypeAlias = Callable[[Sequence[output.Row]], None]
+
 
 COLUMNS: Final[tuple[Column, ...]] = (
     output.text("topic"),
@@ -67,8 +78,8 @@ class StandbyOptions:
 
 def follow(surroundings: Surroundings, options: StandbyOptions, kind: Format) -> ExitCode:
     """Copy until caught up (`once`) or told to stop; 2 where a partition stands still."""
-    from tidelog.cluster.follow import Seams
-    from tidelog.cluster.follow_transport import connect_socket
+    from tidelog.remote.broker_connection import connect_socket
+    from tidelog.standby.follower import Seams
 
     stopped = threading.Event()
     connect = partial(connect_socket, is_stopped=stopped.is_set)
@@ -93,11 +104,11 @@ def run(
     stopped: threading.Event,
 ) -> ExitCode:
     """`follow`, with the network and the word to stop brought along."""
-    from tidelog.cluster.follow import Follower
+    from tidelog.standby.follower import Follower
 
     if not options.data:
         raise UsageProblem(NO_DATA)
-    every_ms = brokers.duration_ms(options.every)
+    every_ms = places.duration_ms(options.every)
     if every_ms <= 0:
         raise UsageProblem("--every 0 reports without end; try --every 5s")
     host, port = address(options.leader)
@@ -133,9 +144,9 @@ def address(text: str) -> tuple[str, int]:
 
 
 def _follow_options(options: StandbyOptions) -> "FollowOptions":
-    from tidelog.cluster.follow import FollowOptions
-    from tidelog.cluster.follow_topics import TopicChoice
     from tidelog.config import TopicConfig, normalize
+    from tidelog.standby.follower import FollowOptions
+    from tidelog.standby.topic_sync import TopicChoice
 
     settings = {}
     for text in options.settings:
@@ -311,3 +322,82 @@ def _live(surroundings: Surroundings) -> Iterator[Show]:
 
     with Live(console=Console(file=surroundings.stdout), auto_refresh=False) as live:
         yield show
+
+
+STANDBY_COLUMNS: Final = (
+    output.text("topic"),
+    output.number("partition"),
+    output.number("start"),
+    output.number("end"),
+    output.number("high_watermark"),
+    output.number("lag"),
+    output.text("problem"),
+)
+
+
+def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCode:
+    """Show where each partition is; 2 where one stands still.
+
+    Raises:
+        UsageProblem: No directory was given, or nobody follows into it.
+        ControlFailure: No answer came.
+    """
+    with _follower(data) as holder:
+        told = holder.status()
+        return _show(surroundings, told, kind)
+
+
+def flush(surroundings: Surroundings, data: str | None) -> ExitCode:
+    """Make durable what was copied; raises as `status`, and StorageFailure."""
+    with _follower(data) as holder:
+        holder.flush()
+    surroundings.say(f"what was copied to {data} is durable")
+    return ExitCode.OK
+
+
+def promote(
+    surroundings: Surroundings, data: str | None, kind: Format, *, needs_all: bool
+) -> ExitCode:
+    """End the following; returns when the lock has gone.
+
+    Raises:
+        UsageProblem: As `status`.
+        InvalidRequest: All was asked for, and something is missing; it follows on.
+        ControlFailure: No answer came, or it does not let go.
+    """
+    with _follower(data) as holder:
+        told = holder.ask("promote", {"needs_all": needs_all})
+        holder.await_release()
+    code = _show(surroundings, told, kind)
+    surroundings.say(f"{data} follows {told['follows']} no more and can be opened for appends")
+    return code
+
+
+def _follower(data: str | None) -> ControlClient:
+    if not data:
+        raise UsageProblem(NO_DATA)
+    holder = find_holder(data)
+    if holder is None:
+        raise UsageProblem(f"{data}: nobody follows into it; `tidelog follow` does")
+    try:
+        if "follows" not in holder.status():
+            raise UsageProblem(f"{data}: the process that has it open follows no leader")
+    except BaseException:
+        holder.close()
+        raise
+    return holder
+
+
+def _show(surroundings: Surroundings, told: Mapping[str, object], kind: Format) -> ExitCode:
+    rows = _rows(told)
+    output.print_rows(surroundings, STANDBY_COLUMNS, rows, kind)
+    follows, pid = told["follows"], told["pid"]
+    surroundings.say(f"process {pid} follows {follows}, offsets of {told['groups']} groups")
+    return ExitCode.FINDINGS if any(row[-1] is not None for row in rows) else ExitCode.OK
+
+
+def _rows(told: Mapping[str, object]) -> list[list[Cell]]:
+    partitions = told.get("partitions")
+    if not isinstance(partitions, list):
+        raise CorruptMessage(f"no partitions in what the follower told: {str(told)[:200]}")
+    return [[one.get(column.name) for column in STANDBY_COLUMNS] for one in partitions]

@@ -4,17 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.cli import output
-from tidelog.cli.brokers import open_cluster
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Access
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.places import Access, open_cluster
+from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import GroupActive, RequestError, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
-    from tidelog.cluster.connection import Cluster
-    from tidelog.cluster.view import Committed, Group, Watermarks
+    from tidelog.remote.cluster import Cluster
+    from tidelog.remote.view import Committed, Group, Watermarks
     from tidelog.types import TopicPartition
 
 _OFFSETS = ("topic", "partition", "offset", "end", "lag", "member")

@@ -11,8 +11,8 @@ from io import BufferedReader, TextIOWrapper
 from typing import TYPE_CHECKING, BinaryIO, Final
 from uuid import UUID
 
-from tidelog.cli.choices import InputFormat
-from tidelog.cli.problems import Refused
+from tidelog.cli.options import InputFormat
+from tidelog.cli.surroundings import Refused
 from tidelog.errors import MissingDependency
 
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import BinaryIO, Final, TypeAlias, cast
 
-from tidelog.cli.choices import Encoding, InputFormat
-from tidelog.cli.fields import CHARACTERS_SHOWN, encoder
 from tidelog.cli.input_rows import (
     ROW_READERS,
     EpochMs,
@@ -24,7 +22,9 @@ from tidelog.cli.input_rows import (
     no_column,
     to_json,
 )
-from tidelog.cli.problems import Refused, UsageProblem
+from tidelog.cli.options import Encoding, InputFormat
+from tidelog.cli.output import CHARACTERS_SHOWN, encoder
+from tidelog.cli.surroundings import Refused, UsageProblem
 from tidelog.errors import InvalidTime, InvalidTimestamp, SerdeError
 from tidelog.types import Header, NewRecord, check_time
 

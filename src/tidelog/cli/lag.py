@@ -5,21 +5,20 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.cli import brokers, output
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Access
+from tidelog.cli import output, places
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import ExitCode, UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.places import Access
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.errors import ClusterFailure, OffsetOutOfRange
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tidelog.cluster.lag import Observation, PartitionLag
-    from tidelog.cluster.own import OwnLogs
-    from tidelog.cluster.view import ClusterView, Count
+    from tidelog.remote.group_lag import Observation, PartitionLag
+    from tidelog.remote.own_logs import OwnLogs
+    from tidelog.remote.view import ClusterView, Count
 
 Show: TypeAlias = "Callable[[Sequence[PartitionLag]], None]"
 
@@ -59,11 +58,11 @@ class LagOptions:
 
 def lag(surroundings: Surroundings, access: Access, options: LagOptions, kind: Format) -> ExitCode:
     """Show a group's lag; 2 where a limit is broken at the last look."""
-    if brokers.duration_ms(options.every) <= 0:
+    if places.duration_ms(options.every) <= 0:
         raise UsageProblem("--every 0: two looks at one moment tell no speed; try --every 5s")
     with (
-        brokers.open_cluster(surroundings, access) as cluster,
-        brokers.open_own_logs(surroundings, cluster, options.data) as own,
+        places.open_cluster(surroundings, access) as cluster,
+        places.open_own_logs(surroundings, cluster, options.data) as own,
     ):
         return run(surroundings, cluster, options, own=own, kind=kind)
 
@@ -93,13 +92,13 @@ def _looker(
     own: "OwnLogs | None",
 ) -> "Callable[[], list[Observation]]":
     """One look at all partitions; they are chosen at the first."""
-    from tidelog.cluster import counting
-    from tidelog.cluster import lag as work
-    from tidelog.cluster.rewind import chosen_partitions
+    from tidelog.remote import group_lag as work
+    from tidelog.remote import own_logs
+    from tidelog.remote.group_rewind import chosen_partitions
 
-    wanted = brokers.wanted_topics(options.topics)
+    wanted = places.wanted_topics(options.topics)
     partitions = chosen_partitions(cluster, options.group, wanted)
-    counter = counting.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
+    counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
     return lambda: work.observe(
         cluster,
         options.group,
@@ -117,13 +116,13 @@ def _once(
     look: "Callable[[], list[Observation]]",
     kind: Format,
 ) -> ExitCode:
-    from tidelog.cluster.lag import History
+    from tidelog.remote.group_lag import History
 
     samples = options.samples or 1
     history = History(samples)
     for _ in range(samples - 1):
         history.add(look())
-        surroundings.wait(brokers.duration_ms(options.every) / 1000)
+        surroundings.wait(places.duration_ms(options.every) / 1000)
     lags = history.add(look())
     output.print_rows(surroundings, columns(kind), rows(lags, kind), kind, zone=options.zone)
     return _verdict(surroundings, options, lags)
@@ -136,10 +135,10 @@ def _watch(
     show: Show,
 ) -> ExitCode:
     """Look again and again; what fails at one look but the last is said, and tried at the next."""
-    from tidelog.cluster.lag import History
+    from tidelog.remote.group_lag import History
 
     history = History()
-    every_s = brokers.duration_ms(options.every) / 1000
+    every_s = places.duration_ms(options.every) / 1000
     lags: Sequence[PartitionLag] = ()
     looks = 0
     while True:
@@ -185,7 +184,7 @@ def _watch_live(
 def _verdict(
     surroundings: Surroundings, options: LagOptions, lags: "Sequence[PartitionLag]"
 ) -> ExitCode:
-    from tidelog.cluster.lag import over_limits
+    from tidelog.remote.group_lag import over_limits
 
     max_ms = None if options.max_seconds is None else int(options.max_seconds * 1000)
     lines = over_limits(lags, max_lag=options.max_lag, max_ms=max_ms)

@@ -4,20 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.cli import output, times
-from tidelog.cli.choices import Format
-from tidelog.cli.opening import open_directory
+from tidelog.cli import options, output
+from tidelog.cli.options import Format, parse_target, partitions_of
 from tidelog.cli.output import Cell
+from tidelog.cli.places import open_directory
 from tidelog.cli.surroundings import Surroundings
-from tidelog.cli.targets import parse_target, partitions_of
-from tidelog.scan.latency import RELATIVE_ERROR, TopicLatency
+from tidelog.scan.latency import TopicLatency
 from tidelog.scan.latency import latency as measure
-from tidelog.storage.latency import LOST_SHARES, PERCENTS, LatencyHistogram
+from tidelog.storage.clocks.latency import LOST_SHARES, PERCENTS, RELATIVE_ERROR, LatencyHistogram
 from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
-    from tidelog.scan.lateness import TopicLateness
+    from tidelog.scan.latency import TopicLateness
     from tidelog.types import TopicPartition
 
 
@@ -47,7 +46,7 @@ def latency(
 ) -> None:
     """Print latencies by hour, or what watermarks would lose."""
     topic, number = parse_target(target)
-    start, end = times.read_bounds(surroundings, question.start, question.end, question.zone)
+    start, end = options.read_bounds(surroundings, question.start, question.end, question.zone)
     with open_directory(surroundings, data) as directory:
         partitions = partitions_of(directory, topic, number)
         if question.late:
@@ -129,7 +128,7 @@ def _print_late(
     bounds: tuple[int, int],
     kind: Format,
 ) -> None:
-    from tidelog.scan.lateness import DELAYS_MS, TopicLateness, lateness
+    from tidelog.scan.latency import DELAYS_MS, TopicLateness, lateness
 
     delays = [parse_duration(text) // 1_000_000 for text in question.delays] or list(DELAYS_MS)
     by_topic = lateness(

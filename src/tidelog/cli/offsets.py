@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import output, times
-from tidelog.cli.brokers import open_remote
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Place
-from tidelog.cli.opening import open_directory
+from tidelog.cli import options, output
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.surroundings import Surroundings
-from tidelog.config.resets import EARLIEST, LATEST
+from tidelog.cli.places import Place, open_directory, open_remote
+from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.config.values import EARLIEST, LATEST
 from tidelog.directory import Directory
 from tidelog.types import (
     NO_TIMESTAMP,
@@ -22,7 +19,7 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.cluster.remote_directory import RemoteDirectory
+    from tidelog.remote.remote_directory import RemoteDirectory
 
 MAX: Final = "max"
 
@@ -141,7 +138,7 @@ def _found(
     if question.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=question.isolation)
         return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
-    time_ms = times.read_point(surroundings, question.at, question.zone)
+    time_ms = options.read_point(surroundings, question.at, question.zone)
     asked = dict.fromkeys(partitions, time_ms)
     if isinstance(directory, Directory):
         answers = directory.log_dir.offsets_for_times(asked, clock=question.clock)

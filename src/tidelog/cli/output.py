@@ -1,27 +1,60 @@
-"""Rows on stdout, as a table for people or as JSON lines or CSV for scripts.
+"""Tables, JSON, CSV, Arrow; cells of records.
+
+Rows on stdout, as a table for people or as JSON lines or CSV for scripts.
 
 A time column is one cell in a table and two fields for scripts: `NAME`, in ISO 8601 with its zone,
 and `NAME_ms`. Rows are written as they come; nothing waits for the last one.
+
+Keys, values and headers as cells, and cells as bytes: by a serializer's name, or as text.
+
+What both ways of `tidelog read` share: its options, and how records become rows.
+
+Records as an Arrow IPC stream or as Parquet on stdout: by columns, for programs.
+
+Needs pyarrow and numba, so it is imported by `read --format arrow` and `parquet` alone.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from io import IOBase
 from itertools import islice
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from uuid import UUID
 
-from tidelog.cli import times
-from tidelog.cli.choices import Format
-from tidelog.cli.surroundings import Surroundings, printable
-from tidelog.types import NO_TIMESTAMP
+from tidelog.cli import options
+from tidelog.cli.options import Encoding, Format, ReadFormat
+from tidelog.cli.selection import Selection
+from tidelog.cli.surroundings import Surroundings, UsageProblem, printable
+from tidelog.errors import SerdeError
+from tidelog.frames import needs_arrow
+from tidelog.record.record import Record
+from tidelog.record.serde import deserializer, serializer
+from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.types import NO_TIMESTAMP, ClockName, Header, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
+
+
 Row: TypeAlias = Sequence[Cell]
+
 
 # Widths are chosen from the rows of the first write, and grow with later ones.
 ROWS_AT_ONCE: Final = 500
+
+
 _GAP: Final = "  "
+
+
 _BOLD: Final = "\x1b[1m{}\x1b[0m"
 
 
@@ -106,7 +139,7 @@ def time_fields(name: str, ms: Cell, zone: str | None = None) -> dict[str, Cell]
     """A time as scripts get it: `name` in ISO 8601, `name_ms` as a number; null for none."""
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
-    return {name: times.iso(ms, zone), f"{name}_ms": ms}
+    return {name: options.iso(ms, zone), f"{name}_ms": ms}
 
 
 class _JsonLines:
@@ -202,7 +235,7 @@ class _Table:
 
     def _shown(self, column: Column, cell: Cell) -> str:
         if column.kind is Kind.TIME:
-            return times.shown(cell if isinstance(cell, int) else None, self._zone)
+            return options.shown(cell if isinstance(cell, int) else None, self._zone)
         return "-" if cell is None else printable(_plain(cell))
 
     def _write_chunk(self, chunk: list[list[str]]) -> None:
@@ -232,3 +265,376 @@ def _plain(cell: Cell) -> str:
     if isinstance(cell, str):
         return cell
     return json.dumps(cell, ensure_ascii=False)
+
+
+Decode: TypeAlias = Callable[[bytes | None], Cell]
+
+
+def decoder(encoding: Encoding) -> Decode:
+    """Return the function from bytes to a cell for people.
+
+    `auto` gives text where the bytes are UTF-8, else `{"base64": ...}`. Bytes that are not of the
+    encoding become `{"base64": ...}` too, since one odd record must not hide the others.
+    """
+    read = exact_decoder(encoding)
+
+    def decode(data: bytes | None) -> Cell:
+        try:
+            return read(data)
+        except SerdeError:
+            return _base64(data)
+
+    return decode
+
+
+def decoders(kind: ReadFormat) -> Callable[[Encoding], Decode]:
+    """Return what makes decoders for a format: exact ones where programs read it."""
+    if kind is ReadFormat.TABLE:
+        return decoder
+    return partial(exact_decoder, text_only=kind is ReadFormat.CSV)
+
+
+def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
+    """Return the function from bytes to a cell for programs: `encoder` makes the same bytes of it.
+
+    All cells of a column have one form: text for `auto`, `{"base64": ...}` for `bytes`. None
+    becomes None and nothing else does. JSON stays the same JSON, but may be written otherwise.
+    The function raises SerdeError for bytes that the form can't hold.
+
+    Args:
+        encoding: The form.
+        text_only: Cells have no types of their own, as in CSV: JSON becomes its text.
+    """
+    if encoding is Encoding.BYTES:
+        return _base64
+    is_json = encoding is Encoding.JSON
+    name = "string" if encoding is Encoding.AUTO else str(encoding)
+    read, write = deserializer(name), serializer(name)
+
+    def decode(data: bytes | None) -> Cell:
+        if data is None:
+            return None
+        found = read(data)
+        if found is None:
+            raise SerdeError(f"the {name} {_excerpt(data)} can't be told from no value")
+        if write(found) != data and not is_json:
+            raise SerdeError(f"{_excerpt(data)} as {name} would become other bytes")
+        if is_json and text_only:
+            return json.dumps(found, ensure_ascii=False)
+        if isinstance(found, float) and not math.isfinite(found):
+            return str(found)  # JSON has no word for it
+        return found if isinstance(found, str | int | float | list | dict) else str(found)
+
+    return decode
+
+
+def _excerpt(data: bytes) -> str:
+    return f"{data[:CHARACTERS_SHOWN]!r}{'...' if len(data) > CHARACTERS_SHOWN else ''}"
+
+
+def _base64(data: bytes | None) -> Cell:
+    return None if data is None else {_BASE64: b64encode(data).decode("ascii")}
+
+
+def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
+    """Return headers as a list of [name, value], since names may repeat."""
+    return [[header.key, decode(header.value)] for header in headers]
+
+
+def shortened(cell: Cell, limit: int) -> Cell:
+    """A cell for a table: long text is cut, with the number of characters that it has."""
+    if cell is None or isinstance(cell, bool | int | float):
+        return cell
+    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object], bytes | None]:
+    """Return the function from a cell of a file, or from text that somebody typed, to bytes.
+
+    Text is read as the encoding says: `42` is a number for `int64`, base64 for `bytes`, as is
+    `{"base64": ...}`, which `exact_decoder` makes. None is null, and nothing else is. The function
+    raises SerdeError.
+
+    Args:
+        encoding: Any but `auto`, whose form depends on the cell's type.
+        text_only: Cells have no types of their own, as in CSV: `json` reads them as JSON text.
+    """
+    assert encoding is not Encoding.AUTO
+    write = serializer(encoding)
+    parse = _json_text if text_only and encoding is Encoding.JSON else _PARSERS.get(encoding)
+
+    def encode(cell: object) -> bytes | None:
+        if encoding is Encoding.BYTES and isinstance(cell, dict):
+            cell = json.dumps(cell)
+        if parse is None or not isinstance(cell, str):
+            return write(cell)
+        try:
+            return write(parse(cell))
+        except (ValueError, RecursionError) as error:
+            raise SerdeError(f"{cell[:CHARACTERS_SHOWN]!r} is no {encoding}: {error}") from error
+
+    return encode
+
+
+def _base64_bytes(text: str) -> bytes:
+    if text.startswith("{"):
+        content = json.loads(text)
+        text = content.get(_BASE64)
+        if len(content) != 1 or not isinstance(text, str):
+            raise ValueError(f'expected base64, or an object with "{_BASE64}" alone')
+    return b64decode(text, validate=True)
+
+
+def _json_text(text: str) -> object:
+    """Return the content of JSON text; null, which would be no value, is refused."""
+    content: object = json.loads(text)
+    if content is None:
+        raise ValueError("null is no value; an empty cell stands for that")
+    return content
+
+
+CHARACTERS_SHOWN: Final = 60
+
+
+_BASE64: Final = "base64"
+
+
+_PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
+    Encoding.BYTES: _base64_bytes,
+    Encoding.INT32: int,
+    Encoding.INT64: int,
+    Encoding.DOUBLE: float,
+    Encoding.UUID: UUID,
+}
+
+
+def typed_bytes(text: str, encoding: Encoding) -> bytes:
+    """The bytes of a key that somebody typed; raises SerdeError.
+
+    For `auto` its UTF-8, for `json` the JSON that the text is, written compactly.
+    """
+    if encoding is Encoding.AUTO:
+        return text.encode()
+    found = encoder(encoding, text_only=True)(text)
+    assert found is not None
+    return found
+
+
+VALUE_CHARACTERS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What `read` reads, and how it shows it.
+
+    Attributes:
+        start: First time wanted, or a whole range of time; None for no bound.
+        end: Time behind the last one wanted.
+        clock: Which of a record's two times both are about.
+        offsets: `A..B`, offsets from A up to and without B.
+        partition: The only one wanted.
+        isolation: Whether open and aborted transactions are seen.
+        follow: Go on with what is appended.
+        limit: So many records at most.
+        format: How records are written.
+        zone: Where times without a zone are meant, and how times are printed.
+        key: What keys are shown as.
+        value: What values are shown as.
+        headers: What the values of headers are shown as.
+        wide: Do not cut long values in a table.
+    """
+
+    start: str | None
+    end: str | None
+    clock: ClockName
+    offsets: str | None
+    partition: int | None
+    isolation: IsolationLevel
+    follow: bool
+    limit: int | None
+    format: ReadFormat
+    zone: str | None
+    key: Encoding
+    value: Encoding
+    headers: Encoding
+    wide: bool
+
+
+_COLUMNS: Final[tuple[Column, ...]] = (
+    number("partition"),
+    number("offset"),
+    time("timestamp"),
+    time("append_time"),
+    text("key"),
+    text("value"),
+)
+
+
+_SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], time("create_time"), *_COLUMNS[4:])
+
+
+class RowMaker:
+    """Makes rows of records, as the options want them."""
+
+    def __init__(self, topic: str, options: ReadOptions) -> None:
+        self._topic = topic
+        self._options = options
+        self._is_table = options.format is ReadFormat.TABLE
+        decoder = decoders(options.format)
+        self._key, self._value = decoder(options.key), decoder(options.value)
+        # Headers are JSON also where cells are text, and so are their values.
+        self._header = decoders(ReadFormat.JSON)(options.headers)
+
+    def writer(self, surroundings: Surroundings) -> Writer:
+        """Where the rows go."""
+        columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, text("headers"))
+        kind = Format(self._options.format)
+        return writer(surroundings, columns, kind, zone=self._options.zone)
+
+    def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
+        """Return one record's row.
+
+        Raises:
+            SerdeError: A row for a program can't hold the record in the forms of its columns.
+        """
+        key = self._cell("key", self._key, record.key, partition, record)
+        value = self._cell("value", self._value, record.value, partition, record)
+        row: list[Cell] = [partition, record.offset, record.timestamp, append_ms]
+        if not self._is_table:
+            headers: Cell = [
+                [one.key, self._cell("headers", self._header, one.value, partition, record)]
+                for one in record.headers
+            ]
+            return [*row, record.create_timestamp, key, value, headers]
+        if self._options.wide:
+            return [*row, key, value]
+        return [*row, *(shortened(cell, VALUE_CHARACTERS) for cell in (key, value))]
+
+    def _cell(
+        self, name: str, decode: Decode, data: bytes | None, partition: int, record: Record
+    ) -> Cell:
+        try:
+            return decode(data)
+        except SerdeError as error:
+            place = f"{TopicPartition(self._topic, partition)} offset {record.offset}"
+            raise SerdeError(
+                f"{place}: {name}: {error}; --{name}-as bytes writes all of them as base64"
+            ) from error
+
+
+def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:
+    """All partitions, or the one of that number; raises UsageProblem for one that is not there."""
+    if number is None:
+        return found
+    if not 0 <= number < len(found):
+        raise UsageProblem(f"{topic} has partitions 0 to {len(found) - 1}, not {number}")
+    return [found[number]]
+
+
+def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
+    """Say how many records lie in no range, for want of a time; None where that is not known."""
+    if count is None:
+        surroundings.say("brokers don't tell how many records have no known append time")
+    elif count:
+        surroundings.say(f"{count} records met have no time on the {clock} clock: left out")
+
+
+COLUMNS = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "appendTimestamp",
+    "createTimestamp",
+    "key",
+    "value",
+    "headers",
+)
+
+
+def write_arrow(
+    surroundings: Surroundings,
+    path: str,
+    partitions: list[TopicPartition],
+    wanted: Selection,
+    limit: int | None,
+    kind: ReadFormat,
+) -> int:
+    """Write the records wanted by columns; return how many have no time on the asked clock.
+
+    Raises:
+        UsageProblem: Stdout is a terminal.
+        MissingDependency: pyarrow or numba is not installed.
+    """
+    _refuse_terminal(surroundings, kind)
+    needs_arrow()
+    from tidelog import scan
+
+    plan = scan.plan(
+        path,
+        partitions,
+        wanted=scan.Wanted(
+            start_offset=wanted.start_offset,
+            end_offset=wanted.end_offset,
+            start_ms=None if wanted.start_ms == OPEN_START else wanted.start_ms,
+            end_ms=None if wanted.end_ms == OPEN_END else wanted.end_ms,
+        ),
+        clock=wanted.clock,
+        isolation=wanted.isolation,
+        fail_on_data_loss=False,
+        env=surroundings.env,
+    )
+    stats = scan.ScanStats()
+    how = scan.ReadOptions(env=surroundings.env)
+    reader = scan.to_reader(plan, COLUMNS, options=how, stats=stats)
+    write_columns(surroundings, reader.schema, reader, limit, kind)
+    return stats.without_time
+
+
+def _refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:
+    if surroundings.stdout.isatty():
+        raise UsageProblem(f"{kind} is not for terminals; send it to a file: > FILE.{kind}")
+
+
+def write_columns(
+    surroundings: Surroundings,
+    schema: "pa.Schema",
+    batches: "Iterable[pa.RecordBatch]",
+    limit: int | None,
+    kind: ReadFormat,
+) -> None:
+    """Write batches as Arrow or Parquet; raises UsageProblem where stdout is a terminal."""
+    import pyarrow as pa  # this format's own price
+
+    _refuse_terminal(surroundings, kind)
+    buffer = surroundings.stdout.buffer
+    assert isinstance(buffer, IOBase)
+    sink = pa.PythonFile(buffer, "w")
+    with _writer(sink, schema, kind) as out:
+        for batch in _limited(batches, limit):
+            out.write_batch(batch)
+
+
+def _writer(
+    sink: "pa.PythonFile", schema: "pa.Schema", kind: ReadFormat
+) -> "pa.RecordBatchStreamWriter | ParquetWriter":
+    if kind is ReadFormat.PARQUET:
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(sink, schema)
+    import pyarrow as pa
+
+    return pa.ipc.new_stream(sink, schema)
+
+
+def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator["pa.RecordBatch"]:
+    for batch in reader:
+        if limit is None:
+            yield batch
+            continue
+        if limit <= 0:
+            return
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows

@@ -8,25 +8,22 @@ from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from tidelog.cli import inputs, output, times
-from tidelog.cli.brokers import open_remote
-from tidelog.cli.choices import CODECS, Format, InputFormat
-from tidelog.cli.cluster_options import Place
+from tidelog.cli import inputs, output
+from tidelog.cli import options as times
 from tidelog.cli.inputs import Columns
-from tidelog.cli.opening import open_directory
+from tidelog.cli.options import CODECS, Format, InputFormat
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import Refused, UsageProblem
-from tidelog.cli.progress import byte_progress
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.places import Place, open_directory, open_remote
+from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem, byte_progress
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import ConfigError
-from tidelog.storage.log import AppendResult
+from tidelog.storage.log.append import AppendResult
 from tidelog.types import Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:
-    from tidelog.cluster.remote_directory import RemoteDirectory
     from tidelog.directory import Directory
-    from tidelog.storage.numbered_loads import Loaded
+    from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.storage.directory.numbered_loads import Loaded
 
 STDIN: Final = "-"
 # What one append holds: enough to fill batches of several partitions, little enough for memory.

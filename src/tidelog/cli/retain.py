@@ -1,9 +1,8 @@
 """`tidelog retain`: deletes what the topics' retention lets go, or shows it."""
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Place
-from tidelog.cli.opening import open_directory
+from tidelog.cli.options import Format
+from tidelog.cli.places import Place, open_directory
 from tidelog.cli.surroundings import Surroundings
 
 _COLUMNS = [

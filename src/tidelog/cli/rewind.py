@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.cli import brokers, output, times
-from tidelog.cli.choices import ClockName, Format
-from tidelog.cli.cluster_options import Access
+from tidelog.cli import options as times
+from tidelog.cli import output, places
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import ExitCode, UsageProblem
-from tidelog.cli.surroundings import Surroundings
-from tidelog.config.resets import EARLIEST, LATEST
-from tidelog.types import NO_TIMESTAMP
+from tidelog.cli.places import Access
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.config.values import EARLIEST, LATEST
+from tidelog.types import NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
-    from tidelog.cluster.own import OwnLogs
-    from tidelog.cluster.rewind import Move, Target
-    from tidelog.cluster.view import ClusterView, Count
+    from tidelog.remote.group_rewind import Move, Target
+    from tidelog.remote.own_logs import OwnLogs
+    from tidelog.remote.view import ClusterView, Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +55,22 @@ def rewind(
     """Show where a group would stand, and commit that if asked; 2 where a partition holds back."""
     target = target_of(surroundings, options)
     with (
-        brokers.open_cluster(surroundings, access) as cluster,
-        brokers.open_own_logs(surroundings, cluster, options.data) as own,
+        places.open_cluster(surroundings, access) as cluster,
+        places.open_own_logs(surroundings, cluster, options.data) as own,
     ):
         return run(surroundings, cluster, options, target, own=own, kind=kind)
 
 
 def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
     """What the options ask of each partition; raises InvalidTime, UsageProblem."""
-    from tidelog.cluster.rewind import NoMatch, Place, Target
+    from tidelog.remote.group_rewind import NoMatch, Place, Target
 
     place = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
     if place is not Place.TIME:
         if options.max_skew is not None or options.clock is ClockName.APPEND:
             raise UsageProblem(f"--to {options.to} needs neither --max-skew nor --clock append")
         return Target(place=place)
-    skew_ms = 0 if options.max_skew is None else brokers.duration_ms(options.max_skew)
+    skew_ms = 0 if options.max_skew is None else places.duration_ms(options.max_skew)
     if skew_ms and options.clock is ClockName.APPEND:
         raise UsageProblem("--max-skew is about producers' clocks; --clock append needs none")
     return Target(
@@ -96,13 +96,13 @@ def run(
     Raises:
         GroupActive: `--execute`, and the group has members; nothing was changed.
     """
-    from tidelog.cluster import counting
-    from tidelog.cluster import rewind as work
+    from tidelog.remote import group_rewind as work
+    from tidelog.remote import own_logs
 
     partitions = work.chosen_partitions(
-        cluster, options.group, brokers.wanted_topics(options.topics)
+        cluster, options.group, places.wanted_topics(options.topics)
     )
-    counter = counting.counter(cluster, own, by_reading=options.count)
+    counter = own_logs.counter(cluster, own, by_reading=options.count)
     moves = work.plan(cluster, options.group, partitions, target, own=own, counter=counter)
     rows = [_row(move, kind) for move in moves]
     output.print_rows(surroundings, _columns(kind), rows, kind, zone=options.zone)
@@ -159,7 +159,7 @@ def _say_result(
     options: RewindOptions,
     moves: "list[Move]",
 ) -> None:
-    from tidelog.cluster import rewind as work
+    from tidelog.remote import group_rewind as work
 
     changes = [move for move in moves if move.is_change]
     held_back = sum(move.is_held_back for move in moves)

@@ -7,18 +7,17 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelog.record.append_stamp import stamp_of
-from tidelog.record.record import Record
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.proof import time_floor
-from tidelog.storage.reading import (
+from tidelog.record.record import Record, stamp_of
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment.index_proof import time_floor
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.slices import (
     AbortedFilter,
     LogSlice,
     checked_records,
     is_hidden,
     slice_segment,
 )
-from tidelog.storage.segment import Segment
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel
 

@@ -1,4 +1,7 @@
-"""`tidelog serve`: settings from file and options, a broker until a signal ends it."""
+"""`tidelog serve`: settings from file and options, a broker until a signal ends it.
+
+`tidelog reopen` and `tidelog accept-clock`: an operator lets a broker's appends go on.
+"""
 
 import asyncio
 import gc
@@ -6,26 +9,36 @@ import signal
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
-from tidelog.cli.file_limit import raise_file_limit
-from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem, describe
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.options import parse_target
+from tidelog.cli.places import open_directory
+from tidelog.cli.surroundings import (
+    NO_DATA,
+    ExitCode,
+    Surroundings,
+    UsageProblem,
+    describe,
+    raise_file_limit,
+)
 from tidelog.config import BrokerConfig
-from tidelog.errors import ConfigError, ConfigErrors
-from tidelog.server import loops
-from tidelog.server.logs import TOLD_ONCE, LogFormat, logging_to
-from tidelog.server.node import LOGGER
-from tidelog.server.security.listeners import ListenerPlan, ensure_private
-from tidelog.server.server import Server, open_node, planned
-from tidelog.server.setting_files import SettingsFile, read_settings
-from tidelog.server.settings import (
+from tidelog.config.files import SettingsFile, read_settings
+from tidelog.config.listeners import (
     Endpoint,
+    ListenerPlan,
     data_directory,
+    ensure_private,
     parse_endpoint,
     parse_settings,
 )
+from tidelog.control.client import find_holder
+from tidelog.errors import ConfigError, ConfigErrors
+from tidelog.server.api.node import LOGGER
+from tidelog.server.broker import Server, open_node, planned
+from tidelog.server.logs import TOLD_ONCE, LogFormat, logging_to
+from tidelog.server.runtime import loop as loops
 from tidelog.storage.files import read_file
+from tidelog.timespec import format_ms
 
 # Python's own are 700, 10 and 10: a few requests of a group that changes bring as many objects.
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 50)
@@ -180,3 +193,59 @@ async def _serve(
     damage = server.node.log_dir.damage()
     if damage is not None:  # the others were served; a script has to see it
         raise damage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReopenOptions:
+    """What the command line said."""
+
+    data: str | None
+    target: str | None
+
+
+def run(surroundings: Surroundings, options: ReopenOptions) -> int:
+    """Ask whoever has the directory; says what was opened anew.
+
+    Raises:
+        UsageProblem: No directory was given, or nobody serves it.
+        StorageFailure: The disk fails still.
+        UnknownTopic: No such topic or partition.
+    """
+    if not options.data:
+        raise UsageProblem(NO_DATA)
+    topic, partition = (None, None) if options.target is None else parse_target(options.target)
+    holder = find_holder(options.data)
+    if holder is None:
+        raise UsageProblem(
+            f"{options.data}: no broker serves it; `tidelog serve` recovers what needs it anyhow"
+        )
+    with holder:
+        answer = holder.ask("reopen", {"topic": topic, "partition": partition})
+    names = cast("list[str]", answer["reopened"])
+    for name in names:
+        surroundings.stdout.write(f"{name}: open again\n")
+    if not names:
+        surroundings.say("note: nothing was offline")
+    return 0
+
+
+def accept_clock(surroundings: Surroundings, data: str | None) -> int:
+    """Let appends go on although the clock jumped, by the directory's holder where it has one.
+
+    Raises:
+        UsageProblem: No directory was given, or there is none.
+        TidelogError: The holder refuses, or the directory can't be opened or written to.
+    """
+    if not data:
+        raise UsageProblem(NO_DATA)
+    holder = find_holder(data)
+    if holder is None:
+        with open_directory(surroundings, data, writable=True) as directory:
+            accepted_ms = directory.log_dir.accept_clock()
+    else:
+        with holder:
+            accepted_ms = cast("int", holder.ask("accept_clock", {})["accepted_ms"])
+    ahead = accepted_ms > surroundings.env.clock.now_ms()
+    until = f" up to {format_ms(accepted_ms)}, which lies ahead of it" if ahead else ""
+    surroundings.stdout.write(f"{data}: appends go on by the clock as it is{until}\n")
+    return 0

@@ -8,31 +8,31 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
-from tidelog.cli.output import Cell
-from tidelog.cli.problems import ExitCode, UsageProblem
-from tidelog.cli.spark_checks import check_before
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_replay import sizes_plot
-from tidelog.cli.spark_session import (
+from tidelog.cli.jobs import (
     JobProgress,
+    clock_plots,
     losses_told,
     open_session,
     pairs,
     read_place,
+    report_table,
+    save_report,
 )
-from tidelog.cli.spark_summary import clock_plots, report_table, save_report
-from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions, BootstrapOutcome
-from tidelog.spark.jobs.checks import lines
-from tidelog.spark.jobs.record_columns import RecordColumns
-from tidelog.spark.report import Items, Report, Section, Text
+from tidelog.cli.options import Format, SparkAccess
+from tidelog.cli.output import Cell
+from tidelog.cli.spark_checks import check_before
+from tidelog.cli.spark_replay import sizes_plot
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.jobs.bootstrap.columns import RecordColumns
+from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapOptions, BootstrapOutcome
+from tidelog.jobs.target_check import lines
+from tidelog.report import Items, Report, Section, Text
 from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.spark.jobs.bootstrap_result import PartitionResult
+    from tidelog.jobs.bootstrap.job import PartitionResult
 
 COLUMNS: Final = (
     output.text("topic"),

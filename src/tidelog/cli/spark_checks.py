@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.objects import env_for
 from tidelog.spark.places import Place
-from tidelog.storage.topics import unknown_topic
+from tidelog.storage.directory.topic_registry import unknown_topic
 from tidelog.types import TopicPartition
 
 
@@ -71,11 +70,11 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
 def topics_at(surroundings: Surroundings, place: Place) -> dict[str, int]:
     """The topics of a place, with their numbers of partitions; errors as `check_before`."""
     if place.is_broker:
-        from tidelog.spark.jobs.targets import open_cluster
+        from tidelog.jobs.target_check import open_cluster
 
         with open_cluster(place) as cluster:
             return dict(cluster.topics())
-    from tidelog.storage.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import LogDir
 
     env = env_for(place.address, surroundings.env, place.store)
     with LogDir.open(place.address, env=env) as log_dir:

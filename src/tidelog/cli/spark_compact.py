@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.jobs import JobProgress, open_session, pairs
+from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells, read_targets
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, pairs
-from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.jobs.compact import check_directory, check_topics, row_of, run
+from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.jobs.compact.job import check_directory, check_topics, row_of, run
 from tidelog.spark.places import Place
 
 COLUMNS: Final = (

@@ -7,20 +7,17 @@ from itertools import chain
 from typing import Final
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format, LagShow
+from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
+from tidelog.cli.options import Format, LagShow, SparkAccess
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.problems import ExitCode
 from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
-from tidelog.cli.spark_summary import report_table, save_report
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.lag import over_limits
-from tidelog.spark.jobs.lag import GroupLag, hour_rows, measure
-from tidelog.spark.jobs.lag_observe import check_groups
+from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.jobs.lag.job import GroupLag, hour_rows, measure
+from tidelog.jobs.lag.work import check_groups
+from tidelog.remote.group_lag import over_limits
+from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
-from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.types import HOUR_MS, IsolationLevel
 
 PARTITIONS: Final = (

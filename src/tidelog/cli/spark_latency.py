@@ -4,26 +4,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.cli import output, times
-from tidelog.cli.choices import Format, LatencyShow
+from tidelog.cli import options, output
+from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
+from tidelog.cli.options import Format, LatencyShow, SparkAccess, parse_target
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.spark_checks import Use, check_before
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
-from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
-from tidelog.cli.targets import parse_target
-from tidelog.scan.lateness import DELAYS_MS
-from tidelog.spark.jobs.latency import measure
-from tidelog.spark.jobs.latency_tables import (
-    Measured,
-    TopicTimes,
-    hour_rows,
-    topic_rows,
-    watermark_rows,
+from tidelog.jobs.latency.job import measure
+from tidelog.jobs.latency.tables import Measured, TopicTimes, hour_rows, topic_rows, watermark_rows
+from tidelog.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.scan.latency import DELAYS_MS
+from tidelog.storage.clocks.latency import (
+    LOST_SHARES,
+    RELATIVE_ERROR,
+    LatencyByHour,
+    LatencyHistogram,
 )
-from tidelog.spark.report import Items, Report, Section, Text, plot_by_hour
-from tidelog.storage.latency import LOST_SHARES, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
 from tidelog.types import HOUR_MS, NS_PER_MS, TopicPartition
 
@@ -83,7 +79,7 @@ def latency(
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
-    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
+    start, end = options.read_bounds(surroundings, request.start, request.end, request.zone)
     delays = [parse_duration(text) // NS_PER_MS for text in request.delays]
     topics = read_targets(request.targets)
     pairs(access.conf, "--conf")

@@ -9,16 +9,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
-from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.jobs import (
+    JobProgress,
+    losses_told,
+    open_session,
+    pairs,
+    read_place,
+    report_table,
+    save_report,
+)
+from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.spark_checks import Use, check_before
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, losses_told, open_session, pairs, read_place
-from tidelog.cli.spark_summary import report_table, save_report
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.offset_map import Partitioning
-from tidelog.spark.jobs.checks import Finding, lines
-from tidelog.spark.jobs.mirror_plan import (
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.jobs.mirror.places import check_start
+from tidelog.jobs.mirror.plan import (
     TOPIC_WORD,
     BatchDone,
     MirrorPlan,
@@ -26,14 +30,14 @@ from tidelog.spark.jobs.mirror_plan import (
     plan_mirror,
     read_renames,
 )
-from tidelog.spark.jobs.mirror_start import check_start
-from tidelog.spark.report import Items, Plot, Report, Section, Text
-from tidelog.spark.svg import Axis, Series
+from tidelog.jobs.offset_map import Partitioning
+from tidelog.jobs.target_check import Finding, lines
+from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
-    from tidelog.spark.jobs.mirror_summary import SummaryRow
+    from tidelog.jobs.mirror.job import SummaryRow
 
 COLUMNS: Final = (
     output.text("source"),
@@ -117,9 +121,9 @@ def mirror(
         open_session(surroundings, access, name="mirror") as spark,
     ):
         from tidelog.arguments import choice
-        from tidelog.spark.jobs.mirror_growth import Settings
-        from tidelog.spark.jobs.mirror_run import MirrorOptions, running
-        from tidelog.spark.jobs.mirror_summary import lags_by_batch, summary_rows
+        from tidelog.jobs.mirror.job import lags_by_batch, summary_rows
+        from tidelog.jobs.mirror.plan import MirrorOptions, Settings
+        from tidelog.jobs.mirror.run import running
 
         options = MirrorOptions(
             checkpoint=checkpoint,

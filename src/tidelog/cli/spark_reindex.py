@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format, ReindexShow
 from tidelog.cli.doctor import Verdict
+from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
+from tidelog.cli.options import Format, ReindexShow, SparkAccess
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells, read_targets
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import JobProgress, open_session, pairs, read_place
-from tidelog.cli.spark_summary import report_table, save_report
 from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.jobs.reindex import (
+from tidelog.jobs.reindex.job import (
     Found,
     Mode,
     Outcome,
@@ -23,7 +21,7 @@ from tidelog.spark.jobs.reindex import (
     partition_rows,
     run,
 )
-from tidelog.spark.report import Items, Report, Section, Text
+from tidelog.report import Items, Report, Section, Text
 
 FINDINGS: Final = (
     *map(output.text, ("severity", "state", "file")),

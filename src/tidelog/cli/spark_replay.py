@@ -3,36 +3,30 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import output, times
-from tidelog.cli.choices import Format
-from tidelog.cli.output import Cell
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.spark_checks import Use, check_before
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import (
+from tidelog.cli import options as times
+from tidelog.cli import output
+from tidelog.cli.jobs import (
     JobProgress,
+    clock_plots,
     losses_told,
     open_session,
     pairs,
-    read_place,
-)
-from tidelog.cli.spark_summary import (
-    clock_plots,
     print_summary,
+    read_place,
     report_table,
     save_report,
     summary_table,
 )
-from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.jobs.checks import lines
-from tidelog.spark.jobs.chunks import total
-from tidelog.spark.jobs.pace import Rate
-from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome
-from tidelog.spark.jobs.replay_target import parse_target
-from tidelog.spark.jobs.targets import find_or_plan, new_target
+from tidelog.cli.options import Format, SparkAccess
+from tidelog.cli.output import Cell
+from tidelog.cli.spark_checks import Use, check_before
+from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.jobs.chunks import Rate, total
+from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
+from tidelog.jobs.replay.places import parse_target
+from tidelog.jobs.target_check import find_or_plan, lines, new_target
+from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.spark.places import Place
-from tidelog.spark.report import Items, Plot, Report, Section, Text
-from tidelog.spark.svg import Axis, Series
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import ClockName, IsolationLevel
 
@@ -41,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidelog.spark.jobs.hours import Hours
+    from tidelog.jobs.replay.hours import Hours
 
 COLUMNS: Final = (
     output.text("source"),
@@ -134,7 +128,7 @@ def replay(
         losses_told(surroundings) as told,
         open_session(surroundings, access, name="replay", zone=request.zone) as spark,
     ):
-        from tidelog.spark.jobs.replay_run import Replay
+        from tidelog.jobs.replay.run import Replay
 
         def show(line: str) -> None:
             surroundings.stdout.write(f"{line}\n")
@@ -215,7 +209,7 @@ def summary_row(options: ReplayOptions, outcome: ReplayOutcome) -> list[Cell]:
 
 def _counted(surroundings: Surroundings, spark: "SparkSession", outcome: ReplayOutcome) -> "Hours":
     """Hours and sizes of what was replayed, by another look at the source."""
-    from tidelog.spark.jobs.hours import count_hours
+    from tidelog.jobs.replay.hours import count_hours
 
     surroundings.say("counting by hour for the report")
     return count_hours(spark, outcome.question, outcome.planned)

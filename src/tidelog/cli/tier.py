@@ -7,28 +7,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
-from tidelog.cli.opening import open_directory
+from tidelog.cli.options import Format, parse_target, partitions_of
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import NO_DATA, ExitCode, UsageProblem
-from tidelog.cli.progress import byte_progress
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cli.targets import parse_target, partitions_of
+from tidelog.cli.places import open_directory
+from tidelog.cli.surroundings import NO_DATA, ExitCode, Surroundings, UsageProblem, byte_progress
 from tidelog.directory import Directory
 from tidelog.errors import CorruptData, DirectoryLocked
-from tidelog.storage.dir_state import DirectoryState, LogDirOptions
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.tiering import (
+from tidelog.storage.directory.dir_state import DirectoryState, LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.tier_manager.mover import (
     MoveOptions,
     MoveReport,
     TierStatus,
-    collect,
-    restore,
     tier_partition,
     tier_status,
-    verify,
 )
-from tidelog.storage.topic_info import TopicInfo
+from tidelog.storage.tier_manager.orphans import collect, restore
+from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS, TopicPartition
 
@@ -145,7 +141,7 @@ class TierCommand:
         self, holder: "ControlClient", wishes: MoveWishes
     ) -> tuple[list[MoveReport], list[list[Cell]]]:
         """Let the broker that has the directory open do it, partition by partition."""
-        from tidelog.control import tier_verb
+        from tidelog.control import verbs
 
         options = MoveOptions(
             url=wishes.url,
@@ -156,8 +152,8 @@ class TierCommand:
         )
         with open_directory(self.surroundings, self.data) as directory:
             names = self._moved(directory)
-        told = [holder.ask("tier", tier_verb.wishes(name, options)) for name in names]
-        reports = [tier_verb.read_report(name, one) for name, one in zip(names, told, strict=True)]
+        told = [holder.ask("tier", verbs.tier_wishes(name, options)) for name in names]
+        reports = [verbs.read_tier_report(name, one) for name, one in zip(names, told, strict=True)]
         with open_directory(self.surroundings, self.data) as directory:
             return reports, [_moved_row(directory, report) for report in reports]
 

@@ -1,21 +1,185 @@
-"""`tidelog topics`, `create`, `delete` and `config`."""
+"""Topics, create, delete, config, describe.
 
-from collections.abc import Iterable, Mapping, Sequence
+`tidelog topics`, `create`, `delete` and `config`.
 
-from tidelog.cli import output, remote
-from tidelog.cli.brokers import open_remote
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Place
-from tidelog.cli.opening import open_directory
+`tidelog topics`, `delete`, `config` and `describe` of a running cluster.
+
+`tidelog describe`: one topic, partition by partition, and what both clocks know of it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.cli import output
+from tidelog.cli.options import Format
 from tidelog.cli.output import Cell
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.surroundings import Surroundings
-from tidelog.config import ConfigNote, plain_names
+from tidelog.cli.places import Access, Place, open_directory, open_remote
+from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.config import ConfigNote, RetentionClock, key_names, plain_names
 from tidelog.directory import Directory
+from tidelog.errors import ConfigError, OffsetsGone
 from tidelog.storage import files
-from tidelog.storage.topic_info import TopicInfo
-from tidelog.storage.topics import NewTopic, check_new
-from tidelog.types import TopicPartition
+from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo, check_new
+from tidelog.storage.files import encode_topic_id
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.segment_story import Notes, storm_of, times_of
+from tidelog.storage.log.segment_times import record_range
+from tidelog.storage.segment.gaps import GAP_REASON
+from tidelog.storage.segment.retention import counted_time
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.remote.topics import RemoteTopic
+
+
+def topic_rows(surroundings: Surroundings, access: Access) -> list[list[Cell]]:
+    """A row for each topic; segments and bytes are the brokers' own business."""
+    with open_remote(surroundings, access) as cluster:
+        topics = cluster.topics()
+    return [
+        [info.name, info.partitions, None, None, _id_of(info), _given(info)]
+        for info in topics.values()
+    ]
+
+
+def _id_of(info: "RemoteTopic") -> str | None:
+    return None if info.topic_id is None else encode_topic_id(info.topic_id)
+
+
+def _given(info: "RemoteTopic") -> str:
+    return ",".join(f"{key}={value}" for key, value in info.given.items()) or "defaults"
+
+
+def delete_remote(surroundings: Surroundings, access: Access, topic: str, *, yes: bool) -> None:
+    """Delete a topic; without `yes` only say what would go.
+
+    Raises:
+        UsageProblem: `yes` is missing; nothing was changed.
+    """
+    with open_remote(surroundings, access) as cluster:
+        if not yes:
+            offsets = _offsets(cluster, topic)
+            raise UsageProblem(
+                f"{topic} and its {offsets} offsets of records would go; add --yes to do it"
+            )
+        cluster.delete_topic(topic)
+    surroundings.say(f"deleted {topic}")
+
+
+def _offsets(cluster: "RemoteDirectory", topic: str) -> int:
+    marks = cluster.cluster.watermarks(cluster.partitions(topic))
+    return sum(mark.end - mark.start for mark in marks.values())
+
+
+def plain_changes(
+    changes: Mapping[str, str | None],
+) -> tuple[dict[str, str | None], list[ConfigNote]]:
+    """Changes under the names that brokers know, and what to tell their author."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    plain, notes = plain_names(given)
+    cleared = [key for key, value in changes.items() if value is None]
+    return {**{key: None for name in cleared for key in _keys_of(name)}, **plain}, notes
+
+
+def _keys_of(name: str) -> tuple[str, ...]:
+    try:
+        return key_names(name) or (name,)
+    except ConfigError:
+        return (name,)  # which brokers may know all the same
+
+
+def setting_rows(
+    surroundings: Surroundings,
+    access: Access,
+    topic: str,
+    changes: Mapping[str, str | None],
+    *,
+    show_all: bool,
+) -> list[list[Cell]]:
+    """Change a topic's settings where there are changes, then a row for each."""
+    with open_remote(surroundings, access) as cluster:
+        info = cluster.topic(topic)
+        if changes:
+            _refuse_unknown(info, changes)
+            cluster.alter_config(topic, changes)
+            info = cluster.topic(topic)
+    return [
+        [key, value, "topic" if key in info.given else "default"]
+        for key, value in sorted(info.settings.items())
+        if show_all or key in info.given
+    ]
+
+
+def _refuse_unknown(info: "RemoteTopic", changes: Mapping[str, str | None]) -> None:
+    """Raise ConfigError for a setting to clear that is none: brokers say nothing to that."""
+    for key, value in changes.items():
+        if value is None and key not in info.settings:
+            raise ConfigError(key, None, f"the brokers know no such setting of topic {info.name}")
+
+
+def describe_remote(
+    surroundings: Surroundings, access: Access, topic: str, kind: Format, zone: str | None
+) -> None:
+    """Print what brokers tell of a topic: tables, or one JSON object."""
+    with open_remote(surroundings, access) as cluster:
+        info = cluster.topic(topic)
+        rows = _partition_rows(cluster, topic)
+    columns = [
+        *map(output.number, ("partition", "start", "end", "last_stable")),
+        output.time("largest"),
+    ]
+    if kind is Format.JSON:
+        output.print_object(surroundings, _remote_topic_object(info, rows, zone))
+        return
+    if kind is Format.TABLE:
+        stamped = info.settings.get("message.timestamp.type", "-")
+        surroundings.stdout.write(
+            f"topic      {info.name}\nid         {_id_of(info) or '-'}\n"
+            f"settings   {_given(info)}\ntimestamps {stamped}\n\n"
+        )
+    output.print_rows(surroundings, columns, rows, kind, zone=zone)
+
+
+def _partition_rows(cluster: "RemoteDirectory", topic: str) -> list[list[Cell]]:
+    names = cluster.partitions(topic)
+    marks = cluster.cluster.watermarks(names)
+    stable = cluster.end_offsets(names, isolation=IsolationLevel.READ_COMMITTED)
+    largest = cluster.cluster.max_timestamps(names)
+    rows: list[list[Cell]] = []
+    for name in names:
+        found = largest[name]
+        time_ms = None if found is None else found.timestamp
+        mark = marks[name]
+        rows.append([name.partition, mark.start, mark.end, stable[name], time_ms])
+    return rows
+
+
+def _remote_topic_object(
+    info: "RemoteTopic", rows: list[list[Cell]], zone: str | None
+) -> dict[str, Cell]:
+    """As `describe` of a directory, as far as brokers tell."""
+    facts: list[Cell] = [
+        {
+            "partition": number,
+            "log_start_offset": start,
+            "log_end_offset": end,
+            "last_stable_offset": stable,
+            "record": output.time_fields("largest", largest, zone),
+        }
+        for number, start, end, stable, largest in rows
+    ]
+    return {
+        "topic": info.name,
+        "topic_id": _id_of(info),
+        "partitions": info.partitions,
+        "settings": dict(info.given),
+        "timestamp_type": info.settings.get("message.timestamp.type"),
+        "partition_facts": facts,
+    }
 
 
 def list_topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
@@ -29,7 +193,7 @@ def list_topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         output.text("settings"),
     ]
     if place.access is not None:
-        rows = remote.topic_rows(surroundings, place.access)
+        rows = topic_rows(surroundings, place.access)
     else:
         with open_directory(surroundings, place.data) as directory:
             rows = [_topic_row(directory, info) for info in directory.topics().values()]
@@ -121,7 +285,7 @@ def delete(surroundings: Surroundings, place: Place, topic: str, *, yes: bool) -
         UsageProblem: `yes` is missing; nothing was changed.
     """
     if place.access is not None:
-        remote.delete(surroundings, place.access, topic, yes=yes)
+        delete_remote(surroundings, place.access, topic, yes=yes)
         return
     if not yes:
         with open_directory(surroundings, place.data) as directory:
@@ -143,8 +307,8 @@ def config(
 ) -> None:
     """Change a topic's settings where `changes` has any (None for the default), then print them."""
     if place.access is not None:
-        plain, notes = remote.plain_changes(changes)
-        rows = remote.setting_rows(surroundings, place.access, topic, plain, show_all=show_all)
+        plain, notes = plain_changes(changes)
+        rows = setting_rows(surroundings, place.access, topic, plain, show_all=show_all)
         _say_notes(surroundings, notes)
     else:
         with open_directory(surroundings, place.data, writable=bool(changes)) as directory:
@@ -173,3 +337,270 @@ def changes_of(given: Sequence[str], cleared: Sequence[str]) -> dict[str, str | 
             raise UsageProblem(f"{key} is both set and unset")
         changes[key] = None
     return changes
+
+
+# So many ranges of unknown append time are spelled out in a table; JSON has them all.
+_RANGES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """What `describe` says of a partition; times in ms, None where there is none.
+
+    Attributes:
+        partition: Its number.
+        start: Log start offset, inclusive.
+        end: Log end offset, exclusive.
+        last_stable: Last stable offset.
+        local_start: First offset that local files hold; the others are in the tier.
+        segments: Number of segments.
+        tier_segments: How many of them only the tier has.
+        tier_url: Where the tier is, None without one.
+        size_bytes: Of all log files.
+        first_record_ms: Record timestamp of the first record; others may be smaller.
+        smallest_record_ms: Smallest record timestamp of what was looked at.
+        not_looked_at: Ranges [start, end) of offsets in which a smaller one may be.
+        largest_record_ms: Largest record timestamp.
+        first_append_ms: Earliest append time known.
+        last_append_ms: Latest append time known.
+        unknown: Ranges [start, end) of offsets whose append time is not known.
+        leaning: Ranges [start, end) of segments whose retention rests on a file's time.
+        storm: What the last rolls are, where they are a roll storm.
+        lost: Ranges [start, end) of offsets that are lost from the middle of the log.
+    """
+
+    partition: int
+    start: int
+    end: int
+    last_stable: int
+    local_start: int
+    segments: int
+    tier_segments: int
+    tier_url: str | None
+    size_bytes: int
+    first_record_ms: int | None
+    smallest_record_ms: int | None
+    not_looked_at: list[tuple[int, int]]
+    largest_record_ms: int | None
+    first_append_ms: int | None
+    last_append_ms: int | None
+    unknown: list[tuple[int, int]]
+    leaning: list[tuple[int, int]]
+    storm: str | None
+    lost: list[tuple[int, int]]
+
+
+def describe(
+    surroundings: Surroundings, place: Place, topic: str, kind: Format, zone: str | None
+) -> None:
+    """Print a topic's facts: tables, or one JSON object."""
+    if place.access is not None:
+        describe_remote(surroundings, place.access, topic, kind, zone)
+        return
+    with open_directory(surroundings, place.data) as directory:
+        info = directory.topic(topic)
+        facts = [partition_facts(directory, topic, number) for number in info.present]
+    if kind is Format.JSON:
+        output.print_object(surroundings, _topic_object(info, facts, zone))
+    else:
+        _print_tables(surroundings, info, facts, kind, zone)
+
+
+def partition_facts(directory: Directory, topic: str, number: int) -> PartitionFacts:
+    """What is known of one partition, from indexes, zone maps and the first record."""
+    log = directory.partition(topic, number)
+    notes = Notes(log)
+    seen = record_range(log)
+    storm = storm_of(log, notes)
+    first_append, last_append, unknown = _append_facts(log)
+    largest = log.max_timestamp(steps_over_losses=True)
+    return PartitionFacts(
+        partition=number,
+        start=log.log_start_offset,
+        end=log.log_end_offset,
+        last_stable=log.end_offset(IsolationLevel.READ_COMMITTED),
+        local_start=log.local_start_offset,
+        segments=len(log.segments),
+        tier_segments=len(log.segments) - len(log.local_segments),
+        tier_url=None if log.tier is None else log.tier.url,
+        size_bytes=log.size_bytes(),
+        first_record_ms=_first_timestamp(log),
+        smallest_record_ms=seen.smallest_ms,
+        not_looked_at=seen.not_looked_at,
+        largest_record_ms=None if largest is None else largest.timestamp,
+        first_append_ms=first_append,
+        last_append_ms=last_append,
+        unknown=unknown,
+        leaning=_leaning(log, notes, directory.topic(topic).config.tidelog_retention_clock),
+        storm=None if storm is None else str(storm),
+        lost=[(lost.start, lost.end) for lost in log.lost_offsets()],
+    )
+
+
+def _leaning(log: LogReader, notes: Notes, clock: RetentionClock) -> list[tuple[int, int]]:
+    """Where retention would do something else after a copy that changed the files' times."""
+    spans: list[tuple[int, int]] = []
+    for segment in log.segments:
+        counted = counted_time(times_of(log, notes, segment), clock)
+        if not segment.size_bytes or not counted.leans_on_file_time:
+            continue
+        if spans and spans[-1][1] == segment.base_offset:
+            spans[-1] = (spans[-1][0], segment.end_offset)
+        else:
+            spans.append((segment.base_offset, segment.end_offset))
+    return spans
+
+
+def _first_timestamp(log: LogReader) -> int | None:
+    with suppress(OffsetsGone):  # which the remarks tell
+        for record in log.records():
+            return None if record.timestamp == NO_TIMESTAMP else record.timestamp
+    return None
+
+
+def _append_facts(log: LogReader) -> tuple[int | None, int | None, list[tuple[int, int]]]:
+    """First and last known append time, and the ranges of offsets without one."""
+    known: list[int] = []
+    unknown: list[tuple[int, int]] = []
+    for segment in log.segments:
+        start = max(segment.base_offset, log.log_start_offset)
+        if isinstance(segment, RemoteSegment) and start == segment.base_offset:
+            span = segment.append_span
+            if span is not None:  # nothing is asked of the store
+                known = [known[0] if known else span[0], span[1]]
+                continue
+        for first, end, append_ms in log.append_times_of(segment).runs(start, segment.end_offset):
+            if append_ms is not None:
+                known = [known[0] if known else append_ms, append_ms]
+            elif unknown and unknown[-1][1] == first:
+                unknown[-1] = (unknown[-1][0], end)
+            else:
+                unknown.append((first, end))
+    return (known[0], known[1], unknown) if known else (None, None, unknown)
+
+
+def _topic_object(
+    info: TopicInfo, facts: list[PartitionFacts], zone: str | None
+) -> dict[str, Cell]:
+    return {
+        "topic": info.name,
+        "topic_id": topic_id_of(info),
+        "partitions": info.partitions,
+        "is_foreign": info.foreign,
+        "settings": dict(info.given),
+        "timestamp_type": info.config.message_timestamp_type.config_name,
+        "retention_clock": info.config.tidelog_retention_clock,
+        "partition_facts": [_partition_object(fact, zone) for fact in facts],
+    }
+
+
+def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]:
+    return {
+        "partition": fact.partition,
+        "log_start_offset": fact.start,
+        "log_end_offset": fact.end,
+        "last_stable_offset": fact.last_stable,
+        "local_start_offset": fact.local_start,
+        "segments": fact.segments,
+        "tier_segments": fact.tier_segments,
+        "tier_url": fact.tier_url,
+        "bytes": fact.size_bytes,
+        "record": {
+            **output.time_fields("first", fact.first_record_ms, zone),
+            **output.time_fields("smallest", fact.smallest_record_ms, zone),
+            "smallest_not_looked_for": [list(span) for span in fact.not_looked_at],
+            **output.time_fields("largest", fact.largest_record_ms, zone),
+        },
+        "append": {
+            **output.time_fields("first", fact.first_append_ms, zone),
+            **output.time_fields("last", fact.last_append_ms, zone),
+            "unknown": [list(span) for span in fact.unknown],
+        },
+        "retention_leans_on_file_time": [list(span) for span in fact.leaning],
+        "roll_storm": fact.storm,
+        "lost": [list(span) for span in fact.lost],
+    }
+
+
+def _print_tables(
+    surroundings: Surroundings,
+    info: TopicInfo,
+    facts: list[PartitionFacts],
+    kind: Format,
+    zone: str | None,
+) -> None:
+    stdout = surroundings.stdout
+    if kind is Format.TABLE:
+        stamped = info.config.message_timestamp_type.config_name
+        stdout.write(f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n")
+        stdout.write(f"settings   {settings_of(info)}\ntimestamps {stamped}\n")
+        stdout.write(f"retention  by {info.config.tidelog_retention_clock}\n\n")
+    rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
+    names = ("partition", "start", "end", "last_stable", "segments", "bytes")
+    output.print_rows(surroundings, [output.number(name) for name in names], rows, kind)
+    stdout.write("\n")
+    columns = [
+        output.number("partition"),
+        output.text("clock"),
+        output.time("smallest"),
+        output.time("largest"),
+        output.text("unknown_offsets"),
+    ]
+    clocks = [row for fact in facts for row in _clock_rows(fact, info)]
+    output.print_rows(surroundings, columns, clocks, kind, zone=zone)
+    if kind is Format.TABLE:
+        stdout.writelines(f"\n{line}\n" for fact in facts for line in _remarks(fact))
+
+
+def _remarks(fact: PartitionFacts) -> Iterator[str]:
+    """What somebody ought to know of a partition."""
+    if fact.tier_url is not None:
+        yield (
+            f"partition {fact.partition}: local files begin at {fact.local_start}; below,"
+            f" {fact.tier_segments} segments are in {fact.tier_url}"
+        )
+    if fact.leaning:
+        yield (
+            f"partition {fact.partition}: retention of offsets {_spans(fact.leaning)} leans on"
+            " their files' modification time, which a copy may change"
+        )
+    if fact.lost:
+        yield f"partition {fact.partition}: offsets {_spans(fact.lost)} are lost: {GAP_REASON}"
+    if fact.storm is not None:
+        yield f"partition {fact.partition}: {fact.storm}"
+
+
+def _clock_rows(fact: PartitionFacts, info: TopicInfo) -> list[list[Cell]]:
+    """Smallest and largest time on both clocks, and where a clock is not known."""
+    unseen = _spans(fact.not_looked_at)
+    rows: list[list[Cell]] = [
+        [
+            fact.partition,
+            ClockName.RECORD,
+            fact.smallest_record_ms,
+            fact.largest_record_ms,
+            unseen and f"{unseen} may hold a smaller one (no zone map)",
+        ],
+        [
+            fact.partition,
+            ClockName.APPEND,
+            fact.first_append_ms,
+            fact.last_append_ms,
+            _spans(fact.unknown, stamped=_is_stamped(info)),
+        ],
+    ]
+    return rows
+
+
+def _is_stamped(info: TopicInfo) -> bool:
+    return info.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def _spans(unknown: list[tuple[int, int]], *, stamped: bool = False) -> str | None:
+    """Ranges of offsets as people write them, inclusive on both sides."""
+    if not unknown:
+        return None
+    shown = ", ".join(f"{start}..{end - 1}" for start, end in unknown[:_RANGES_SHOWN])
+    more = len(unknown) - _RANGES_SHOWN
+    hint = " (their timestamps are append times)" if stamped else ""
+    return f"{shown}{f' and {more} more' if more > 0 else ''}{hint}"

@@ -6,9 +6,15 @@ Owns no behaviour: what a setting does is the business of those who read it.
 
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
 from tidelog.config.broker_keys import BROKER_CONFIGS
-from tidelog.config.keys import ConfigKey, Synonym
-from tidelog.config.resolve import ConfigNote, NoteKind, key_names, plain_names
-from tidelog.config.topic import DEFAULT_TOPIC_CONFIG, TopicConfig, normalize
+from tidelog.config.topic import (
+    DEFAULT_TOPIC_CONFIG,
+    ConfigNote,
+    NoteKind,
+    TopicConfig,
+    key_names,
+    normalize,
+    plain_names,
+)
 from tidelog.config.topic_keys import (
     CLEANUP_COMPACT,
     CLEANUP_DELETE,
@@ -16,7 +22,15 @@ from tidelog.config.topic_keys import (
     TOPIC_CONFIGS,
     TWO_SIDED_LIMITS,
 )
-from tidelog.config.values import CompressionType, ConfigValue, Durability, RetentionClock, text_of
+from tidelog.config.values import (
+    CompressionType,
+    ConfigKey,
+    ConfigValue,
+    Durability,
+    RetentionClock,
+    Synonym,
+    text_of,
+)
 
 __all__ = [
     "BROKER_CONFIGS",

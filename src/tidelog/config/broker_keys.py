@@ -1,31 +1,334 @@
-"""The one table of broker settings: names, types, defaults, ranges, documentation.
+"""Table of broker settings: places, listeners, groups, shares, cleaner.
+
+The one table of broker settings: names, types, defaults, ranges, documentation.
 
 Names, defaults and ranges are Kafka 4.3's where Kafka has the setting. Settings of topics that a
 broker gives defaults for (`log.retention.hours` and the like) are in `topic_keys`, as synonyms.
 
 Source: Kafka 4.3's `KafkaConfig`, `GroupCoordinatorConfig`, `TransactionStateManagerConfig`,
 `TransactionLogConfig`, `SocketServerConfigs`.
+
+Settings of the doors: where the broker listens, who may come in, who may do what.
+
+Names, defaults and ranges are Kafka 4.3's where Kafka has the setting, but for what is said in
+docs/differences.md. Source: Kafka 4.3's `SocketServerConfigs`, `BrokerSecurityConfigs`,
+`SaslConfigs`, `SslConfigs`; docs/security.md.
+
+Settings of share groups and of the topic that keeps where they are.
+
+Names, defaults and ranges are Kafka 4.3's. Source: Kafka 4.3's `ShareGroupConfig`,
+`GroupCoordinatorConfig`, `ShareCoordinatorConfig`; KIP-932.
 """
 
 from typing import Final
 
-from tidelog.config.door_keys import DOOR_CONFIGS
-from tidelog.config.keys import ConfigKey
-from tidelog.config.share_keys import SHARE_CONFIGS
 from tidelog.config.values import (
     DURABILITY,
     FLAG,
     LOAD_FACTOR,
     MIGRATION_POLICY,
+    PASSWORD,
     RATE,
     TEXT,
     TEXTS,
+    ConfigKey,
     ValueKind,
     address_limits,
     whole_number,
+    word,
+    word_list,
     words_once,
 )
 from tidelog.types import INT32_MAX
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+# What sasl.enabled.mechanisms may name.
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+# By which tokens may be signed; with a secret, or not at all, they never may.
+TOKEN_ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512"),
+    *("PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512"),
+)
+
+
+# Kafka's authorizer, whose rules ours are.
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def _listener_key(name: str, kind: ValueKind, default: str, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc)
+
+
+_LISTENERS: Final = (
+    _listener_key(
+        "listeners",
+        TEXTS,
+        "PLAINTEXT://127.0.0.1:9092",
+        "Where it listens: NAME://HOST:PORT, comma separated.",
+    ),
+    _listener_key(
+        "advertised.listeners",
+        TEXTS,
+        "",
+        "What clients of each listener are told to connect to, by the same names; as listeners"
+        " where empty.",
+    ),
+    _listener_key(
+        "listener.security.protocol.map",
+        TEXT,
+        ",".join(f"{name}:{name}" for name in PROTOCOLS),
+        f"What each listener speaks, NAME:PROTOCOL, comma separated; {', '.join(PROTOCOLS)}.",
+    ),
+)
+
+
+_SASL: Final = (
+    _listener_key(
+        "sasl.enabled.mechanisms",
+        word_list(*MECHANISMS),
+        "",
+        "How clients of SASL listeners may log in; such a listener needs one or more.",
+    ),
+    _listener_key(
+        "tidelog.sasl.plain.users.file",
+        TEXT,
+        "",
+        "Users of PLAIN: a file of lines NAME=PASSWORD, the password hashed or not; read again when"
+        " it changes.",
+    ),
+    _listener_key(
+        "connections.max.reauth.ms",
+        whole_number("long", 0),
+        "0",
+        "A client that has logged in has to do so again after so long. 0 for never.",
+    ),
+    _listener_key(
+        "connection.failed.authentication.delay.ms",
+        whole_number("int", 0),
+        "100",
+        "How long the answer to a failed log-in is held back.",
+    ),
+)
+
+
+_TOKENS: Final = (
+    _listener_key(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        TEXT,
+        "",
+        "Keys of those who make tokens: file:///PATH of a JSON Web Key Set, read again when it"
+        " changes, or https://HOST/...",
+    ),
+    _listener_key(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        whole_number("long", 1),
+        "3600000",
+        "How often keys are fetched from an address; for a key that is not known also between.",
+    ),
+    _listener_key(
+        "sasl.oauthbearer.expected.audience",
+        TEXTS,
+        "",
+        "Whom tokens are for: one of these, comma separated; any where empty.",
+    ),
+    _listener_key(
+        "sasl.oauthbearer.expected.issuer", TEXT, "", "Who makes tokens; anybody where empty."
+    ),
+    _listener_key(
+        "sasl.oauthbearer.clock.skew.seconds",
+        whole_number("int", 0),
+        "30",
+        "How far apart the clocks of the broker and of those who make tokens may be.",
+    ),
+    _listener_key(
+        "sasl.oauthbearer.sub.claim.name", TEXT, "sub", "Which claim of a token names the user."
+    ),
+    _listener_key(
+        "tidelog.sasl.oauthbearer.algorithms",
+        word_list(*TOKEN_ALGORITHMS),
+        ",".join(TOKEN_ALGORITHMS),
+        "By which algorithms tokens may be signed.",
+    ),
+)
+
+
+_TLS: Final = (
+    _listener_key(
+        "ssl.keystore.location",
+        TEXT,
+        "",
+        "The broker's key and certificates in one PEM file; read again when it changes.",
+    ),
+    _listener_key("ssl.keystore.type", word("PEM"), "PEM", "Form of that file."),
+    _listener_key(
+        "ssl.key.password", PASSWORD, "", "What its key is encrypted with; nothing where empty."
+    ),
+    _listener_key(
+        "ssl.truststore.location",
+        TEXT,
+        "",
+        "Certificates, as PEM, of those who vouch for clients; read again when it changes.",
+    ),
+    _listener_key("ssl.truststore.type", word("PEM"), "PEM", "Form of that file."),
+    _listener_key(
+        "ssl.client.auth",
+        word("none", "requested", "required"),
+        "none",
+        "Whether clients of SSL listeners show a certificate.",
+    ),
+    _listener_key(
+        "ssl.enabled.protocols",
+        word_list("TLSv1.2", "TLSv1.3"),
+        "TLSv1.2,TLSv1.3",
+        "Versions of TLS that are spoken.",
+    ),
+    _listener_key(
+        "ssl.principal.mapping.rules",
+        TEXT,
+        "DEFAULT",
+        "What a certificate's owner is called: RULE:pattern/replacement/[LU] or DEFAULT, comma"
+        " separated; the first that is about a subject counts.",
+    ),
+)
+
+
+_RIGHTS: Final = (
+    _listener_key(
+        "authorizer.class.name",
+        word("", STANDARD_AUTHORIZER),
+        "",
+        "With Kafka's name for it, ACLs decide who may do what; without, everybody may everything.",
+    ),
+    _listener_key(
+        "super.users", TEXT, "", "Principals that may do everything: User:NAME;User:NAME."
+    ),
+    _listener_key(
+        "allow.everyone.if.no.acl.found",
+        FLAG,
+        "false",
+        "What holds for a resource that no ACL is about.",
+    ),
+)
+
+
+DOOR_CONFIGS: Final[tuple[ConfigKey, ...]] = (
+    *_LISTENERS,
+    *_SASL,
+    *_TOKENS,
+    *_TLS,
+    *_RIGHTS,
+)
+
+
+# Settings that lie between two others, which are named with `min.` and `max.` in them.
+BOUNDED: Final = (
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "assignment.interval.ms",
+    "record.lock.duration.ms",
+    "delivery.count.limit",
+    "partition.max.record.locks",
+)
+
+
+_LEAST: Final = "The least that may be."
+
+
+_MOST: Final = "The most that may be."
+
+
+def _share_int(low: int, high: int | None = None) -> ValueKind:
+    return whole_number("int", low, high)
+
+
+def _share_key(name: str, kind: ValueKind, default: str, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc)
+
+
+SHARE_CONFIGS: Final = (
+    _share_key(
+        "group.share.session.timeout.ms",
+        _share_int(1),
+        "45000",
+        "A member of a share group that is silent for so long is given up.",
+    ),
+    _share_key("group.share.min.session.timeout.ms", _share_int(1), "45000", _LEAST),
+    _share_key("group.share.max.session.timeout.ms", _share_int(1), "60000", _MOST),
+    _share_key(
+        "group.share.heartbeat.interval.ms",
+        _share_int(1),
+        "5000",
+        "How often members of a share group are told to say that they are there.",
+    ),
+    _share_key("group.share.min.heartbeat.interval.ms", _share_int(1), "5000", _LEAST),
+    _share_key("group.share.max.heartbeat.interval.ms", _share_int(1), "15000", _MOST),
+    _share_key(
+        "group.share.assignment.interval.ms",
+        _share_int(0),
+        "1000",
+        "A share group gets a new assignment at most so often; 0 for at once.",
+    ),
+    _share_key("group.share.min.assignment.interval.ms", _share_int(0), "0", _LEAST),
+    _share_key("group.share.max.assignment.interval.ms", _share_int(0), "15000", _MOST),
+    _share_key(
+        "group.share.record.lock.duration.ms",
+        _share_int(1000, 3_600_000),
+        "30000",
+        "For so long a record is the member's that it was given to.",
+    ),
+    _share_key(
+        "group.share.min.record.lock.duration.ms", _share_int(1000, 30_000), "15000", _LEAST
+    ),
+    _share_key(
+        "group.share.max.record.lock.duration.ms", _share_int(30_000, 3_600_000), "60000", _MOST
+    ),
+    _share_key(
+        "group.share.delivery.count.limit",
+        _share_int(2, 10),
+        "5",
+        "After so many deliveries a record is given to nobody any more.",
+    ),
+    _share_key("group.share.min.delivery.count.limit", _share_int(2, 5), "2", _LEAST),
+    _share_key("group.share.max.delivery.count.limit", _share_int(5, 25), "10", _MOST),
+    _share_key(
+        "group.share.partition.max.record.locks",
+        _share_int(100, 10_000),
+        "2000",
+        "Records of a partition between the first that a share group is not done with and the last"
+        " that it was given.",
+    ),
+    _share_key("group.share.min.partition.max.record.locks", _share_int(100, 2000), "100", _LEAST),
+    _share_key(
+        "group.share.max.partition.max.record.locks", _share_int(2000, 10_000), "4000", _MOST
+    ),
+    _share_key("group.share.max.size", _share_int(1, 1000), "200", "Members of a share group."),
+    _share_key(
+        "group.share.max.share.sessions", _share_int(1), "2000", "Share sessions of the broker."
+    ),
+    _share_key(
+        "share.coordinator.state.topic.num.partitions",
+        _share_int(1),
+        "50",
+        "Partitions of __share_group_state.",
+    ),
+    _share_key(
+        "share.coordinator.state.topic.segment.bytes",
+        _share_int(1),
+        "104857600",
+        "segment.bytes of that topic.",
+    ),
+    _share_key(
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        _share_int(0, 500),
+        "500",
+        "After so many changes of a share partition all that is known of it is written again.",
+    ),
+)
 
 
 def _int(low: int, high: int | None = None, extra: int | None = None) -> ValueKind:
@@ -52,6 +355,7 @@ _PLACE: Final = (
     ),
 )
 
+
 _TOPICS: Final = (
     _key("num.partitions", _int(1), "1", "Partitions of a topic that is created without a number."),
     _key(
@@ -68,6 +372,7 @@ _TOPICS: Final = (
     ),
     _key("delete.topic.enable", FLAG, "true", "Whether topics can be deleted."),
 )
+
 
 _CONNECTIONS: Final = (
     _key(
@@ -107,6 +412,7 @@ _CONNECTIONS: Final = (
     ),
 )
 
+
 _FETCH: Final = (
     _key("fetch.max.bytes", _int(1024), "57671680", "Largest answer to a fetch, in bytes."),
     _key(
@@ -122,6 +428,7 @@ _FETCH: Final = (
         "A fetch session unused for so long makes way for a new one.",
     ),
 )
+
 
 _CONSUMER_GROUPS: Final = (
     _key(
@@ -171,6 +478,7 @@ _CONSUMER_GROUPS: Final = (
     ),
 )
 
+
 _GROUPS: Final = (
     _key("group.min.session.timeout.ms", _int(1), "6000", "Shortest session of a group's member."),
     _key("group.max.session.timeout.ms", _int(1), "1800000", "Longest session of a member."),
@@ -211,6 +519,7 @@ _GROUPS: Final = (
     _key("offset.metadata.max.bytes", _int(0), "4096", "Text kept with a committed offset."),
 )
 
+
 _TRANSACTIONS: Final = (
     _key("transaction.max.timeout.ms", _int(1), "900000", "Longest time-out of a transaction."),
     _key(
@@ -239,6 +548,7 @@ _TRANSACTIONS: Final = (
     ),
 )
 
+
 _LOGS: Final = (
     _key(
         "log.retention.check.interval.ms",
@@ -266,6 +576,7 @@ _LOGS: Final = (
         "How often producers are looked at for it.",
     ),
 )
+
 
 _CLEANER: Final = (
     _key("log.cleaner.enable", FLAG, "true", "Whether compacted topics are compacted."),
@@ -302,6 +613,7 @@ _CLEANER: Final = (
     ),
 )
 
+
 _OURS: Final = (
     _key(
         "tidelog.durability",
@@ -330,6 +642,7 @@ _OURS: Final = (
         " close upon each other: they are answered sooner, for more CPU. 0 for never.",
     ),
 )
+
 
 BROKER_CONFIGS: Final[tuple[ConfigKey, ...]] = (
     *_PLACE,

@@ -8,7 +8,6 @@ Over 400 lines because it is one table.
 
 from typing import Final
 
-from tidelog.config.keys import ConfigKey, Synonym
 from tidelog.config.values import (
     COMPACTION_SCHEDULER,
     COMPACTION_STRATEGY,
@@ -23,6 +22,8 @@ from tidelog.config.values import (
     STORE_URL,
     TEXT,
     TIMESTAMP_TYPE,
+    ConfigKey,
+    Synonym,
     ValueKind,
     whole_number,
     word_list,

@@ -1,9 +1,19 @@
-"""The kinds of value a setting can have: how each is read, printed and explained.
+"""Kinds of values, `ConfigKey`.
+
+The kinds of value a setting can have: how each is read, printed and explained.
 
 Texts are read as Kafka reads them (white space around a value is dropped, `+5` is a number, words
 are matched by case), except where Kafka lets nonsense through (`NaN` as a ratio).
 
 Source: behaviour of Kafka 4.3's `ConfigDef`.
+
+What one line of the settings table holds.
+
+Source: Kafka 4.3's `TopicConfig`, `LogConfig` and `ServerTopicConfigSynonyms`.
+
+Where a group begins that has not begun: `earliest`, `latest`, `by_duration:PT1H`.
+
+Source: KIP-1106; ISO 8601 durations as Java's `Duration.parse` takes them, without months.
 """
 
 import math
@@ -14,10 +24,15 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Final, TypeAlias
 
+from tidelog.errors import ConfigError
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, ClockName, Codec, TimestampType
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+
+
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
+
+
 _RANGES: Final = {
     "short": (-(2**15), 2**15 - 1),
     "int": (-(2**31), INT32_MAX),
@@ -220,6 +235,8 @@ def _parse_rate(text: str) -> float:
 
 # Below, cleaning would never end; above, segments are rewritten by age alone.
 SPACE_FACTOR_MIN: Final = 1.1
+
+
 SPACE_FACTOR_MAX: Final = 100.0
 
 
@@ -344,50 +361,198 @@ def words_once(*words: str) -> ValueKind:
 
 
 RATIO: Final = ValueKind("double", "a number from 0 to 1", _parse_ratio)
+
+
 FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
+
+
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
+
+
 # `none` is the producers' word; Kafka refuses it on a topic, so the text leads to the right one.
 COMPRESSION: Final = ValueKind(
     "string",
     f"one of {', '.join(CompressionType)} (no compression is `uncompressed`)",
     _parse_compression,
 )
+
+
 RETENTION_CLOCK: Final = ValueKind(
     "string", f"one of {', '.join(RetentionClock)}", _parse_retention_clock
 )
+
+
 LOOKUP_CLOCK: Final = ValueKind(
     "string", f"one of {', '.join(ClockName)}", lambda text: ClockName(text.strip())
 )
+
+
 DURABILITY: Final = ValueKind("string", f"one of {', '.join(Durability)}", _parse_durability)
+
+
 COMPACTION_STRATEGY: Final = ValueKind(
     "string",
     f"one of {', '.join(CompactionStrategy)}",
     lambda text: CompactionStrategy(text.strip()),
 )
+
+
 COMPACTION_SCHEDULER: Final = ValueKind(
     "string",
     f"one of {', '.join(CompactionScheduler)}",
     lambda text: CompactionScheduler(text.strip()),
 )
+
+
 SPACE_FACTOR: Final = ValueKind(
     "double", f"a number from {SPACE_FACTOR_MIN} to {SPACE_FACTOR_MAX}", _parse_space_factor
 )
+
+
 KEY_HASH: Final = ValueKind(
     "string", f"one of {', '.join(KeyHash)}", lambda text: KeyHash(text.strip())
 )
+
+
 MIGRATION_POLICY: Final = ValueKind(
     "string",
     f"one of {', '.join(MigrationPolicy)}",
     lambda text: MigrationPolicy(text.strip().lower()),
 )
+
+
 RATE: Final = ValueKind("double", "a number above 0", _parse_rate)
+
+
 LOAD_FACTOR: Final = ValueKind("double", "a number above 0, at most 0.9", _parse_load_factor)
+
+
 TEXT: Final = ValueKind("string", "any text", str.strip)
+
+
 # What Kafka has as a list, and who uses it takes apart.
 TEXTS: Final = ValueKind("list", "any text", str.strip)
+
+
 # Never shown, and not part of any error.
 PASSWORD: Final = ValueKind("password", "any text", str.strip)
+
+
 STORE_URL: Final = ValueKind("string", "a URL without credentials, or nothing", _parse_store_url)
+
+
 REPLICAS: Final = ValueKind(
     "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas
 )
+
+
+# Clients are told settings in strings of Kafka's protocol, which are no longer.
+TEXT_BYTES_MAX: Final = 32_767
+
+
+def is_tellable(text: str) -> bool:
+    """Whether a text fits into a string of Kafka's protocol."""
+    return len(text) <= TEXT_BYTES_MAX and len(text.encode(errors="replace")) <= TEXT_BYTES_MAX
+
+
+def ensure_tellable(name: str, text: str) -> None:
+    """Raise ConfigError for a value that no client could be told."""
+    if not is_tellable(text):
+        raise ConfigError(name, text, f"must be at most {TEXT_BYTES_MAX} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """Another name of a key whose values are in another unit.
+
+    Attributes:
+        name: The broker's name, e.g. `log.retention.hours`.
+        factor: How many of the key's units one of the synonym's is, e.g. 3,600,000.
+    """
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One topic setting.
+
+    Attributes:
+        name: Kafka's topic-level name, or `tidelog.*`.
+        kind: How its value is read and what is allowed.
+        default: As a text; None where a missing value means something of its own.
+        doc: What it does, what follows from it.
+        synonyms: The broker's names of it, the winning one first.
+        has_effect: False for what is accepted and kept for Kafka's sake only.
+    """
+
+    name: str
+    kind: ValueKind
+    default: str | None
+    doc: str
+    synonyms: tuple[Synonym, ...] = ()
+    has_effect: bool = True
+
+    @property
+    def attribute(self) -> str:
+        """The field of `TopicConfig`: the name with underscores."""
+        return self.name.replace(".", "_")
+
+    @property
+    def default_value(self) -> ConfigValue | None:
+        """The default as a value."""
+        return None if self.default is None else self.kind.parse(self.default)
+
+
+EARLIEST: Final = "earliest"
+
+
+LATEST: Final = "latest"
+
+
+BY_DURATION: Final = "by_duration"
+
+
+_DURATION: Final = re.compile(
+    r"P(?:(?P<days>\d+)D)?"
+    r"(?P<time>T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
+    r"(?:(?P<seconds>\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+_UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
+
+
+# A number of so many digits is beyond all time.
+_DIGITS_MAX: Final = 18
+
+
+def parse_reset(text: str) -> tuple[str, int]:
+    """The kind and, by duration, how many ms ago; raises ValueError."""
+    kind, _, duration = text.partition(":")
+    if text in (EARLIEST, LATEST):
+        return text, 0
+    if kind != BY_DURATION:
+        raise ValueError(text)
+    return kind, _duration_ms(duration)
+
+
+def _duration_ms(text: str) -> int:
+    found = _DURATION.fullmatch(text)
+    if found is None or found["time"] in ("T", "t") or len(text) == 1:
+        raise ValueError(text)
+    parts = {name: found[name] or "0" for name in _UNITS_MS}
+    if any(len(part) > _DIGITS_MAX for part in parts.values()):
+        raise ValueError(text)
+    whole_ms = sum(int(parts[name]) * unit for name, unit in _UNITS_MS.items())
+    return whole_ms + int((found["fraction"] or "").ljust(3, "0")[:3])
+
+
+def _parse(text: str) -> str:
+    parse_reset(text.strip())
+    return text.strip()
+
+
+RESET: Final = ValueKind("string", "earliest, latest or by_duration:PnDTnHnMn.nS", _parse)

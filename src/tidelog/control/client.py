@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tidelog.closing import Closing
-from tidelog.control import messages, place, verbs
-from tidelog.control.frames import FrameReader, encode_frame
-from tidelog.control.messages import ControlFailure
+from tidelog.control import channel, verbs
+from tidelog.control.channel import ControlFailure, FrameReader, encode_frame
 from tidelog.errors import CorruptMessage
-from tidelog.storage.attach import AttachResult, WriterVersion
-from tidelog.storage.exchange import Exchanged, NewSegment
-from tidelog.storage.staging import StagedSegment
+from tidelog.storage.directory.attach import AttachResult, Exchanged, NewSegment, WriterVersion
+from tidelog.storage.directory.staging import StagedSegment
 from tidelog.types import TopicPartition
 
 # An attach walks every byte of its segments: a holder may be busy for long.
@@ -37,14 +35,14 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         found.settimeout(timeout_s)
-        with place.address(directory) as address:
+        with channel.address(directory) as address:
             found.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
         found.close()  # nobody, or one that died and left its socket
         return None
     except OSError as error:
         found.close()
-        raise ControlFailure(f"{directory}/{place.SOCKET_FILE}: {error.strerror}") from error
+        raise ControlFailure(f"{directory}/{channel.SOCKET_FILE}: {error.strerror}") from error
     except BaseException:
         found.close()
         raise
@@ -74,11 +72,11 @@ class ControlClient(Closing):
         commit_id: str,
         version: WriterVersion | None = None,
     ) -> AttachResult:
-        """Make staged segments part of the directory, all together; as `storage.attach`.
+        """Make staged segments part of the directory, all together; as `storage.directory.attach`.
 
         Raises:
             ControlFailure: No answer came: they may be attached, all of them, or not.
-            TidelogError: What `storage.attach` raises; nothing is visible then.
+            TidelogError: What `storage.directory.attach` raises; nothing is visible then.
         """
         arguments = {
             "segments": [verbs.encode_segment(segment) for segment in staged],
@@ -95,11 +93,11 @@ class ControlClient(Closing):
         *,
         commit_id: str,
     ) -> Exchanged:
-        """Put staged segments in the place of finished ones; as `storage.exchange`.
+        """Put staged segments in the place of finished ones; as `storage.directory.attach`.
 
         Raises:
             ControlFailure: No answer came: they may be exchanged, all of them, or not.
-            TidelogError: What `storage.exchange` raises; the old ones are there then.
+            TidelogError: What `storage.directory.attach` raises; the old ones are there then.
         """
         arguments = {
             "topic": partition.topic,
@@ -111,7 +109,7 @@ class ControlClient(Closing):
         return verbs.read_exchanged(self.ask("swap", arguments))
 
     def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
-        """Erase a key of a topic, or look where it is; the receipt, as `storage.erasing`.
+        """Erase a key of a topic, or look where it is; the receipt, as `storage.erasure`.
 
         Raises:
             ControlFailure: No answer came: it may be erased, in part or whole. Asking again goes
@@ -129,7 +127,7 @@ class ControlClient(Closing):
             ControlFailure: No answer came; the holder may have done what it was asked.
             InvalidRequest: The request is too large; it was not sent.
         """
-        frame = encode_frame(messages.request(verb, arguments))
+        frame = encode_frame(channel.request(verb, arguments))
         try:
             self._connection.sendall(frame)
             message = self._receive()
@@ -137,7 +135,7 @@ class ControlClient(Closing):
             raise ControlFailure(
                 f"{self._directory}: the process that has it open did not answer {verb}: {error}"
             ) from error
-        return messages.read_answer(message)
+        return channel.read_answer(message)
 
     def _receive(self) -> dict[str, object]:
         while True:

@@ -1,26 +1,45 @@
-"""Serving a directory's control channel, in whatever loop its holder has.
+"""Serve the channel, in a loop or from a thread.
+
+Serving a directory's control channel, in whatever loop its holder has.
 
 The server owns the socket and the connections, never the directory: `wait` takes bytes in and
 hands answers out, `run_pending` carries requests out, in the thread that may change the directory.
 
 Life cycle: open -> (wait | run_pending)* -> close. One thread, but for `wake`.
+
+Serving the control channel from a thread, beside a program that uses the directory.
+
+A `LogDir` is for one thread. Here two use it in turns: requests are carried out under a lock that
+every call of the program's own object takes too (`served`).
 """
 
+import functools
 import os
 import selectors
 import socket
+import sys
+import threading
 from collections import deque
-from contextlib import suppress
-from typing import Final, Self
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, suppress
+from types import FunctionType
+from typing import Final, Protocol, Self, TypeVar
 
-from tidelog.control import messages, place, verbs
-from tidelog.control.frames import FrameReader, Message, encode_frame
-from tidelog.control.place import CONNECTIONS_MAX
+from tidelog.control import channel, verbs
+from tidelog.control.channel import CONNECTIONS_MAX, FrameReader, Message, encode_frame
 from tidelog.errors import CorruptMessage, TidelogError
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.open_files import as_storage_failure
+
+__all__ = ["CONNECTIONS_MAX", "ControlServer"]
+
 
 _READ_BYTES: Final = 1 << 16
+
+
 _RETIRE_S: Final = 5.0
+
+
 _RETIRE_LOOKS: Final = 50
 
 
@@ -93,7 +112,7 @@ class ControlServer:
             OSError: The socket can't be made.
         """
         assert log_dir.is_writable
-        listener = place.listen(log_dir.path)
+        listener = channel.listen(log_dir.path)
         try:
             return cls(log_dir, listener, known)
         except BaseException:
@@ -140,12 +159,12 @@ class ControlServer:
 
     def _answer(self, message: Message) -> bytes:
         try:
-            verb, arguments = messages.read_request(message)
+            verb, arguments = channel.read_request(message)
             return encode_frame(
-                messages.answer(verbs.run(self._log_dir, verb, arguments, self._verbs))
+                channel.answer(verbs.run(self._log_dir, verb, arguments, self._verbs))
             )
         except TidelogError as error:
-            return encode_frame(messages.refusal(error))
+            return encode_frame(channel.refusal(error))
 
     def _accept(self) -> None:
         try:
@@ -205,7 +224,7 @@ class ControlServer:
         if self._is_listening:
             self._is_listening = False
             with suppress(OSError):
-                os.unlink(f"{self._log_dir.path}/{place.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+                os.unlink(f"{self._log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
             self._selector.unregister(self._listener)
             self._listener.close()
         for _ in range(_RETIRE_LOOKS):
@@ -219,7 +238,7 @@ class ControlServer:
         """Stop listening and remove the socket; requests that wait are not carried out."""
         if self._is_listening:
             with suppress(OSError):
-                os.unlink(f"{self._log_dir.path}/{place.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
+                os.unlink(f"{self._log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._selector.close()
@@ -227,4 +246,164 @@ class ControlServer:
             link.close()
 
 
-__all__ = ["CONNECTIONS_MAX", "ControlServer"]
+_Item = TypeVar("_Item")
+
+
+class TurnLock:
+    """A lock that goes to who has waited for it, not to who has just let it go.
+
+    A program that appends in a loop would else keep requests out for ever. The thread that has it
+    may take it again.
+    """
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()  # held by the one who is next
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> Self:
+        if self._owner != threading.get_ident():
+            with self._gate:
+                self._lock.acquire()
+            self._owner = threading.get_ident()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()
+
+
+class ControlThread:
+    """The thread that serves a directory's control channel.
+
+    Attributes:
+        lock: Held while a request is carried out, and by whoever else uses the directory.
+    """
+
+    def __init__(self, server: ControlServer) -> None:
+        self.lock = TurnLock()
+        self._server = server
+        self._is_stopping = False
+        # A program that ends without closing is not held up; its directory needs recovery then.
+        self._thread = threading.Thread(target=self._run, name="tidelog-control", daemon=True)
+
+    @classmethod
+    def start(cls, log_dir: LogDir) -> Self:
+        """Begin to serve.
+
+        Args:
+            log_dir: Open for writing.
+
+        Raises:
+            InvalidRequest: The directory's path is too long for a socket.
+            StorageFailure: The socket can't be made.
+        """
+        try:
+            thread = cls(ControlServer.open(log_dir))
+        except OSError as error:
+            raise as_storage_failure(error, log_dir.path, "serve the control channel") from error
+        thread._thread.start()
+        return thread
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                if self._server.wait(None) and not self._is_stopping:
+                    with self.lock:
+                        self._server.run_pending()
+        finally:
+            self._server.close()
+
+    def stop(self) -> None:
+        """Stop serving; a request that is being carried out is finished first."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._server.wake()
+            self._thread.join()
+
+
+class Closable(Protocol):
+    """What uses a directory, and closes it."""
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+_Kind = TypeVar("_Kind", bound=Closable)
+
+
+def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) -> _Kind:
+    """An object of a kind whose calls take turns with requests of the control channel.
+
+    Each public method runs under the lock; generators and record batch readers that it hands out
+    take it for each step. `exclusive()` holds it over several calls, and over the use of
+    whatever else a call has handed out.
+
+    Args:
+        make: Makes the object on the directory.
+        kind: Its class.
+        log_dir: Open for writing; closed where the channel can't be served.
+
+    Raises:
+        InvalidRequest, StorageFailure: As `ControlThread.start`.
+    """
+    try:
+        thread = ControlThread.start(log_dir)
+    except BaseException:
+        log_dir.close()
+        raise
+    found = make(log_dir)
+    found.__class__ = _locked(kind, thread)
+    return found
+
+
+def _locked(kind: type[_Kind], thread: ControlThread) -> type[_Kind]:
+    methods: dict[str, object] = {
+        name: _under(thread.lock, member)
+        for base in reversed(kind.__mro__[:-1])
+        for name, member in vars(base).items()
+        if isinstance(member, FunctionType) and not name.startswith("_")
+    }
+
+    def close(self: _Kind) -> None:
+        thread.stop()
+        kind.close(self)
+
+    def exclusive(_: _Kind) -> AbstractContextManager[object]:
+        return thread.lock
+
+    methods["close"] = close
+    methods["exclusive"] = exclusive
+    return type(kind.__name__, (kind,), methods)
+
+
+def _under(lock: AbstractContextManager[object], method: FunctionType) -> Callable[..., object]:
+    @functools.wraps(method)
+    def call(*args: object, **keywords: object) -> object:
+        with lock:
+            found = method(*args, **keywords)
+        if isinstance(found, Generator):
+            return _steps(lock, found)
+        arrow = sys.modules.get("pyarrow")
+        if arrow is not None and isinstance(found, arrow.RecordBatchReader):
+            return arrow.RecordBatchReader.from_batches(found.schema, _steps(lock, iter(found)))
+        return found
+
+    return call
+
+
+_END: Final = object()
+
+
+def _steps(lock: AbstractContextManager[object], items: Iterator[_Item]) -> Iterator[_Item]:
+    while True:
+        with lock:
+            item = next(items, _END)
+        if item is _END:
+            return
+        yield item  # type: ignore[misc] # not the end

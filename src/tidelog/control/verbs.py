@@ -1,30 +1,63 @@
-"""What the holder of a directory's lock does on request. Arguments come from outside: all checked.
+"""Arguments and results of all verbs, checked.
+
+What the holder of a directory's lock does on request. Arguments come from outside: all checked.
 
 Each verb is a function of the open directory and its arguments; what it raises is answered.
+
+The verb `compact`: one partition's compaction, asked from outside.
+
+The verbs `lend` and `take_back`: a cleaning's job for others, and what they have made of it.
+
+The verb `tier`: one partition's run to an object store and away from it, asked from outside.
 """
 
 import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Final, TypeAlias
 
-from tidelog.errors import CorruptMessage, InvalidRequest
-from tidelog.storage.attach import AttachedRange, AttachResult, WriterVersion, attach
-from tidelog.storage.exchange import Exchanged, NewSegment, exchange
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.staging import StagedSegment
+from tidelog.errors import CorruptFile, CorruptMessage, InvalidRequest
+from tidelog.storage.compaction.cleaner import CleaningReport
+from tidelog.storage.compaction.eligibility import DueReason, Verdict
+from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.directory.attach import (
+    AttachedRange,
+    AttachResult,
+    Exchanged,
+    NewSegment,
+    WriterVersion,
+    attach,
+    exchange,
+)
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import StagedSegment
+from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
 from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
 
+__all__ = ["MoveReport", "run_tier"]
+
+
 Arguments: TypeAlias = Mapping[str, object]
+
+
 Result: TypeAlias = dict[str, object]
+
+
 Verbs: TypeAlias = Mapping[str, Callable[[LogDir, Arguments], Result]]
 
+
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
 # A name in the partition's directory and nowhere else.
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}", re.ASCII)
+
+
 _TOPIC: Final = re.compile(r"[0-9A-Za-z._-]{1,249}", re.ASCII)
+
+
 _ORDER_MAX: Final = 16
 
 
@@ -101,7 +134,7 @@ def _swap(log_dir: LogDir, arguments: Arguments) -> Result:
 
 
 def _erase(log_dir: LogDir, arguments: Arguments) -> Result:
-    from tidelog.storage.erasing import erase  # reads by columns, which the others need not
+    from tidelog.storage.erasure import erase  # reads by columns, which the others need not
 
     topic, key, execute = (arguments.get(name) for name in ("topic", "key", "execute"))
     if not is_topic(topic) or not isinstance(key, str) or not isinstance(execute, bool):
@@ -291,3 +324,236 @@ def read_exchanged(told: Mapping[str, object]) -> Exchanged:
     if not all(is_count(told.get(name)) for name in names):
         raise CorruptMessage(f"no answer to swap: {str(told)[:200]}")
     return Exchanged(*[int(str(told[name])) for name in names])
+
+
+_COUNTS: Final = (
+    "passes",
+    "segments_before",
+    "segments_after",
+    "bytes_before",
+    "bytes_after",
+    "records_before",
+    "records_after",
+    "bytes_read",
+    "bytes_written",
+    "cleaned_to",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a run has done, as it is told.
+
+    Attributes:
+        name: The partition.
+        counts: Numbers by their names in `CleaningReport`.
+        reason: Why it was done, or why nothing was.
+        stopped: Why it did not come to the end of what is dirty; None where it did.
+    """
+
+    name: TopicPartition
+    counts: Mapping[str, int]
+    reason: str
+    stopped: str | None
+
+
+def compacted(report: CleaningReport) -> Compacted:
+    """What a report says."""
+    counts = {name: int(getattr(report, name)) for name in _COUNTS}
+    return Compacted(report.name, counts, report.verdict.reason, report.stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is asked for.
+
+    Attributes:
+        name: The partition.
+        roll: Finish its active segment first.
+        is_asked: Clean it although that is not due.
+    """
+
+    name: TopicPartition
+    roll: bool = False
+    is_asked: bool = True
+
+
+def compact_wishes(name: TopicPartition, *, roll: bool, is_asked: bool) -> dict[str, object]:
+    """What is asked for, as JSON."""
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "roll": roll,
+        "is_asked": is_asked,
+    }
+
+
+def read_compact_wishes(arguments: Arguments) -> Wishes:
+    """What is asked for; raises CorruptMessage."""
+    topic, partition = arguments.get("topic"), arguments.get("partition")
+    roll, is_asked = arguments.get("roll"), arguments.get("is_asked")
+    if not is_topic(topic) or not is_partition(partition):
+        raise CorruptMessage(f"compact: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+    if not isinstance(roll, bool) or not isinstance(is_asked, bool):
+        raise CorruptMessage("compact: `roll` and `is_asked` are true or false")
+    return Wishes(TopicPartition(str(topic), int(str(partition))), roll, is_asked)
+
+
+def encode_report(report: CleaningReport) -> Result:
+    """What a run has done, as JSON."""
+    told = compacted(report)
+    return {**told.counts, "reason": told.reason, "stopped": told.stopped}
+
+
+def read_compact_report(name: TopicPartition, told: Mapping[str, object]) -> Compacted:
+    """The same from JSON; raises CorruptMessage for what is none."""
+    reason, stopped = told.get("reason"), told.get("stopped")
+    is_right = all(is_count(told.get(each)) for each in _COUNTS) and isinstance(reason, str)
+    if not is_right or not (stopped is None or isinstance(stopped, str)):
+        raise CorruptMessage(f"no answer to compact: {str(told)[:200]}")
+    counts = {each: int(str(told[each])) for each in _COUNTS}
+    return Compacted(name, counts, str(reason), None if stopped is None else str(stopped))
+
+
+_NUMBERS: Final = ("first_dirty", "end", "clean_bytes", "dirty_bytes")
+
+
+def encode_lent(verdict: Verdict, job: CleaningJob | None) -> Result:
+    """What was found, and the job, as JSON; it holds the cleaning's secret seed."""
+    return {"verdict": asdict(verdict), "job": None if job is None else job.to_json()}
+
+
+def read_lent(told: Mapping[str, object]) -> tuple[Verdict, CleaningJob | None]:
+    """The same from JSON; raises CorruptMessage for what is none."""
+    try:
+        match told:
+            case {"verdict": dict(verdict), "job": None | str() as job}:
+                found = None if job is None else CleaningJob.from_json(job)
+                return _verdict(verdict), found
+    except (CorruptFile, KeyError, TypeError, ValueError) as error:
+        raise CorruptMessage(f"no answer to lend: {error}") from error
+    raise CorruptMessage(f"no answer to lend: {str(told)[:200]}")
+
+
+def _verdict(told: Mapping[str, object]) -> Verdict:
+    first_dirty, end, clean_bytes, dirty_bytes = (int(str(told[name])) for name in _NUMBERS)
+    due = told["due"]
+    return Verdict(
+        first_dirty=first_dirty,
+        end=end,
+        clean_bytes=clean_bytes,
+        dirty_bytes=dirty_bytes,
+        due=None if due is None else DueReason(str(due)),
+        reason=str(told["reason"]),
+        is_reset=told["is_reset"] is True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """What was made of a job, which its seed names."""
+
+    name: TopicPartition
+    seed: bytes
+    cleaned: Cleaned
+
+
+def take_back(job: CleaningJob, cleaned: Cleaned) -> dict[str, object]:
+    """What was made, as JSON."""
+    return {
+        "topic": job.topic,
+        "partition": job.partition,
+        "seed": job.seed.hex(),
+        "cleaned": cleaned.to_json(),
+    }
+
+
+def read_take_back(arguments: Arguments) -> TakeBack:
+    """What was made, from outside; raises CorruptMessage."""
+    topic, partition = arguments.get("topic"), arguments.get("partition")
+    cleaned, seed = arguments.get("cleaned"), arguments.get("seed")
+    if not is_topic(topic) or not is_partition(partition):
+        raise CorruptMessage(f"take_back: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+    if not isinstance(cleaned, str) or not isinstance(seed, str):
+        raise CorruptMessage("take_back: `seed` and `cleaned` are texts")
+    try:
+        found, named = Cleaned.from_json(cleaned), bytes.fromhex(seed)
+    except (CorruptFile, ValueError) as error:
+        raise CorruptMessage(f"take_back: {error}") from error
+    return TakeBack(TopicPartition(str(topic), int(str(partition))), named, found)
+
+
+def tier_wishes(name: TopicPartition, options: MoveOptions) -> dict[str, object]:
+    """A run as JSON; `on_copied` stays here."""
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "url": options.url,
+        "grace_ms": options.grace_ms,
+        "takes_over": options.takes_over,
+        "drops_theirs": options.drops_theirs,
+        "roll": options.roll,
+    }
+
+
+def read_tier_wishes(
+    arguments: Arguments, on_copied: Callable[[int], None]
+) -> tuple[TopicPartition, MoveOptions]:
+    """Which partition, and how; raises CorruptMessage.
+
+    Args:
+        arguments: From outside.
+        on_copied: Called after each segment with the bytes of log copied so far.
+    """
+    topic, partition, url = arguments.get("topic"), arguments.get("partition"), arguments.get("url")
+    grace_ms = arguments.get("grace_ms")
+    takes_over, roll = arguments.get("takes_over"), arguments.get("roll")
+    drops_theirs = arguments.get("drops_theirs", False)
+    if not is_topic(topic) or not is_partition(partition):
+        raise CorruptMessage(f"tier: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+    if not (url is None or isinstance(url, str)) or not is_count(grace_ms):
+        raise CorruptMessage(f"tier: url {str(url)[:80]!r}, grace_ms {str(grace_ms)[:20]!r}")
+    if not all(isinstance(flag, bool) for flag in (takes_over, drops_theirs, roll)):
+        raise CorruptMessage("tier: `takes_over`, `drops_theirs` and `roll` are true or false")
+    options = MoveOptions(
+        url=url,
+        grace_ms=int(str(grace_ms)),
+        takes_over=bool(takes_over),
+        drops_theirs=bool(drops_theirs),
+        roll=bool(roll),
+        on_copied=on_copied,
+    )
+    return TopicPartition(str(topic), int(str(partition))), options
+
+
+def run_tier(log_dir: "LogDir", name: TopicPartition, options: MoveOptions) -> Result:
+    """Do it; errors as `tier_partition`."""
+    report = tier_partition(log_dir, name, options)
+    return {
+        "copied": report.copied,
+        "copied_bytes": report.copied_bytes,
+        "deleted": report.deleted_count,
+        "released": report.released,
+        "removed": report.removed,
+        "stopped": report.stopped,
+    }
+
+
+def read_tier_report(name: TopicPartition, told: Mapping[str, object]) -> MoveReport:
+    """What a run has done, from JSON; raises CorruptMessage for what is none."""
+    names = ("copied", "copied_bytes", "deleted", "released", "removed")
+    stopped = told.get("stopped")
+    if not all(is_count(told.get(each)) for each in names):
+        raise CorruptMessage(f"no answer to tier: {str(told)[:200]}")
+    if not (stopped is None or isinstance(stopped, str)):
+        raise CorruptMessage(f"no answer to tier: {str(told)[:200]}")
+    count = {each: int(str(told[each])) for each in names}
+    return MoveReport(
+        topic_partition=name,
+        copied=count["copied"],
+        copied_bytes=count["copied_bytes"],
+        told_deleted=count["deleted"],
+        released=count["released"],
+        removed=count["removed"],
+        stopped=stopped,
+    )

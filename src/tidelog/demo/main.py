@@ -1,4 +1,7 @@
-"""`./run demo`: loads flights, asks both clocks, replays a storm day on Spark, checks it all."""
+"""`./run demo`: loads flights, asks both clocks, replays a storm day on Spark, checks it all.
+
+`python -m tidelog.demo`, which `./run demo` calls.
+"""
 
 import argparse
 import shutil
@@ -12,16 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tidelog.demo import aircraft, checks, load, lookups, sparkjob, story
-from tidelog.demo.flights import (
-    ROW_COUNT,
-    ZONE,
-    Flights,
-    flights_of,
-    read_source,
-    source_path,
-)
-from tidelog.demo.report import Report, write_report
+from tidelog.demo import flights as load
+from tidelog.demo import questions, sparkjob, story
+from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, read_source, source_path
+from tidelog.demo.story import Report, write_report
 from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.timespec import parse_point, parse_range
 
@@ -31,12 +28,23 @@ if TYPE_CHECKING:
     from pyarrow import Table
     from pyspark.sql import SparkSession
 
+
 OUTPUT: Final = "demo-output"
+
+
 # Left in the folder, so that a later run knows that it may empty it.
 _MARKER: Final = ".tidelog-demo"
+
+
 _LAST_MONTH: Final = 12
+
+
 _STORM_DAY: Final = f"2013-02-08 {ZONE}"
+
+
 _STORM_START: Final = f"2013-02-08 12:00 {ZONE}"
+
+
 _MS_PER_HOUR: Final = 3_600_000
 
 
@@ -111,7 +119,7 @@ class Demo:
         self._log = str(out / "log")
         self._start_ms, self._end_ms = parse_range(_STORM_DAY, now_ms=0)
         self._at_ms = parse_point(_STORM_START, now_ms=0)
-        self.checks = checks.Checks(teller.checked)
+        self.checks = questions.Checks(teller.checked)
 
     # -- loading -----------------------------------------------------------------------------
 
@@ -142,7 +150,7 @@ class Demo:
         )
 
     def _load_by_library(self) -> None:
-        self._tell.settings(load.TOPIC, load.SETTINGS, load.DEFAULTS_USED)
+        self._tell.settings(load.FLIGHTS_TOPIC, load.SETTINGS, load.DEFAULTS_USED)
         began = time.perf_counter()
         with self._tell.bar("Appending 11 months", len(self._loaded)) as advance:
             appends = load.load(self._log, self._loaded, self._partitions, advance)
@@ -182,8 +190,8 @@ class Demo:
 
     def ask_both_clocks(self) -> None:
         """The storm day's noon on both clocks, and why the answers differ."""
-        answers = lookups.look_up(self._log, self._at_ms)
-        crossing = lookups.count_crossing(self._log, self._at_ms, self._start_ms, self._end_ms)
+        answers = questions.look_up(self._log, self._at_ms)
+        crossing = questions.count_crossing(self._log, self._at_ms, self._start_ms, self._end_ms)
         self._clocks = story.clocks_table(answers)
         self._tell.table("8 February 2013, 12:00 New York, on both clocks", self._clocks)
         self._why = story.why(answers, crossing)
@@ -192,11 +200,11 @@ class Demo:
         self.checks.equal(
             "offsets of both clocks, by a count through the flights in their order",
             [(answer.record.offset, answer.append.offset) for answer in answers],
-            lookups.expected_answers(self._loaded, self._partitions, self._at_ms),
+            questions.expected_answers(self._loaded, self._partitions, self._at_ms),
         )
         with self._step("Reading the source once more, by pandas"):
-            self._by_pandas = checks.read_by_pandas(source_path())
-        expected = checks.crossing_by_pandas(
+            self._by_pandas = questions.read_by_pandas(source_path())
+        expected = questions.crossing_by_pandas(
             self._by_pandas, self._at_ms, self._start_ms, self._end_ms
         )
         self.checks.equal(
@@ -212,7 +220,7 @@ class Demo:
         with self._step("Replaying 8 February on Spark"):
             self._day = sparkjob.by_hour_and_airport(sparkjob.read_flights(session, by_record))
         self._tell.table("8 February 2013 by scheduled hour", story.day_table(self._day))
-        expected = checks.day_by_pandas(self._by_pandas, self._start_ms, self._end_ms)
+        expected = questions.day_by_pandas(self._by_pandas, self._start_ms, self._end_ms)
         self.checks.frames_equal(
             f"{len(expected)} rows of that table, all columns, by pandas from the source",
             self._day,
@@ -249,22 +257,22 @@ class Demo:
 
     def follow_aircraft(self) -> None:
         """Where each aircraft was last, as of a date and at the end of the year."""
-        self._tell.settings(aircraft.TOPIC, aircraft.SETTINGS, {})
+        self._tell.settings(questions.AIRCRAFT_TOPIC, questions.SETTINGS, {})
         with self._step("Writing the flights by aircraft"):
-            count = aircraft.load(self._log, self._flights)
+            count = questions.load(self._log, self._flights)
         end_ms = int(self._flights.scheduled_ms.max())
         with self._step("Reading both tables before compaction"):
-            then = aircraft.state_as_of(self._log, self._at_ms)
-            last = aircraft.state_as_of(self._log, end_ms)
+            then = questions.state_as_of(self._log, self._at_ms)
+            last = questions.state_as_of(self._log, end_ms)
         self._check_states("before compaction", then, self._at_ms)
         self._check_states("before compaction", last, end_ms)
         with self._step("Compacting"):
-            kept = aircraft.compact(self._log)
-        after = aircraft.state_as_of(self._log, end_ms)
+            kept = questions.compact(self._log)
+        after = questions.state_as_of(self._log, end_ms)
         self._check_states("after compaction", after, end_ms)
         self.checks.equal(
             f"the table as of {story.local(self._at_ms)} is refused after compaction",
-            aircraft.is_refused(self._log, self._at_ms),
+            questions.is_refused(self._log, self._at_ms),
             True,
         )
         self._aircraft = story.aircraft_table(then.rows, last.rows)
@@ -272,8 +280,8 @@ class Demo:
         self._tell.table("Last flight of some aircraft, as of two dates", self._aircraft)
         self._tell.say(self._why_aircraft)
 
-    def _check_states(self, when: str, found: aircraft.State, at_ms: int) -> None:
-        expected = aircraft.state_by_pandas(self._by_pandas, at_ms)
+    def _check_states(self, when: str, found: questions.State, at_ms: int) -> None:
+        expected = questions.state_by_pandas(self._by_pandas, at_ms)
         self.checks.frames_equal(
             f"last flight of {len(expected):,} aircraft as of {story.local(at_ms)}, {when},"
             " by pandas",
@@ -307,3 +315,7 @@ class Demo:
     def _step(self, title: str) -> Iterator[None]:
         with self._tell.step(title):
             yield
+
+
+if __name__ == "__main__":
+    main()

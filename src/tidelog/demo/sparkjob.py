@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from tidelog.demo.flights import ZONE, Flights, Ints
-from tidelog.demo.load import TOPIC, record_table
+from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, record_table
 from tidelog.spark.session import SessionOptions, start
 from tidelog.spark.source import plan_options
 
@@ -56,8 +55,8 @@ def _session(directory: Path, messages: Path) -> "SparkSession":
 
 def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     """Hand the batches on, once what a read needs is loaded."""
-    import tidelog.record.columns.decoder
-    import tidelog.record.columns.encoder
+    import tidelog.record.columns.decode
+    import tidelog.record.columns.encode
     import tidelog.scan  # noqa: F401 - loaded for the next task
 
     yield from batches
@@ -79,7 +78,7 @@ def write_month(
     rows = record_table(flights).append_column("partition", numbers)
     # One task: the order of the rows is the order of their offsets.
     frame = spark.createDataFrame(rows).coalesce(1)
-    options = {"path": path, "topic": TOPIC, "clock.ms": str(clock_ms)}
+    options = {"path": path, "topic": FLIGHTS_TOPIC, "clock.ms": str(clock_ms)}
     frame.write.format("tidelog").mode("append").options(**options).save()
 
 
@@ -87,7 +86,7 @@ def read_options(path: str, start_ms: int, end_ms: int, clock: str) -> dict[str,
     """Options of `format("tidelog")` for the records of [start, end) on a clock."""
     return {
         "path": path,
-        "subscribe": TOPIC,
+        "subscribe": FLIGHTS_TOPIC,
         "startingTimestamp": str(start_ms),
         "endingTimestamp": str(end_ms),
         "clock": clock,

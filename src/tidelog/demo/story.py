@@ -1,34 +1,42 @@
-"""What the demo says: progress, tables and the sentences between them."""
+"""Words, tables, page.
+
+What the demo says: progress, tables and the sentences between them.
+
+The demo's report: what was asked and answered, as one HTML file with two plots.
+"""
 
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 import tidelog
-from tidelog.demo.flights import ZONE
-from tidelog.demo.load import TOPIC
-from tidelog.demo.lookups import Answer, Crossing
-from tidelog.spark.report import Table
+from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE
+from tidelog.demo.questions import Answer, Crossing
+from tidelog.report import Axis, Items, Plot, Section, Series, Table, Text
+from tidelog.report import Report as Page
 from tidelog.timespec import format_ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tidelog.scan import ScanPlan
+
 
 LEAD: Final = (
     "A blizzard reached New York around noon. These are the flights that were due on that day, as"
     " read back from the log: each record has the time when the flight was due (create time) and"
     " the time when the log took it, which is when it left (append time)."
 )
+
+
 WHY_BYTES: Final = (
     "By append time a range of time is a range of offsets, so only that is read. By record time"
     " any batch may hold a flight of that day: the zone maps of the segments say which of them can,"
@@ -105,7 +113,7 @@ class Teller:
         self._console.print(f"  {out}/report.html   the report, for any browser")
         self._console.print(f"  {out}/log           the log, in Apache Kafka's files; try")
         noon = f"--from '2013-02-08 12:00 {ZONE}' --limit 5"
-        for command in (f"describe {TOPIC}", f"read {TOPIC} --clock append {noon}"):
+        for command in (f"describe {FLIGHTS_TOPIC}", f"read {FLIGHTS_TOPIC} --clock append {noon}"):
             line = f"      ./run tidelog {command} --data {out}/log"
             self._console.print(line, soft_wrap=True)
 
@@ -122,7 +130,7 @@ def local(ms: int) -> str:
 def record_count(path: str) -> int:
     """Records in the topic, by the partitions' offsets."""
     with tidelog.open(path) as directory:
-        places = directory.log_dir.partitions(TOPIC)
+        places = directory.log_dir.partitions(FLIGHTS_TOPIC)
         starts, ends = directory.beginning_offsets(places), directory.end_offsets(places)
     return sum(ends[place] - starts[place] for place in places)
 
@@ -254,3 +262,104 @@ def why_aircraft(written: int, kept: int, aircraft: int) -> str:
         " date is gone then, and a question for it is refused, with the date from which on answers"
         " are exact."
     )
+
+
+HOURS: Final = Axis("scheduled hour", "{}:00".format, every=3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the report says.
+
+    Attributes:
+        title: Its heading.
+        lead: What it is about.
+        day: The replayed day by hour and airport, as `sparkjob.by_hour_and_airport` gives it.
+        clocks: Both clocks' answers.
+        why: Why they differ, a paragraph each.
+        reads: Rows and bytes that were read, and those in the topic.
+        why_bytes: Why those differ, a paragraph.
+        aircraft: The last flight of some aircraft, as of two dates.
+        why_aircraft: What that shows, a paragraph.
+        files: The files of the log.
+        checked: One line for each figure that was checked.
+    """
+
+    title: str
+    lead: str
+    day: pd.DataFrame
+    clocks: Table
+    why: Sequence[str]
+    reads: Table
+    why_bytes: str
+    aircraft: Table
+    why_aircraft: str
+    files: Table
+    checked: Sequence[str]
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write the report as one HTML file."""
+    path.write_text(Page(report.title, _sections(report)).html(), encoding="utf-8")
+
+
+def _sections(report: Report) -> list[Section]:
+    return [
+        Text(report.lead),
+        Plot(
+            panels=departure_panels(report.day),
+            y_title="flights",
+            axis=HOURS,
+            title="Departures and cancellations",
+        ),
+        Plot(
+            panels=lateness_panels(report.day),
+            y_title="minutes",
+            axis=HOURS,
+            is_stacked=False,
+            title="Lateness: append time minus create time",
+        ),
+        _titled(report.clocks, "12:00 on two clocks"),
+        *map(Text, report.why),
+        _titled(report.reads, "What was read"),
+        Text(report.why_bytes),
+        _titled(report.aircraft, "Where each aircraft was last"),
+        Text(report.why_aircraft),
+        _titled(report.files, "Files of the log"),
+        Items(report.checked, "How the figures were checked"),
+    ]
+
+
+def _titled(table: Table, title: str) -> Table:
+    return Table(table.columns, table.rows, title)
+
+
+def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
+    """By airport: flights that left and that were cancelled, by scheduled hour."""
+    return {
+        airport: [
+            Series("left", "s0", _values(rows, "departures")),
+            Series("cancelled", "s1", _values(rows, "cancelled")),
+        ]
+        for airport, rows in _by_airport(day)
+    }
+
+
+def lateness_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
+    """By airport: median and 90th percentile of lateness, by scheduled hour."""
+    return {
+        airport: [
+            Series("median", "s0", _values(rows, "late_p50")),
+            Series("90th percentile", "s1", _values(rows, "late_p90")),
+        ]
+        for airport, rows in _by_airport(day)
+    }
+
+
+def _by_airport(day: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(airport), rows) for airport, rows in day.groupby("origin")]
+
+
+def _values(rows: pd.DataFrame, column: str) -> dict[int, float]:
+    known = rows[rows[column].notna()]
+    return {int(h): float(v) for h, v in zip(known["hour"], known[column], strict=True)}

@@ -6,11 +6,15 @@ and are never part of a URL, of a message or of anything that is sent to workers
 See docs/objects.md.
 """
 
-from tidelog.objects.environment import env_for, shared_store
-from tidelog.objects.object_files import ObjectFiles, identity_of
-from tidelog.objects.opening import open_store
-from tidelog.objects.store import NO_MODIFIED, ObjectInfo, ObjectStore
-from tidelog.objects.urls import is_url, local_path, store_options
+from tidelog.objects.object_files import ObjectFiles, env_for, identity_of, open_store, shared_store
+from tidelog.objects.store import (
+    NO_MODIFIED,
+    ObjectInfo,
+    ObjectStore,
+    is_url,
+    local_path,
+    store_options,
+)
 
 __all__ = [
     "NO_MODIFIED",

@@ -11,11 +11,18 @@ from typing import Final
 
 from tidelog.env import File, FileSystem, OsFileSystem
 from tidelog.errors import ConfigError
-from tidelog.objects.checked_reads import existing, read_part, read_whole
-from tidelog.objects.failures import failure
-from tidelog.objects.parts import file_parts
-from tidelog.objects.store import InfoList, NameList, ObjectInfo
-from tidelog.objects.urls import join_key, local_path
+from tidelog.objects.store import (
+    InfoList,
+    NameList,
+    ObjectInfo,
+    existing,
+    failure,
+    file_parts,
+    join_key,
+    local_path,
+    read_part,
+    read_whole,
+)
 from tidelog.types import Buffer
 
 LOCK_NAME: Final = ".tidelog-swap.lock"

@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.env import FileSystem
 from tidelog.errors import ConfigError, MissingDependency, StorageFailure
-from tidelog.objects.checked_reads import existing, read_part, read_whole
-from tidelog.objects.failures import failure
-from tidelog.objects.parts import file_parts
-from tidelog.objects.store import NO_MODIFIED, InfoList, NameList, ObjectInfo
-from tidelog.objects.urls import join_key
+from tidelog.objects.store import (
+    NO_MODIFIED,
+    InfoList,
+    NameList,
+    ObjectInfo,
+    existing,
+    failure,
+    file_parts,
+    join_key,
+    read_part,
+    read_whole,
+)
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:

@@ -1,36 +1,109 @@
-"""A `FileSystem` over an object store: a directory of topics there is read as one on disk is.
+"""From a URL to a store and to a file system over it.
+
+A `FileSystem` over an object store: a directory of topics there is read as one on disk is.
 
 Read-only. A path below the store's URL is an object, any other path a file of the machine, so that
 a reader's own files (caches) stay there. Folders are listed once, and what was listed answers for
 size, time and identity until it is forgotten (`tidelog.env.forget`). Large objects are read by
 blocks and only as the object that was listed: where another has its place, reading says that it is
 gone, and readers look again. Small ones are read whole, as they are by then.
+
+What folders of a store hold, as last asked: one listing stands for many questions.
+
+Bounded by the number of objects that are remembered; the listing asked last is always kept.
+
+The surroundings in which a path is read: those of the machine, or with a store's files.
+
+From a URL to its store.
 """
 
+import dataclasses
 import errno
 import hashlib
 import os
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from tidelog.env import DirEntry, File, FileStat, FileSystem, LockHandle
+from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle, is_remote, os_env
+from tidelog.env.system import map_descriptor
 from tidelog.objects.blocks import BlockCache, ObjectReader
-from tidelog.objects.listings import Listings
-from tidelog.objects.parts import PART_BYTES
-from tidelog.objects.store import ObjectInfo, ObjectStore
-from tidelog.posix import map_descriptor
+from tidelog.objects.folder_store import open_folder
+from tidelog.objects.fsspec_store import open_fsspec
+from tidelog.objects.obstore_store import open_obstore
+from tidelog.objects.store import PART_BYTES, ObjectInfo, ObjectStore, family_of, is_url, scheme_of
 from tidelog.types import Buffer
+
+OBJECTS_MAX: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One folder: its objects by name (not by key), and the names of its folders."""
+
+    objects: Mapping[str, ObjectInfo]
+    folders: frozenset[str]
+
+    def __len__(self) -> int:
+        return len(self.objects) + len(self.folders)
+
+
+class Listings:
+    """Listings of one store, by folder. Safe for several threads."""
+
+    def __init__(self, store: ObjectStore, *, objects_max: int = OBJECTS_MAX) -> None:
+        self._store = store
+        self._objects_max = objects_max
+        self._found: OrderedDict[str, Listing] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, folder: str) -> Listing | None:
+        """The listing of a folder where it was asked for before."""
+        with self._lock:
+            return self._found.get(folder)
+
+    def get(self, folder: str) -> Listing:
+        """The listing of a folder, asked for at most once; empty where it does not exist."""
+        found = self.known(folder)
+        if found is None:
+            objects, folders = self._store.list_dir(folder)
+            by_name = {info.key.rpartition("/")[2]: info for info in objects}
+            found = Listing(by_name, frozenset(folders))
+            with self._lock:
+                self._found[folder] = found
+                while len(self._found) > 1 and self._held() > self._objects_max:
+                    self._found.popitem(last=False)
+        return found
+
+    def _held(self) -> int:
+        return sum(map(len, self._found.values()))
+
+    def forget(self, folder: str) -> None:
+        """Ask anew for the folder and for what is below it."""
+        with self._lock:
+            for name in list(self._found):
+                if not folder or name == folder or name.startswith(f"{folder}/"):
+                    del self._found[name]
+
 
 # Below it an object is read in one request, whole.
 SMALL_BYTES: Final = 256 << 10
+
+
 # A larger map is a file in the machine's folder for such, not memory.
 SPOOL_BYTES: Final = 16 << 20
+
+
 _FETCHED_MAX: Final = 4_096
+
+
 _FETCHED_BYTES_MAX: Final = 16 << 20
+
+
 _THREADS: Final = 16
 
 
@@ -321,3 +394,87 @@ class ObjectFiles:
 def _is_log(key: str) -> bool:
     """Whether it holds records: these must be of the one object that was listed."""
     return key.endswith(".log")
+
+
+OBSTORE_FAMILIES: Final = frozenset({"s3", "gs", "az", "memory"})
+
+
+def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
+    """The store at a URL; nothing is asked of it yet.
+
+    Args:
+        url: `s3://bucket/prefix`, `gs://`, `az://container/prefix`, `memory://name` (of this
+            process), `file:///path`, or any URL that fsspec knows.
+        options: Settings by name, without `store.`: see docs/objects.md. What is not given comes
+            from the environment.
+
+    Raises:
+        InvalidRequest: No URL, or credentials inside of it.
+        ConfigError: An option that the store doesn't have.
+        MissingDependency: obstore, fsspec or fsspec's package for that scheme is not installed.
+    """
+    scheme = scheme_of(url)
+    if scheme == "file":
+        return open_folder(url, options or {})
+    if family_of(scheme) in OBSTORE_FAMILIES:
+        return open_obstore(url.rstrip("/"), family_of(scheme), options or {})
+    return open_fsspec(url.rstrip("/"), options or {})
+
+
+TIER_PREFIX: Final = "tier_"
+
+
+_STORES_MAX: Final = 16
+
+
+_OWN_VARIABLES: Final = ("AWS_", "GOOGLE_", "AZURE_")
+
+
+_stores: Final[OrderedDict[tuple[object, ...], ObjectStore]] = OrderedDict()
+
+
+_lock: Final = threading.Lock()
+
+
+def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
+    """As `open_store`; the same settings share a store, and so its connections."""
+    given = tuple(sorted((options or {}).items()))
+    variables = tuple(
+        sorted(item for item in os.environ.items() if item[0].startswith(_OWN_VARIABLES))
+    )
+    name = (os.getpid(), url.rstrip("/"), given, variables)
+    with _lock:
+        found = _stores.get(name)
+    if found is None:
+        found = open_store(url, options)
+        with _lock:
+            _stores[name] = found
+            while len(_stores) > _STORES_MAX:
+                _stores.popitem(last=False)
+    return found
+
+
+def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None = None) -> Env:
+    """Surroundings that can read the path.
+
+    Args:
+        path: A path of the machine, or the URL of a directory in a store.
+        env: What to take all else from; the machine's where None.
+        options: Settings of the store; see `open_store`.
+
+    Returns:
+        `env` itself where it can read the path; else the same with files that can, and with the
+        options, which hold for tiers of the directory too.
+
+    Raises:
+        InvalidRequest, ConfigError, MissingDependency: As `open_store`.
+    """
+    found = env or os_env()
+    if options:
+        found = dataclasses.replace(found, store_options=dict(options))
+        # Those of the cache of tiers are no store's; see docs/tiers.md.
+        options = {name: text for name, text in options.items() if not name.startswith(TIER_PREFIX)}
+    if not is_url(path) or is_remote(found.files, path.rstrip("/")):
+        return found
+    files = ObjectFiles(shared_store(path, options), local=found.files)
+    return dataclasses.replace(found, files=files)

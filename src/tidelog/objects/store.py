@@ -1,14 +1,30 @@
-"""What is asked of an object store: whole objects and ranges, listings, a put under a condition.
+"""The seam, URLs, errors.
+
+What is asked of an object store: whole objects and ranges, listings, a put under a condition.
 
 Keys are relative to the store's URL, parts separated by slashes, without a leading one; a prefix is
 a folder of keys, '' for all of them. Calls block, repeat what may pass (bounded, as are their
 times), and raise `StorageFailure` naming URL, key and what to do next. Safe for several threads.
+
+URLs of stores, and options about them, as people write them. Nothing is opened here.
+
+What a store's failure is told as: one error, with the URL, the key and the next step.
+
+A file in parts, for uploads with bounded memory.
+
+Reads that name the very object that they read, for stores that tell facts and bytes apart.
+
+Facts are asked again after the bytes: an object that was replaced in between is found out.
 """
 
-from collections.abc import Iterator
+import errno
+import re
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from tidelog.env import FileSystem
+from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.types import Buffer
 
 # What a put leaves as time of change: stores tell it only when asked again.
@@ -33,6 +49,8 @@ class ObjectInfo(NamedTuple):
 
 # A method named `list` hides the type of that name below it.
 InfoList: TypeAlias = list[ObjectInfo]
+
+
 NameList: TypeAlias = list[str]
 
 
@@ -111,3 +129,181 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; fine where there is none."""
         ...
+
+
+OPTION_PREFIX: Final = "store."
+
+
+# fsspec chains schemes with '::'.
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:_-]*)://")
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names a store (`s3://bucket/logs`) and not a file of this machine."""
+    return _SCHEME.match(path) is not None
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL, in lower case.
+
+    Raises:
+        InvalidRequest: It is no URL, or one with a password inside.
+    """
+    found = _SCHEME.match(url)
+    if found is None:
+        raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
+    place = url[found.end() :].partition("/")[0]
+    if ":" in place.rpartition("@")[0]:
+        hidden = f"{found[0]}...@{place.rpartition('@')[2]}"
+        raise InvalidRequest(
+            f"{hidden}: credentials don't belong into a URL, which is shown and logged;"
+            " give them by the environment or by options store.*"
+        )
+    return found[1].lower()
+
+
+def local_path(path: str) -> str:
+    """The path of a `file:///path` URL, or `file:/path` as Java has it; all else as it is."""
+    if not path.lower().startswith("file:/"):
+        return path
+    parts = urlsplit(path)
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidRequest(f"{path}: files of other machines can't be read; write file:///path")
+    return unquote(parts.path) or "/"
+
+
+def join_key(*parts: str) -> str:
+    """Parts of a key, or a URL and a key, put together; empty ones are left out."""
+    return "/".join(part for part in parts if part)
+
+
+def store_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of `options` whose names begin with `store.`, without that; names in lower case."""
+    return {
+        name[len(OPTION_PREFIX) :].lower(): value
+        for name, value in options.items()
+        if name.lower().startswith(OPTION_PREFIX)
+    }
+
+
+_QUERY: Final = re.compile(r"\?[^\s\"')]+")
+
+
+_REASON_LIMIT: Final = 300
+
+
+_CREDENTIALS: Final = {
+    "s3": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION,"
+    " or set AWS_PROFILE",
+    "gs": "check GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
+
+_ENDPOINT: Final = {
+    "s3": "check the bucket's name, AWS_REGION and AWS_ENDPOINT_URL",
+    "gs": "check the bucket's name and the network",
+    "az": "check the account's and the container's name",
+}
+
+
+_ALSO: Final = " (or give options store.*; docs/objects.md)"
+
+
+def family_of(scheme: str) -> str:
+    """Which of s3, gs, az a scheme is another word for; itself otherwise."""
+    if scheme in ("s3", "s3a", "s3n"):
+        return "s3"
+    if scheme in ("az", "azure", "adl", "abfs", "abfss"):
+        return "az"
+    return "gs" if scheme == "gcs" else scheme
+
+
+def credentials_step(family: str) -> str:
+    """What to do where a store does not let us in."""
+    return _CREDENTIALS.get(family, "check the credentials") + _ALSO
+
+
+def endpoint_step(family: str) -> str:
+    """What to do where a store is not reached."""
+    return _ENDPOINT.get(family, "check the address and the network") + _ALSO
+
+
+def without_queries(text: str) -> str:
+    """A message's first line, without what follows a question mark: signatures stand there."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    return _QUERY.sub("?...", first)[:_REASON_LIMIT]
+
+
+def failure(where: str, operation: str, error: BaseException, step: str = "") -> StorageFailure:
+    """The typed error of a failed call; `where` is URL and key."""
+    reason = without_queries(str(error)) if str(error) else type(error).__name__
+    return StorageFailure(where, operation, f"{reason}; {step}" if step else reason)
+
+
+# S3 takes parts of 5 MB up to 10,000 of them: 80 GB by these.
+PART_BYTES: Final = 8 << 20
+
+
+def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of a file, part by part.
+
+    Raises:
+        StorageFailure: The file became shorter meanwhile, or could not be read.
+        FileNotFoundError: There is none.
+    """
+    file = fs.open(path)
+    try:
+        for start in range(0, size, PART_BYTES):
+            wanted = min(PART_BYTES, size - start)
+            try:
+                part = file.pread(wanted, start)
+            except OSError as error:
+                raise StorageFailure(path, "read", str(error)) from error
+            if len(part) < wanted:
+                raise StorageFailure(path, "upload", f"it has fewer than {size} bytes by now")
+            yield part
+    finally:
+        file.close()
+
+
+class _Store(Protocol):
+    url: str
+
+    def head(self, key: str) -> ObjectInfo | None: ...
+
+    def read(self, key: str, start: int = 0, size: int | None = None) -> bytes: ...
+
+
+def existing(store: _Store, key: str) -> ObjectInfo:
+    """Facts on an object; raises FileNotFoundError."""
+    found = store.head(key)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "No such object", join_key(store.url, key))
+    return found
+
+
+def read_whole(store: _Store, key: str) -> tuple[bytes, ObjectInfo]:
+    """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
+    before = existing(store, key)
+    while True:
+        data, after = store.read(key), existing(store, key)
+        if before == after:
+            return data, after
+        before = after
+
+
+def read_part(
+    store: _Store, key: str, start: int, size: int, *, etag: str | None
+) -> tuple[Buffer, ObjectInfo]:
+    """At most `size` bytes from `start`, and facts on the object that they are of.
+
+    Raises:
+        FileNotFoundError: There is none, or another one than `etag` says.
+    """
+    data = store.read(key, start, size)
+    found = existing(store, key)
+    if etag is not None and found.etag != etag:
+        where = join_key(store.url, key)
+        raise FileNotFoundError(errno.ENOENT, "Replaced by another object", where)
+    return data, found

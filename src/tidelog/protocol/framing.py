@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final
 
 from tidelog.errors import CorruptMessage
-from tidelog.record.scratch import is_free
+from tidelog.record.buffers import is_free
 from tidelog.types import Buffer
 
 LENGTH_BYTES: Final = 4

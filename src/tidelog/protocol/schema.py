@@ -1,4 +1,6 @@
-"""Messages as declarations: dataclasses whose fields say how they lie on the wire.
+"""Message declarations, `Api`.
+
+Messages as declarations: dataclasses whose fields say how they lie on the wire.
 
     @dataclass(slots=True, kw_only=True)
     class FetchPartition:
@@ -9,12 +11,18 @@
 A field exists in the versions [since, until], both inclusive; in others it has its default when
 read and is left out when written. `compiler` makes codecs of declarations.
 Source: Kafka's protocol guide; KIP-482; docs/protocol.md.
+
+What declarations share: the description of one API, and special values.
+
+Source: Kafka's protocol guide.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 from uuid import UUID
 
@@ -24,11 +32,18 @@ from tidelog.types import Buffer
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+
 T = TypeVar("T")
+
+
 Message = TypeVar("Message", bound="DataclassInstance")
 
+
 ANY_VERSION: Final = 2**15 - 1
+
+
 _SPEC: Final = "wire"
+
 
 # Records to send: one buffer, or several that follow each other. What is read is one buffer.
 Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
@@ -76,19 +91,43 @@ class Kind(Generic[T]):
 
 
 INT8: Final = Kind(Form.INT8, 0)
+
+
 INT16: Final = Kind(Form.INT16, 0)
+
+
 UINT16: Final = Kind(Form.UINT16, 0)
+
+
 INT32: Final = Kind(Form.INT32, 0)
+
+
 INT64: Final = Kind(Form.INT64, 0)
+
+
 FLOAT64: Final = Kind(Form.FLOAT64, 0.0)
+
+
 BOOLEAN: Final = Kind(Form.BOOLEAN, False)
+
+
 UUID16: Final[Kind[UUID]] = Kind(Form.UUID, NO_UUID)
+
+
 STRING: Final[Kind[str]] = Kind(Form.STRING, "")
+
+
 BYTES: Final[Kind[Buffer]] = Kind(Form.BYTES, b"")
+
+
 # Record batches: bytes that may be null in every version.
 RECORDS: Final[Kind[Buffer | None]] = Kind(Form.BYTES, None, 0)
+
+
 # The same to be sent in pieces.
 RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
+
+
 # The same where Kafka knows no null.
 RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
 
@@ -199,3 +238,77 @@ def _field_of(declared: "dataclasses.Field[object]", version: int) -> Field:
     if declared.default_factory is not dataclasses.MISSING:
         default = declared.default_factory
     return Field(declared.name, spec.kind, spec.tag, is_there, default)
+
+
+Request_co = TypeVar("Request_co", bound="DataclassInstance", covariant=True)
+
+
+Response_co = TypeVar("Response_co", bound="DataclassInstance", covariant=True)
+
+
+# Who asks, in the field `replica_id`: an ordinary consumer, which sees up to the high watermark.
+CONSUMER_REPLICA_ID: Final = -1
+
+
+NO_OPERATIONS: Final = -(2**31)
+
+
+# Tagged fields from this number on are our own (docs/fetch.md): a broker or client that does
+# not know them steps over them, and Kafka's own numbers are far below. Source: KIP-482.
+OWN_TAGS_START: Final = 10_000
+
+
+EARLIEST_TIMESTAMP: Final = -2
+
+
+LATEST_TIMESTAMP: Final = -1
+
+
+# The first offset that lies on the broker itself, not in a remote tier. Source: KIP-405.
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[Request_co, Response_co]):
+    """One kind of question and its answer.
+
+    The declarations are imported when somebody first asks for them: there are many, and a broker
+    has to be up quickly.
+
+    Attributes:
+        name: Kafka's name; the declarations are called NameRequest and NameResponse.
+        key: Its number on the wire.
+        first: Lowest version that Kafka 4.3 knows.
+        last: Highest version that the declarations know, inclusive.
+        flexible: First version with compact lengths and tagged fields.
+        module: Where the declarations are, in this package.
+        first_declared: Lowest version that the declarations know; below `first` are those of
+            clients older than Kafka 0.11.
+    """
+
+    name: str
+    key: int
+    first: int
+    last: int
+    flexible: int
+    module: str
+    first_declared: int
+
+    @property
+    def request(self) -> type[Request_co]:
+        """The question's declaration."""
+        return cast("type[Request_co]", _declaration(self.module, f"{self.name}Request"))
+
+    @property
+    def response(self) -> type[Response_co]:
+        """The answer's declaration."""
+        return cast("type[Response_co]", _declaration(self.module, f"{self.name}Response"))
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether a version has compact lengths and tagged fields."""
+        return version >= self.flexible
+
+
+@cache
+def _declaration(module: str, name: str) -> object:
+    return getattr(import_module(f"tidelog.protocol.messages.{module}"), name)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog.errors import CorruptBatch, CorruptStream, UnsupportedCompression
+from tidelog.record.buffers import Scratch
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
 from tidelog.record.coding import crc32c
 from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, decompress
@@ -60,7 +61,6 @@ from tidelog.record.record import (
     read_end_marker,
     wrap_sequence,
 )
-from tidelog.record.scratch import Scratch
 from tidelog.types import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,

@@ -1,4 +1,6 @@
-"""Builds magic-2 batches: data, transaction markers, and the empty batches that a cleaner keeps.
+"""Builds magic-2 batches.
+
+Builds magic-2 batches: data, transaction markers, and the empty batches that a cleaner keeps.
 
 What comes out is sealed: lengths, CRC and maximum timestamp are right.
 
@@ -6,6 +8,7 @@ Source: docs/format.md#batch; KIP-98; KIP-534 (delete horizon).
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from tidelog.errors import InvalidRecord, InvalidRequest
 from tidelog.record.compression import compress
@@ -233,3 +236,7 @@ def build_empty_batch(  # noqa: PLR0913 - one keyword for each thing that the he
         (producer_id, producer_epoch, base_sequence, 0),
         b"",
     )
+
+
+# What Kafka's producer fills a batch to (batch.size).
+BATCH_BYTES: Final = 16_384

@@ -18,7 +18,7 @@ import cramjam
 import lz4.frame  # type: ignore[import-untyped]  # ships no types
 
 from tidelog.errors import CorruptBatch, StreamTooLong
-from tidelog.record.scratch import SCRATCH_BYTES_MAX, Scratch
+from tidelog.record.buffers import SCRATCH_BYTES_MAX, Scratch
 from tidelog.types import Buffer
 
 MAGIC: Final = bytes.fromhex("04224d18")

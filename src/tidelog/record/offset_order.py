@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.record.batch_walk import view_batch, walk
 from tidelog.record.header import MAGIC_2
-from tidelog.record.views import view_batch, walk
 from tidelog.types import INT64_MAX, Buffer
 
 # Indexes have offsets relative to the base offset of the segment, in 31 bits.

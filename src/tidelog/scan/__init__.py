@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.scan.bounds import TimeMode
 from tidelog.scan.count import Count, PartitionCount, count
 from tidelog.scan.plan import ScanPlan, plan
-from tidelog.scan.split import Piece, Split, Wanted
-from tidelog.scan.stats import ScanStats
+from tidelog.scan.split import Piece, ScanStats, Split, Wanted
 from tidelog.types import EARLIEST_OFFSET as EARLIEST
 from tidelog.types import LATEST_OFFSET as LATEST
 from tidelog.types import SPLIT_BYTES

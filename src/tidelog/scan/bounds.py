@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
 from tidelog.scan.split import Wanted
-from tidelog.storage.log_reader import LogReader, unknown_times_note
+from tidelog.storage.log.log_reader import LogReader, unknown_times_note
 from tidelog.types import (
     EARLIEST_OFFSET,
     INT64_MAX,

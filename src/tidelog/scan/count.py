@@ -12,10 +12,9 @@ from tidelog.arguments import level_of, reads_arguments
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
 from tidelog.scan.plan import ScanPlan, plan_count
-from tidelog.scan.split import Split, Wanted
-from tidelog.scan.stats import ScanStats
-from tidelog.storage.gaps import GAP_REASON
-from tidelog.storage.log_dir import LogDir
+from tidelog.scan.split import ScanStats, Split, Wanted
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.gaps import GAP_REASON
 from tidelog.types import ClockName, Isolation, IsolationLevel, TopicPartition
 
 

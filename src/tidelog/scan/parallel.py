@@ -20,8 +20,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.scan.reader import ReadOptions, read
 from tidelog.scan.rows import COLUMNS
 from tidelog.scan.rows import schema as rows_schema
-from tidelog.scan.split import Split
-from tidelog.scan.stats import ScanStats
+from tidelog.scan.split import ScanStats, Split
 
 # What decoded batches that wait for their turn may take.
 HELD_BYTES: Final = 64 << 20

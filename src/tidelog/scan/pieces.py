@@ -22,16 +22,17 @@ from typing import Final
 from tidelog.env import is_remote, prefetch
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import Piece
-from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
-from tidelog.storage import files, zone_files
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.gaps import lost_at_end
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.proof import first_offset_at, time_floor
-from tidelog.storage.reading import ensure_there, slice_segment
-from tidelog.storage.segment import Segment
-from tidelog.storage.tiers.remote_segment import RemoteSegment
-from tidelog.storage.zones import Question, ZoneMap
+from tidelog.scan.zone_pruning import ZoneQuestion, ZoneRange, find_ranges
+from tidelog.storage import files
+from tidelog.storage.clocks.zone_map import Question, ZoneMap
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.gaps import lost_at_end
+from tidelog.storage.segment.index_proof import first_offset_at, time_floor
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.slices import ensure_there, slice_segment
+from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
 # Sidecars of so many segments are asked for together: some 16 MB at most.
@@ -71,7 +72,7 @@ class PieceFinder:
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     with_append_times: bool = False
     counts: bool = False
-    zone_cache: zone_files.ZoneCache | None = None
+    zone_cache: zone_map_files.ZoneCache | None = None
     strict: bool = False
     sidecar_bytes: int = field(default=0, init=False)
     has_skipped: bool = field(default=False, init=False)
@@ -268,7 +269,7 @@ class _Zones:
         found = segment.passing_zones_on(finder.clock)
         if found is None and finder.zone_cache is not None:
             finder.reader.append_times_of(segment)
-            found = zone_files.load_or_build(segment, finder.zone_cache)
+            found = zone_map_files.load_or_build(segment, finder.zone_cache)
         self._found = found
         if found is not None and found is before:
             self._bytes_before = found.bytes_read

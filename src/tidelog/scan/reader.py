@@ -1,4 +1,6 @@
-"""Reads splits to Arrow record batches.
+"""[k] a split to Arrow.
+
+Reads splits to Arrow record batches.
 
 A split's pieces are read one after another: bytes from `Ranges`, rows from the column decoder,
 which filters them exactly. Where a file has gone, was replaced or was cut since the plan, the rest
@@ -6,6 +8,10 @@ of the split is planned anew from the partition and read from there; offsets tha
 the log are reported, by number.
 
 Not safe for two threads on one iterator; several iterators don't know of each other.
+
+What the end of a piece proves: bytes that hold no batch, and offsets that are in no segment.
+
+Pure but for `lost_behind`, which looks at the partition where offsets are missing.
 """
 
 import dataclasses
@@ -18,6 +24,7 @@ import pyarrow as pa
 from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import (
+    CorruptBatch,
     CorruptData,
     InvalidRequest,
     LostOffsets,
@@ -27,23 +34,84 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.objects import env_for
-from tidelog.record.columns import ROWS, DecodeStats, decode, fold, tally
-from tidelog.scan.filters import AbortedBatches, piece_filter
-from tidelog.scan.gaps import Walked, check_end, lost_behind
-from tidelog.scan.plan import plan_again
-from tidelog.scan.ranges import Ranges, RangeSource
-from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, RowMaker
+from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.decode import ROWS, decode, fold, tally
+from tidelog.record.offset_order import cut_problem
+from tidelog.scan.batch_filters import AbortedBatches, piece_filter
+from tidelog.scan.byte_sources import Ranges, RangeSource, all_ranges
+from tidelog.scan.plan import plan_again, with_directory
+from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, AppendRuns, RowMaker
 from tidelog.scan.rows import schema as rows_schema
-from tidelog.scan.split import Piece, Split
-from tidelog.scan.stats import ScanStats
-from tidelog.scan.tiered import all_ranges
-from tidelog.scan.times import AppendRuns
+from tidelog.scan.split import Piece, ScanStats, Split
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.gaps import is_gap_loss, lost_gap
 from tidelog.types import INT64_MAX, Buffer, ClockName
 
 if TYPE_CHECKING:
-    from tidelog.record.columns import DropBatch, Fold
+    from tidelog.record.columns.batch_table import DropBatch
+    from tidelog.record.columns.decode import Fold
 
 __all__ = ["ALL_COLUMNS", "COLUMNS", "ReadOptions", "read", "to_reader", "to_table"]
+
+
+@dataclass(slots=True)
+class Walked:
+    """The batches of a piece so far.
+
+    Attributes:
+        next_offset: Offset behind the last one, or the smallest that the first one may have.
+        first_offset: Base offset of the first one, -1 before there was one.
+        records: How many records they declare.
+    """
+
+    next_offset: int
+    first_offset: int = -1
+    records: int = 0
+
+    def add(self, found: DecodeStats) -> None:
+        """Take the next part of the piece."""
+        if found.first_offset >= 0:
+            self.next_offset = found.next_offset
+            self.records += found.records
+            if self.first_offset < 0:
+                self.first_offset = found.first_offset
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether each offset has a record."""
+        return self.first_offset >= 0 and self.records == self.next_offset - self.first_offset
+
+
+def check_end(piece: Piece, position: int, next_offset: int) -> None:
+    """Raise CorruptBatch where the bytes from `position` on should hold a batch, and hold none.
+
+    A finished foreign segment may end in a torn batch behind all its offsets.
+    """
+    problem = cut_problem(piece.end_position - position, next_offset, piece.end_offset)
+    if problem is not None:
+        error = CorruptBatch(problem, at=0, offset=next_offset)
+        raise error.located(piece.path, position)
+
+
+def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[LostOffsets, ...]:
+    """The offsets of a finished piece that no batch has, where that is a loss (`storage.segment.gaps`)."""
+    start = max(walked.next_offset, piece.start_offset)
+    end = min(piece.limit_offset, piece.end_offset)
+    has_bytes = piece.size_bytes > 0
+    if not piece.is_closed or start >= end or (has_bytes and not walked.is_dense):
+        return ()
+
+    def look(log_dir: LogDir) -> bool:
+        reader = log_dir.reader(split.topic, split.partition)
+        segment = reader.segment_of(start)
+        if not isinstance(segment, ClosedSegment) or (segment.size_bytes > 0) != has_bytes:
+            return False
+        return is_gap_loss(reader.context, segment)
+
+    is_loss = with_directory(split.directory, env, look)
+    return (lost_gap(split.topic_partition, start, end),) if is_loss else ()
+
 
 # A live directory may compact or delete under a reader again and again, but not for ever.
 _REPLANS_MAX: Final = 10

@@ -1,21 +1,42 @@
-"""Rows as a scan hands them out: decoded columns, with topic and partition beside them."""
+"""[k] columns with topic, partition, append times.
 
+Rows as a scan hands them out: decoded columns, with topic and partition beside them.
+
+Append times of a piece as the decoder wants them: where runs start, and their times.
+
+Times of Arrow batches as arrays, and the buckets of `tidelog.storage.clocks.latency` for many at once.
+
+Imports numpy: reached only where records are read.
+"""
+
+import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
-from tidelog.record.columns import COLUMN_TYPES, ROWS, view_types
-from tidelog.scan.split import Split
-from tidelog.types import TimestampType
+from tidelog.record.columns.arrays import COLUMN_TYPES
+from tidelog.record.columns.decode import ROWS, view_types
+from tidelog.scan.split import Piece, Split
+from tidelog.storage.clocks.append_time_columns import sound_rows
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.latency import EXACT_LIMIT, PER_DOUBLING
+from tidelog.types import INT64_MAX, UNKNOWN_MS, TimestampType
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs as MemoryLongs
+
 
 if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
+
 
 # The Kafka connector's columns, in its order.
 COLUMNS: Final = (
@@ -28,12 +49,18 @@ COLUMNS: Final = (
     "timestampType",
     "appendTimestamp",
 )
+
+
 _TYPES: Final[dict[str, pa.DataType]] = {
     **COLUMN_TYPES,
     "topic": pa.string(),
     "partition": pa.int32(),
 }
+
+
 ALL_COLUMNS: Final = (*COLUMNS, *(name for name in COLUMN_TYPES if name not in COLUMNS))
+
+
 _APPEND_TIME: Final = "appendTimestamp"
 
 
@@ -118,3 +145,75 @@ def stamped_append_times(batch: pa.RecordBatch) -> "Column":
     is_stamped = pc.equal(kind, pa.scalar(int(TimestampType.LOG_APPEND_TIME), pa.int32()))
     stamp = pc.if_else(is_stamped, batch.column("timestamp"), pa.scalar(None, known.type))
     return pc.coalesce(known, stamp)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRuns:
+    """Runs of offsets with one append time each.
+
+    Attributes:
+        arrays: First offset of each run, and its time in ms or -1.
+    """
+
+    arrays: "tuple[MemoryLongs, MemoryLongs]"
+
+    @classmethod
+    def decode(cls, data: bytes, piece: Piece, topic_id: str) -> Self:
+        """What the file says of the piece's offsets, as far as the plan believed it."""
+        owner = uuid.UUID(hex=topic_id) if topic_id else uuid.UUID(int=0)
+        found = sound_rows(data, piece.base_offset, owner)
+        if found is None:
+            # The plan has looked at the file's end: what is missing there is behind `times_end`.
+            times, _ = AppendTimes.decode(data, piece.base_offset, owner, open_end=True)
+            offsets, times_ms, _ = times.rows().columns
+            found = np.array(offsets, np.int64), np.array(times_ms, np.int64)
+        end = max(min(piece.end_offset, piece.times_end), piece.start_offset)
+        first = max(int(np.searchsorted(found[0], piece.start_offset, side="right")) - 1, 0)
+        last = max(int(np.searchsorted(found[0], end)), first)
+        starts, known = (column[first:last] for column in found)
+        return cls((np.append(starts, end), np.append(known, UNKNOWN_MS)))
+
+
+Longs = npt.NDArray[np.int64]
+
+
+def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
+    """Append times and create times in ms of the rows that have both."""
+    append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
+    if append.null_count or create.null_count:
+        batch = batch.filter(pc.and_(pc.is_valid(append), pc.is_valid(create)))
+        append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
+    return _as_ms(append), _as_ms(create)
+
+
+def create_times(batch: pa.RecordBatch) -> Longs:
+    """Create times in ms of the rows that have one."""
+    return _as_ms(batch.column("createTimestamp").drop_null())
+
+
+def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
+    found: Longs = np.asarray(column.cast(pa.int64()), np.int64)
+    return found
+
+
+def distances(later: Longs, earlier: Longs) -> Longs:
+    """Later - earlier, held within 63 bits; `later` is not negative."""
+    found: Longs = later - np.maximum(earlier, -(2**62))
+    return np.where(earlier < -(2**62), INT64_MAX, found)
+
+
+def bucket_counts(latencies: Longs) -> list[tuple[int, int]]:
+    """(bucket, how many) for latencies in ms, as `bucket_of` says for each."""
+    buckets, counts = np.unique(buckets_of(latencies), return_counts=True)
+    return list(zip(buckets.tolist(), counts.tolist(), strict=True))
+
+
+def buckets_of(latencies: Longs) -> Longs:
+    """`tidelog.storage.clocks.latency.bucket_of` for many: int64[n] -> int64[n]."""
+    size: Longs = np.abs(latencies)
+    bits: Longs = np.frexp(size.astype(np.float64))[1].astype(np.int64)
+    bits = np.where(size >> np.clip(bits - 1, 0, 62) == 0, bits - 1, bits)  # rounded up by float64
+    doublings: Longs = np.maximum(bits - 6, 0)
+    large: Longs = PER_DOUBLING * doublings + (size >> doublings)
+    found: Longs = np.where(size >= EXACT_LIMIT, large, size)
+    return np.where(latencies >= 0, found, -found)

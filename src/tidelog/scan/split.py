@@ -1,4 +1,6 @@
-"""What one task reads: a split, and the pieces of files that it was planned to.
+"""Split, range, JSON, statistics.
+
+What one task reads: a split, and the pieces of files that it was planned to.
 
 A split names topic, partition and offsets first, files and bytes second: the offsets say what is
 wanted, the pieces where it lay when it was planned. Where a file has gone since (deleted,
@@ -6,18 +8,23 @@ compacted, moved to another tier), the reader asks the partition again for the o
 opaque text: only the reader's `Ranges` knows what they mean.
 
 Everything here is immutable and made of plain values, so it can be pickled and sent to workers.
+
+Splits as JSON text, for jobs that send them to workers as plain data.
+
+Text of one split: an object with the fields of `Split`, its pieces and aborted transactions as
+lists of objects. It lives for one job, so it has no version: both sides run the same release.
+
+What a scan has read and met, for those who show it or judge by it.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
-from tidelog.types import (
-    INT64_MAX,
-    ClockName,
-    IsolationLevel,
-    TopicPartition,
-)
+from tidelog.errors import LostOffsets
+from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,3 +187,76 @@ def pack(
     if group:
         groups.append(tuple(group))
     return groups
+
+
+def encode_split(split: Split) -> str:
+    """The split as JSON."""
+    return json.dumps(dataclasses.asdict(split), separators=(",", ":"))
+
+
+def decode_split(text: str) -> Split:
+    """What `encode_split` made."""
+    fields = json.loads(text)
+    times = fields["time_range"]
+    fields |= {
+        "pieces": tuple(Piece(**piece) for piece in fields["pieces"]),
+        "aborted": tuple(AbortedSpan(**span) for span in fields["aborted"]),
+        "clock": ClockName(fields["clock"]),
+        "isolation": IsolationLevel(fields["isolation"]),
+        "time_range": None if times is None else (times[0], times[1]),
+    }
+    return Split(**fields)
+
+
+@dataclass(slots=True, kw_only=True)
+class ScanStats:
+    """Figures of one or more splits; complete when their iterators are through.
+
+    Attributes:
+        rows: Rows handed out.
+        log_bytes: Bytes of log walked over.
+        batches: Batches walked over.
+        batches_opened: Those whose records were looked at.
+        without_time: Records met that have no time on the asked clock, so lie in no range. All of
+            them on the append clock, and on the record clock of finished segments with a zone map;
+            of others none in batches that are skipped because no match can be in them, unless the
+            plan is `strict`.
+        counted: Records in the range that a plan which only counts knew without reading them.
+        sidecar_bytes: Bytes read of append times beside the log; what planning read stands in
+            `ScanPlan.sidecar_bytes`.
+        splits: Splits read.
+        replanned: How often files had gone and offsets were found anew.
+        lost: Offsets that were gone when they were to be read.
+    """
+
+    rows: int = 0
+    log_bytes: int = 0
+    batches: int = 0
+    batches_opened: int = 0
+    without_time: int = 0
+    counted: int = 0
+    sidecar_bytes: int = 0
+    splits: int = 0
+    replanned: int = 0
+    lost: list[LostOffsets] = field(default_factory=list)
+
+    def add(self, other: Self) -> None:
+        """Count in what another has met."""
+        self.rows += other.rows
+        self.log_bytes += other.log_bytes
+        self.batches += other.batches
+        self.batches_opened += other.batches_opened
+        self.without_time += other.without_time
+        self.counted += other.counted
+        self.sidecar_bytes += other.sidecar_bytes
+        self.splits += other.splits
+        self.replanned += other.replanned
+        self.lost += other.lost
+
+    @classmethod
+    def total(cls, parts: Iterable[Self]) -> Self:
+        """The sum of several."""
+        whole = cls()
+        for part in parts:
+            whole.add(part)
+        return whole

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tidelog.record.kernels.key_hash import SIPHASH, hash_keys, make_hasher
-from tidelog.record.kernels.winners import (
+from tidelog.record.kernels.hashes import SIPHASH, hash_keys, make_hasher
+from tidelog.record.kernels.last_records import (
     ENTRIES,
     KEY_BYTES,
     USED_FIELDS,

@@ -1,4 +1,8 @@
-"""Loads the kernels beside the loop, once the broker listens; until then the plain code works.
+"""Load numba kernels in a thread after listening.
+
+Compile in another process where no cache exists.
+
+Loads the kernels beside the loop, once the broker listens; until then the plain code works.
 
 Loading takes half a second where compiled code is kept, and seconds where it is not: another
 process compiles all of it then, since a thread that compiles holds up all others, and requests that
@@ -12,33 +16,156 @@ so, too, wherever Python lets no other run, so that is done in small pieces:
 - The interpreter changes threads ten times as often as it would.
 
 What LLVM's library took of memory for it is given back.
+
+Loads shared objects while other threads run.
+
+Python loads a library (an extension module, or one that ctypes opens) with all its threads stopped:
+40 ms and more for LLVM's, most of it to adjust its addresses. What is loaded already is had in
+next to no time. So a thread asks the system itself, by a call that stops nobody, and Python later
+finds everything in its place.
+
+What a library's code took of memory while it was run can be given back: once kernels are loaded
+nobody runs LLVM's for long, and 40 MB of it would stay. The system reads a page again, from its
+cache or the file, where somebody comes back to it.
+
+Source: dlopen(3), madvise(2), proc(5); Python's `_imp.create_dynamic` and `_ctypes.dlopen`.
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
+import mmap
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.server.shared_objects import give_back, libraries, preload
-from tidelog.server.slices import take_as_old
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.runtime.loop import take_as_old
 from tidelog.types import Codec, NewRecord
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.compiler import Kernel
 
+
+# Where the large ones lie that kernels need, by package.
+LIBRARIES: Final = {
+    "llvmlite": ("binding/libllvmlite*",),
+    "numpy": ("_core/_multiarray_umath*", "core/_multiarray_umath*", "linalg/_umath_linalg*"),
+    "numba": ("_*", "core/**/_*", "np/ufunc/_internal*", "experimental/**/_*"),
+}
+
+
+_SUFFIXES: Final = frozenset({".so", ".dylib"})
+
+
+_MAPS: Final = Path("/proc/self/smaps")
+
+
+# Pages as the file has them, which nobody in this process can have changed.
+_UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
+
+
+_CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
+
+
+def preload(paths: Iterable[str]) -> list[str]:
+    """Load shared objects, for good; those that could be.
+
+    What can't be loaded is left to whoever needs it, and will hear why.
+    """
+    try:
+        load = ctypes.CDLL(None).dlopen
+    except (AttributeError, OSError, TypeError):  # no such system
+        return []
+    load.argtypes, load.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
+    # All at once, as Python will ask for it: else the rest is done then, with threads stopped.
+    return [path for path in paths if load(os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)]
+
+
+def libraries() -> list[str]:
+    """The files of the libraries that kernels need, as far as they are installed."""
+    return [path for package in LIBRARIES for path in _of_package(package)]
+
+
+def _of_package(package: str) -> list[str]:
+    spec = find_spec(package)
+    places = [] if spec is None else spec.submodule_search_locations or []
+    return [
+        str(path)
+        for place in places
+        for pattern in LIBRARIES[package]
+        for path in sorted(Path(place).glob(pattern))
+        if path.suffix in _SUFFIXES
+    ]
+
+
+def give_back(paths: Iterable[str]) -> int:
+    """Drop the pages of shared objects that are in memory as they are in the file.
+
+    Does nothing where the system has no such call, or does not say which pages those are.
+
+    Returns:
+        Bytes of address space that were looked at so.
+    """
+    try:
+        advise = ctypes.CDLL(None).madvise
+        maps = _MAPS.read_text(encoding="utf-8", errors="surrogateescape")
+    except (AttributeError, OSError, TypeError):
+        return 0
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    found = clean_maps(maps, {os.path.realpath(path) for path in paths})
+    return sum(
+        end - start for start, end in found if not advise(start, end - start, mmap.MADV_DONTNEED)
+    )
+
+
+def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Address ranges [start, end) of maps of these files that can't be written and never were.
+
+    Where the linker has put addresses into pages (RELRO) they are no longer the file's.
+
+    Args:
+        maps: What /proc/PID/smaps says.
+        paths: Of the files, without links.
+    """
+    wanted, current, is_clean = set(paths), None, False
+    for line in maps.splitlines():
+        name, *fields = line.split(None, 5)
+        if not name.endswith(":"):
+            if current is not None and is_clean:
+                yield current
+            start, _, end = name.partition("-")
+            current = (int(start, 16), int(end, 16))
+            is_file = len(fields) == 5 and fields[4] in wanted  # columns of a map
+            is_clean = is_file and fields[0] in _UNWRITABLE
+        elif name in _CHANGED and fields[0] != "0":
+            is_clean = False
+    if current is not None and is_clean:
+        yield current
+
+
 LOGGER: Final = logging.getLogger("tidelog.server")
+
+
 _COMPILE: Final = "from tidelog.server.kernels import compile_once; compile_once()"
+
+
 # So long the loop waits for its turn while modules are run; Python's own is 5 ms.
 SWITCH_S: Final = 0.0005
+
+
 _is_loaded = threading.Event()
+
+
 _is_loading = threading.Lock()
 
 
@@ -104,31 +231,31 @@ def _is_compiled() -> bool:
 def used_kernels() -> "list[Kernel[..., object]]":
     """The kernels that threads of a broker run."""
     from tidelog.record.kernels import (
+        batch_scan,
         checksums,
-        latencies,
-        latest,
-        lookup,
+        last_records,
         messages,
-        scan,
-        sums,
+        records,
+        time_search,
         times,
-        validate,
         zones,
     )
+    from tidelog.record.kernels import checksums as sums
+    from tidelog.record.kernels import times as latencies
 
     return [
-        validate.validate_batch_body,
-        lookup.find_time,
-        lookup.find_time_in_segment,
+        records.validate_batch_body,
+        time_search.find_time,
+        time_search.find_time_in_segment,
         messages.check_messages,
         messages.assign_messages,
         # Of logs of the broker's own that are read.
-        latest.find_latest,
+        last_records.find_latest,
         # Of the metrics.
         latencies.count_latencies,
         checksums.fill_shifts,
         # Of the zone map of a finished segment: acknowledgements may wait behind it.
-        scan.scan_batches,
+        batch_scan.scan_batches,
         sums.fill_tables,
         times.mark_lost_creates,
         zones.describe_batches,
@@ -170,9 +297,10 @@ def compile_all() -> None:
     """Run every kernel that a broker may run, on a log of its own."""
     from tempfile import TemporaryDirectory
 
-    from tidelog.storage import zone_files
-    from tidelog.storage.closed import ClosedSegment
-    from tidelog.storage.log_dir import LogDir, LogDirOptions
+    from tidelog.storage.directory.dir_state import LogDirOptions
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.segment import zone_map_files
+    from tidelog.storage.segment.closed_segment import ClosedSegment
 
     load()
     with (
@@ -186,7 +314,7 @@ def compile_all() -> None:
         log.roll()
         for segment in log.segments:
             if isinstance(segment, ClosedSegment):
-                zone_files.write(segment, by_kernels=True)
+                zone_map_files.write(segment, by_kernels=True)
 
 
 def load() -> None:
@@ -197,18 +325,14 @@ def load() -> None:
     """
     import numpy as np
 
-    from tidelog.record.kernels.latencies import count_latencies
+    from tidelog.record.columns.decode import SECRET_BYTES, LatestFinder
+    from tidelog.record.kernels.batch_scan import scan_batches
     from tidelog.record.kernels.layout import BATCH_FIELDS
-    from tidelog.record.kernels.lookup import find_time, find_time_in_segment
-    from tidelog.record.kernels.scan import scan_batches
-    from tidelog.record.kernels.validate import check_body
-    from tidelog.record.latest_records import SECRET_BYTES, LatestFinder
-    from tidelog.storage import (  # so that their first users need not wait
-        kernel_search,  # noqa: F401
-        zone_kernels,  # noqa: F401
-    )
-    from tidelog.storage.kernel_sets import KernelPasses
-    from tidelog.storage.set_check import SetRules, Stamp
+    from tidelog.record.kernels.records import check_body
+    from tidelog.record.kernels.time_search import find_time, find_time_in_segment
+    from tidelog.record.kernels.times import count_latencies
+    from tidelog.storage.log.message_set_kernels import KernelPasses
+    from tidelog.storage.log.message_sets import SetRules, Stamp
 
     batch = bytes(build_batch([NewRecord(value=b"", timestamp=1)]))
     check_body(batch[HEADER_SIZE:], 1, 1)

@@ -7,35 +7,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tidelog.spark.jobs.audit import audit
-    from tidelog.spark.jobs.bootstrap import bootstrap
-    from tidelog.spark.jobs.checks import TargetLoses
-    from tidelog.spark.jobs.compact import compact
-    from tidelog.spark.jobs.lag import lag
-    from tidelog.spark.jobs.latency import latency
-    from tidelog.spark.jobs.mirror import mirror
-    from tidelog.spark.jobs.reindex import reindex
-    from tidelog.spark.jobs.replay import replay
+    from tidelog.jobs.audit.job import audit
+    from tidelog.jobs.bootstrap.job import bootstrap
+    from tidelog.jobs.compact.job import compact
+    from tidelog.jobs.lag.job import lag
+    from tidelog.jobs.latency.job import latency
+    from tidelog.jobs.mirror.job import mirror
+    from tidelog.jobs.reindex.job import reindex
+    from tidelog.jobs.replay.job import replay
+    from tidelog.jobs.target_check import TargetLoses
     from tidelog.spark.places import Place
     from tidelog.spark.query_progress import progress
     from tidelog.spark.session import setup
     from tidelog.spark.source import plan_batch
 
-# Where each public name is found. A job's module has the name of its function.
+# Where each public name is found. Jobs stand above this package: they are named here by text alone.
 _HOMES: Final = {
-    "Place": "places",
-    "TargetLoses": "jobs.checks",
-    "audit": "jobs.audit",
-    "bootstrap": "jobs.bootstrap",
-    "compact": "jobs.compact",
-    "lag": "jobs.lag",
-    "latency": "jobs.latency",
-    "mirror": "jobs.mirror",
-    "plan_batch": "source",
-    "progress": "query_progress",
-    "reindex": "jobs.reindex",
-    "replay": "jobs.replay",
-    "setup": "session",
+    "Place": "spark.places",
+    "TargetLoses": "jobs.target_check",
+    "audit": "jobs.audit.job",
+    "bootstrap": "jobs.bootstrap.job",
+    "compact": "jobs.compact.job",
+    "lag": "jobs.lag.job",
+    "latency": "jobs.latency.job",
+    "mirror": "jobs.mirror.job",
+    "plan_batch": "spark.source",
+    "progress": "spark.query_progress",
+    "reindex": "jobs.reindex.job",
+    "replay": "jobs.replay.job",
+    "setup": "spark.session",
 }
 
 __all__ = [
@@ -60,7 +60,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{home}"), name)
+    found: object = getattr(import_module(f"tidelog.{home}"), name)
     globals()[name] = found
     return found
 

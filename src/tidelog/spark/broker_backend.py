@@ -1,39 +1,63 @@
-"""Brokers as a query's backend: any Kafka, asked through `tidelog.cluster`.
+"""Brokers: ranges, epochs.
+
+Brokers as a query's backend: any Kafka, asked through `tidelog.remote`.
 
 Nothing is committed to a group, and nothing on the cluster is changed. What only Kafka's protocol
 can ask (ends of epochs) goes to brokers directly where they speak plain text, else it is unknown.
+
+Offset ranges to tasks, as Spark's Kafka connector cuts them: by spans of offsets.
+
+How many records or bytes lie in a span only the broker knows. Pure.
+Source: the guide's minPartitions and maxRecordsPerPartition.
+
+Leader epochs of brokers' partitions, asked in Kafka's own protocol: librdkafka tells no ends.
+
+Source: KIP-320, OffsetForLeaderEpoch.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from tidelog import scan
-from tidelog.cluster.connection import Cluster, connect
-from tidelog.cluster.lookup_clock import searched_by_append
-from tidelog.cluster.search import first_at_or_after, first_by_reading
-from tidelog.cluster.stamps import first_stamped, last_record_below
-from tidelog.cluster.view import Watermarks
 from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
+from tidelog.remote.broker_connection import connect_socket, split_server
+from tidelog.remote.cluster import Cluster, connect
+from tidelog.remote.leader import Leader, LeaderPartition, LeaderTopic
+from tidelog.remote.partition_fetch import FetchSettings
+from tidelog.remote.time_lookup import (
+    first_at_or_after,
+    first_by_reading,
+    first_stamped,
+    last_record_below,
+    searched_by_append,
+)
+from tidelog.remote.view import Watermarks
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.scan.bounds import Question, resolve
-from tidelog.spark.broker_epochs import UNKNOWN, BrokerEpochs
-from tidelog.spark.broker_ranges import OffsetRange, split_ranges
-from tidelog.spark.broker_settings import read_settings
-from tidelog.spark.broker_tasks import BrokerTask
-from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
-from tidelog.spark.limits import Limits
-from tidelog.spark.plans import nothing_meant, wanted_of
-from tidelog.spark.source_options import SourceOptions
-from tidelog.spark.table_tasks import cluster_home, plan_table
-from tidelog.spark.tasks import BatchPlan, Bounds, Task, matching
+from tidelog.spark.broker_tasks import BrokerTask, read_settings
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
+from tidelog.spark.tables import cluster_home, plan_table
+from tidelog.spark.tasks import (
+    BatchPlan,
+    EmptyRange,
+    LogFacts,
+    RangeBounds,
+    Task,
+    explain,
+    is_doubtful,
+    matching,
+    may_be_gone,
+)
 from tidelog.types import (
     INT64_MIN,
     NO_LEADER_EPOCH,
+    NO_OFFSET,
     ClockName,
     IsolationLevel,
     OffsetAndTimestamp,
@@ -43,7 +67,187 @@ from tidelog.types import (
 if TYPE_CHECKING:
     from types import TracebackType
 
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    name: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def span(self) -> int:
+        """How many offsets; not how many records."""
+        return self.end - self.start
+
+
+def split_ranges(
+    ranges: Iterable[OffsetRange], *, min_partitions: int = 1, max_records: int | None = None
+) -> list[OffsetRange]:
+    """The ranges in the parts that tasks read, in order; empty ones are left out.
+
+    Args:
+        ranges: One for each partition.
+        min_partitions: About so many parts at least, if there are as many offsets; larger ranges
+            are cut in proportion to their spans.
+        max_records: No part has more offsets.
+    """
+    found = [one for one in ranges if one.span > 0]
+    if max_records is not None:
+        found = [part for one in found for part in _cut(one, -(-one.span // max_records))]
+    if min_partitions <= len(found):
+        return found
+    counts = _shares(found, min_partitions)
+    return [part for one, count in zip(found, counts, strict=True) for part in _cut(one, count)]
+
+
+def _shares(ranges: list[OffsetRange], wanted: int) -> list[int]:
+    """In how many parts each range is cut, so that there are about `wanted`.
+
+    Ranges too small for two parts keep one each; the others share what is left.
+    """
+    total = sum(one.span for one in ranges)
+    is_whole = [_share(one.span, total, wanted) == 1 for one in ranges]
+    rest = sum(one.span for one, whole in zip(ranges, is_whole, strict=True) if not whole)
+    left = max(wanted - sum(is_whole), 1)
+    return [
+        1 if whole else _share(one.span, rest, left)
+        for one, whole in zip(ranges, is_whole, strict=True)
+    ]
+
+
+def _share(span: int, total: int, wanted: int) -> int:
+    """`span / total` of `wanted`, halves rounded up, at least 1."""
+    return max((2 * span * wanted + total) // (2 * total), 1)
+
+
+def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    """The range in `count` parts, the first ones smaller by one where it can't be even."""
+    start = one.start
+    for number in range(count):
+        end = start + (one.end - start) // (count - number)
+        if start < end:
+            yield OffsetRange(one.name, start, end)
+        start = end
+
+
+UNKNOWN: Final = (NO_LEADER_EPOCH, NO_OFFSET)
+
+
+class BrokerEpochs:
+    """The epochs of one cluster. One owner; connects at the first question."""
+
+    def __init__(self, bootstrap: str, settings: FetchSettings | None) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            bootstrap: `host:port[,host:port]`.
+            settings: How brokers are reached in plain text, None where they can't be.
+        """
+        self._servers = bootstrap.split(",")
+        self._settings = settings
+        self._leader: Leader | None = None
+        self._topics: dict[str, LeaderTopic] = {}
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether brokers can be asked."""
+        return self._settings is not None
+
+    def ends_of(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The largest epoch up to each that is given, and its end; (-1, -1) where unknown.
+
+        Raises:
+            ClusterFailure: A broker can't be reached, or refuses.
+        """
+        leader = self._refresh()
+        by_node: dict[int, dict[TopicPartition, int]] = {}
+        for name, epoch in epochs.items():
+            by_node.setdefault(self._node_of(name), {})[name] = epoch
+        found = dict.fromkeys(epochs, UNKNOWN)
+        for node_id, asked in by_node.items():
+            for name, end in leader.ends_of_epochs(node_id, asked).items():
+                if isinstance(end, ClusterFailure):
+                    raise end
+                found[name] = (end.epoch, end.end_offset)
+        return found
+
+    def epochs_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The epoch of the last offset below each end, -1 where unknown.
+
+        Walks down from the newest epoch: most logs are asked twice.
+        """
+        self._refresh()
+        found = dict.fromkeys(ends, NO_LEADER_EPOCH)
+        left = {name: self._epoch_of(name) for name, end in ends.items() if end > 0}
+        left = {name: epoch for name, epoch in left.items() if epoch >= 0}
+        while left:
+            for name, (epoch, end) in self.ends_of(left).items():
+                if epoch < 0 or end < ends[name]:
+                    del left[name]  # the epoch above it wrote the offset
+                    continue
+                found[name] = epoch
+                left[name] = epoch - 1
+                if epoch == 0:
+                    del left[name]
+        return found
+
+    def _epoch_of(self, name: TopicPartition) -> int:
+        return self._partition(name).leader_epoch
+
+    def _node_of(self, name: TopicPartition) -> int:
+        return self._partition(name).leader_id
+
+    def _partition(self, name: TopicPartition) -> LeaderPartition:
+        topic = self._topics.get(name.topic)
+        found = None if topic is None else topic.partitions.get(name.partition)
+        if found is None or found.leader_id < 0:
+            reason = "nobody leads it now" if found is not None else "there is no such partition"
+            raise ClusterFailure(",".join(self._servers), f"ask for epochs of {name}", reason)
+        return found
+
+    def _refresh(self) -> Leader:
+        """The server asked, after it told who leads what; the next time another if it is gone."""
+        leader = self._find()
+        try:
+            self._topics = leader.refresh()
+        except ClusterFailure:
+            self.close()
+            raise
+        return leader
+
+    def _find(self) -> Leader:
+        """The first server that answers."""
+        if self._leader is not None:
+            return self._leader
+        assert self._settings is not None
+        connect = partial(connect_socket, timeout_s=self._settings.timeout_ms / 1000)
+        failed: ClusterFailure | None = None
+        for server in self._servers:
+            leader = Leader(*split_server(server), connect)
+            try:
+                leader.refresh()
+            except ClusterFailure as error:
+                leader.close()
+                failed = error
+                continue
+            self._leader = leader
+            return leader
+        assert failed is not None
+        raise failed
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._leader is not None:
+            self._leader.close()
+            self._leader = None
+
+
 _LOG: Final = logging.getLogger("tidelog.spark")
+
+
 _Answer = TypeVar("_Answer")
 
 
@@ -95,7 +299,7 @@ class BrokerBackend:
         self._columns = tuple(columns)
         self._settings = read_settings(options)
         if self._settings.fetch is None:
-            from tidelog.cluster.consumed_rows import check_columns
+            from tidelog.remote.rows import check_columns
 
             check_columns(columns)
         self._cluster: Cluster = connect(
@@ -148,10 +352,12 @@ class BrokerBackend:
 
     # -- offsets -----------------------------------------------------------------------------
 
-    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, RangeBounds]:
         """See `Backend`."""
         marks = self._marks(list(names), self._options.isolation)
-        return {name: Bounds(mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
+        return {
+            name: RangeBounds(mark.start, max(mark.end, mark.start)) for name, mark in marks.items()
+        }
 
     def _marks(
         self, names: Sequence[TopicPartition], isolation: IsolationLevel

@@ -1,11 +1,24 @@
-"""The sink to brokers, batch and stream: each task sends its own rows (`broker_task`).
+"""Rows to a producer, transactions.
+
+The sink to brokers, batch and stream: each task sends its own rows (`broker_task`).
 
 With `delivery=exactly-once` each task's rows of a batch are there once, however often the task, its
 executor or the driver comes again; the rows of different tasks become visible one by one.
+
+One task of the sink to brokers: rows to a producer, in one transaction where it is asked for.
+
+Exactly once: the transactional id names the writer and the task's number, so beginning fences
+every older attempt of the same task, and aborts what it left open. Then the marker is read
+(`broker_markers`): where this batch is there already, nothing is written. Else rows and marker are
+written and committed together.
+
+Claims of the sink's tasks: what a task writes at most once, and what was there before.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -13,16 +26,491 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tidelog.errors import InvalidRequest
-from tidelog.spark.broker_claims import Claim, Sent
-from tidelog.spark.broker_markers import topic_key
-from tidelog.spark.broker_task import send
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    ClusterFailure,
+    ConfigError,
+    InvalidRequest,
+    MessageTooLarge,
+    TidelogError,
+    WriterFenced,
+)
+from tidelog.remote import rows as broker_rows
+from tidelog.remote.client import PURGED, typed_error
+from tidelog.remote.client_settings import QUEUE_KBYTES, translate_settings
+from tidelog.remote.cluster import connect
+from tidelog.remote.topics import await_leaders
+from tidelog.spark.rows import Router
 from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
-from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
-from tidelog.spark.workers import sentences_first
+from tidelog.spark.transaction_markers import (
+    Marker,
+    Markers,
+    encode_marker,
+    find_topic_id,
+    partition_count,
+    topic_key,
+)
+from tidelog.spark.workers import (
+    StreamBatch,
+    refuse_new_table,
+    sentences_first,
+    stream_batch,
+    task_number,
+)
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
+    import confluent_kafka as ck
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
+
+    from tidelog.remote.cluster import Cluster
+
+__all__ = ["Claim", "Sent", "client_settings", "send"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Rows that a task is about to write, at most once.
+
+    Attributes:
+        transactional_id: Of this task in all batches of its writer.
+        batch: From 0 on, growing.
+        note: Asked once all rows have their offsets: what to keep in the marker, to be found
+            again with it. A megabyte is too much for most brokers.
+        topics_of: Key under which each topic counts its batches (`broker_markers.topic_key`); None
+            where the transactional id counts for all of them.
+    """
+
+    transactional_id: str
+    batch: int
+    note: Callable[[], str] | None = None
+    topics_of: str | None = None
+
+
+class Sent(NamedTuple):
+    """Outcome of a task's write.
+
+    Attributes:
+        records: How many were written.
+        was_done: They had been written before; nothing was done.
+        note: What the claim noted with them, now or before.
+        skipped: Topics that had this batch or a later one, and the last batch of each. Rows for
+            them were not written.
+    """
+
+    records: int
+    was_done: bool = False
+    note: str = ""
+    skipped: Mapping[str, int] = MappingProxyType({})
+
+
+class ClaimedTopics:
+    """Topics of one task's claim: which have the rows already, and which get them. One thread."""
+
+    def __init__(
+        self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
+    ) -> None:
+        """Begin.
+
+        Args:
+            claim: The claim.
+            topic: Of all rows; None where each names its own.
+            find_id: Looks up a topic's id at the cluster; "" where it has none. Called at most once
+                for each topic, before its rows are written.
+        """
+        self.skipped: dict[str, int] = {}
+        self._claim = claim
+        self._topic = topic
+        self._key = claim.transactional_id if claim.topics_of is None else claim.topics_of
+        self._done: Mapping[str, Marker] = {}
+        self._find_id = find_id
+        # Topics that get rows, with their ids.
+        self._topics: dict[str, str] = {}
+
+    def find_done(self, markers: "Markers") -> Sent | None:
+        """Read the markers; return what became of the task before if all of its rows are there."""
+        self._done = markers.done(self._key, self._claim.batch)
+        if self._topic is not None and self._claim.topics_of is not None:
+            self._topics[self._topic] = self._find_id(self._topic)
+        marker = self._marker_of(self._topic)
+        if marker is None:
+            return None
+        note = marker.note if marker.batch == self._claim.batch else ""
+        is_topic = self._claim.topics_of is not None and self._topic is not None
+        skipped = {self._topic or "": marker.batch} if is_topic else {}
+        return Sent(0, was_done=True, note=note, skipped=skipped)
+
+    def is_done(self, topic: str) -> bool:
+        """Whether a topic has the rows already; else remember that it gets them now."""
+        if self._claim.topics_of is None:
+            return False  # `find_done` has answered for all topics
+        if topic in self.skipped:
+            return True
+        if topic not in self._topics:
+            self._topics[topic] = self._find_id(topic)
+        marker = self._marker_of(topic)
+        if marker is None:
+            return False
+        del self._topics[topic]
+        self.skipped[topic] = marker.batch
+        return True
+
+    def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
+        """Return the key that chooses the partition, and the keys and values of the markers."""
+        marker = Marker(self._claim.batch, note)
+        found = {self._key: marker}
+        if self._claim.topics_of is not None:
+            found = {
+                topic_key(self._key, topic): marker._replace(topic_id=topic_id)
+                for topic, topic_id in sorted(self._topics.items())
+            }
+        return self._key, [(key.encode(), encode_marker(each)) for key, each in found.items()]
+
+    def _marker_of(self, topic: str | None) -> Marker | None:
+        """Return the marker by which rows are there: the topic's own, or one for all topics."""
+        if self._claim.topics_of is not None and topic is not None:
+            own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
+            if own is not None:
+                is_namesake = bool(own.topic_id and topic_id) and own.topic_id != topic_id
+                return None if is_namesake else own
+        return self._done.get(self._key)
+
+
+# What waits to be sent is bounded; a task that is faster than its brokers waits for room.
+QUEUE_MESSAGES: Final = 200_000
+
+
+LINGER_MS: Final = 20
+
+
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+
+
+# For each step of a transaction; what takes longer is an error, and the task is tried again.
+STEP_TIMEOUT_S: Final = 60.0
+
+
+_WAIT_S: Final = 0.1
+
+
+# Topic, partition and offset of a row that brokers have, in the order of each partition.
+OnSent: TypeAlias = Callable[[str, int, int], None]
+
+
+def send(
+    options: "SinkOptions",
+    batches: "Iterator[pa.RecordBatch]",
+    *,
+    task: int,
+    claim: Claim | None,
+    on_sent: OnSent | None = None,
+) -> Sent:
+    """Write the rows of one task.
+
+    Args:
+        options: Of the write.
+        batches: The rows; taken to the end in any case.
+        task: Number of the task.
+        claim: For exactly once; idempotent alone where None.
+        on_sent: Told where each row went. It costs a call for each.
+
+    Raises:
+        MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: The rows
+            can't be written; the text names topic and partition.
+        WriterFenced: A newer attempt of the task writes in its place.
+        NotAuthorized, ClusterFailure, ConfigError: As their names say. With a claim nothing of the
+            task is visible then, or (where the commit's answer was lost) all of it; the next
+            attempt finds out.
+    """
+    with connect(options.bootstrap, client_settings(options.client)) as cluster:
+        return _Task(cluster, options, task, claim, on_sent).run(batches)
+
+
+def client_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Librdkafka's settings for those of a Java producer."""
+    rest = dict(given)
+    own: dict[str, str] = {}
+    if "max.request.size" in rest:
+        own["message.max.bytes"] = rest.pop("max.request.size")
+    if "buffer.memory" in rest:
+        size = rest.pop("buffer.memory")
+        if not size.isdecimal():
+            raise ConfigError("kafka.buffer.memory", size, "a number of bytes")
+        own["queue.buffering.max.kbytes"] = str(max(int(size) >> 10, 1))
+    rest.pop("max.block.ms", None)  # nothing here waits but for room, which comes or an error does
+    return translate_settings(rest) | own
+
+
+def _served_partitions(cluster: "Cluster", topic: str) -> int:
+    """How many partitions a topic has, once their leaders serve them; raises as `partition_count`.
+
+    A producer that begins before may lose its first records without an error (`await_leaders`).
+    """
+    count = partition_count(cluster, topic)
+    try:
+        await_leaders(cluster, [TopicPartition(topic, number) for number in range(count)])
+    except ClusterFailure as error:
+        if error.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise  # who may not ask may still write, or hears of it then
+    return count
+
+
+class _Task:
+    """One attempt. For one thread."""
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        options: "SinkOptions",
+        task: int,
+        claim: Claim | None,
+        on_sent: OnSent | None,
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._claim = claim
+        self._on_sent = on_sent
+        self._clock = options.env().clock
+        self._router = Router(
+            options.topic, lambda topic: _served_partitions(cluster, topic), task=task
+        )
+        self._failure: TidelogError | None = None
+        self._producer = cluster.producer(self._settings())
+        self._count = 0
+        self._claimed = None
+        if claim is not None:
+            self._claimed = ClaimedTopics(
+                claim, options.topic, lambda topic: find_topic_id(cluster, topic)
+            )
+
+    def _settings(self) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "enable.idempotence": True,
+            # Each report is heard, since one without an offset is no delivery.
+            "delivery.report.only.error": False,
+            "on_delivery": self._hear,
+            "queue.buffering.max.kbytes": QUEUE_KBYTES,
+            "queue.buffering.max.messages": QUEUE_MESSAGES,
+            "linger.ms": LINGER_MS,
+            "batch.size": max(self._options.batch_bytes, 1),
+            "compression.type": self._options.codec.config_name,
+        }
+        if self._claim is not None:
+            settings["transactional.id"] = self._claim.transactional_id
+            settings["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+        return settings
+
+    def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
+        """Keep the first failure: those behind it follow from it. Tell where a row went."""
+        if error is None:
+            offset = message.offset()
+            if offset is None:
+                self._failure = self._failure or self._unproven(message)
+            elif self._on_sent is not None:
+                self._tell(message, offset, self._on_sent)
+            return
+        if error.code() in PURGED or self._failure is not None:
+            return
+        where = f"{message.topic()}-{message.partition()}"
+        self._failure = typed_error(self._cluster, "write", error, where=where)
+
+    def _unproven(self, message: "ck.Message") -> TidelogError:
+        """The library calls a record delivered whose sequence number the broker refused.
+
+        A broker before 4.4 refuses it also where it was overtaken by the next request
+        (KAFKA-15591), and then it is not in the log. The next attempt of the task writes it again.
+        """
+        reason = (
+            f"{message.topic()}-{message.partition()}: the broker did not say where a record is"
+            " that was sent again"
+        )
+        return ClusterFailure(self._options.bootstrap, "write", reason)
+
+    @staticmethod
+    def _tell(message: "ck.Message", offset: int, on_sent: OnSent) -> None:
+        topic, partition = message.topic(), message.partition()
+        assert topic is not None
+        assert partition is not None
+        on_sent(topic, partition, offset)
+
+    # -- the two ways ------------------------------------------------------------------------
+
+    def run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
+        """Write the rows by the way that was asked for."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._run(batches)
+        except KafkaException as error:
+            # Any call may say that a newer attempt has fenced this one.
+            self._producer.purge()
+            failure = self._failure or typed_error(self._cluster, "write", error.args[0])
+            raise failure from error
+        except BaseException:
+            self._producer.purge()
+            raise
+
+    def _run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
+        if self._claim is None or self._claimed is None:
+            self._send(batches)
+            self._flush()
+            return Sent(self._count)
+        return self._transact(batches, self._claim, self._claimed)
+
+    def _transact(
+        self, batches: "Iterator[pa.RecordBatch]", claim: Claim, claimed: ClaimedTopics
+    ) -> Sent:
+        from confluent_kafka import KafkaException
+
+        markers = Markers(self._cluster, self._options.marker_topic)
+        markers.ensure()
+        self._step("begin a transaction", self._producer.init_transactions)
+        done = claimed.find_done(markers)
+        if done is not None:
+            for _ in batches:
+                pass  # Spark keeps a worker that has taken all of its rows
+            return done
+        self._producer.begin_transaction()
+        try:
+            self._send(batches)
+            note = self._note(claim)
+            self._mark(markers, claimed, note)
+            self._flush()
+            self._step("commit the transaction", self._producer.commit_transaction)
+        except BaseException as error:
+            fenced = self._abort()
+            if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
+                raise fenced from error  # records are told only that something ended the producer
+            raise
+        return Sent(self._count, note=note, skipped=claimed.skipped)
+
+    def _note(self, claim: Claim) -> str:
+        """What the claim wants to be kept; offsets are known once everything is there."""
+        if claim.note is None:
+            return ""
+        self._flush()
+        return claim.note()
+
+    def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
+        """Last, so that markers of others wait for this transaction as short as can be."""
+        place, marks = claimed.marks(note)
+        number, now_ms = markers.partition_of(place), self._clock.now_ms()
+        for key, value in marks:
+            self._put(markers.topic, value, key, number, now_ms, None)
+
+    def _abort(self) -> WriterFenced | None:
+        """Let the transaction go at once; where that fails its next attempt does it.
+
+        Returns:
+            That such an attempt has begun, where the library knows it.
+        """
+        from confluent_kafka import KafkaException
+
+        self._producer.purge()
+        try:
+            self._producer.abort_transaction(STEP_TIMEOUT_S)
+        except KafkaException as error:
+            found = typed_error(self._cluster, "write", error.args[0])
+            return found if isinstance(found, WriterFenced) else None
+        return None
+
+    def _step(self, operation: str, action: Callable[[float], object]) -> None:
+        """One step of a transaction, again where the library says that this may help."""
+        from confluent_kafka import KafkaException
+
+        left = self._cluster.deadline()
+        while True:
+            try:
+                action(STEP_TIMEOUT_S)
+                return
+            except KafkaException as error:
+                self._raise_failure()
+                if not (error.args[0].retriable() and left()):
+                    raise typed_error(self._cluster, operation, error.args[0]) from error
+
+    # -- rows --------------------------------------------------------------------------------
+
+    def _send(self, batches: "Iterator[pa.RecordBatch]") -> None:
+        from tidelog.record.columns.serdes import encode_fields
+
+        for batch in batches:
+            encoded = encode_fields(batch, self._options.serdes)
+            for topic, numbers, rows in self._router.route(encoded):
+                if self._claimed is None or not self._claimed.is_done(topic):
+                    self._send_rows(topic, numbers, rows)
+            self._producer.poll(0)
+            self._raise_failure()
+
+    def _send_rows(
+        self, topic: str, numbers: "npt.NDArray[np.int32]", rows: "pa.RecordBatch"
+    ) -> None:
+        """The hot loop: what can be done by column was done before it."""
+        from confluent_kafka import KafkaException
+
+        names, none = rows.schema.names, [None] * rows.num_rows
+        now_ms = self._clock.now_ms()
+        values = broker_rows.binaries(rows.column("value"))
+        keys = broker_rows.binaries(rows.column("key")) if "key" in names else none
+        times = (
+            broker_rows.times(rows.column("timestamp"), now_ms)
+            if "timestamp" in names
+            else [now_ms] * rows.num_rows
+        )
+        headers = broker_rows.headers(rows.column("headers")) if "headers" in names else none
+        produce = self._producer.produce
+        for value, key, number, time_ms, pairs in zip(
+            values, keys, numbers.tolist(), times, headers, strict=True
+        ):
+            try:
+                produce(topic, value, key, number, None, None, time_ms, pairs)
+            except BufferError:
+                self._put(topic, value, key, number, time_ms, pairs)
+            except KafkaException as error:
+                self._refuse(error, f"{topic}-{number}")
+        self._count += rows.num_rows
+
+    def _put(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        number: int,
+        time_ms: int,
+        headers: broker_rows.Headers | None,
+    ) -> None:
+        """Send one record, once there is room: each record leaves the queue, or fails in time."""
+        from confluent_kafka import KafkaException
+
+        while True:
+            try:
+                self._producer.produce(topic, value, key, number, None, None, time_ms, headers)
+                return
+            except BufferError:
+                if not len(self._producer):
+                    raise MessageTooLarge(
+                        f"{topic}-{number}: a record larger than all that may wait to be sent;"
+                        " raise the option kafka.buffer.memory"
+                    ) from None
+                self._producer.poll(_WAIT_S)
+                self._raise_failure()
+            except KafkaException as error:
+                self._refuse(error, f"{topic}-{number}")
+
+    def _refuse(self, error: Exception, where: str) -> None:
+        self._raise_failure()
+        raise typed_error(self._cluster, "write", error.args[0], where=where) from error
+
+    def _flush(self) -> None:
+        """Wait for what is on its way; every record is reported within its own time-out."""
+        while self._producer.flush(_WAIT_S):
+            self._raise_failure()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 class SentMessage(WriterCommitMessage):

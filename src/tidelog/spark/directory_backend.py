@@ -1,4 +1,12 @@
-"""A directory of topics as a query's backend: questions by the files, tasks by `tidelog.scan`."""
+"""Directories; opens either backend.
+
+A directory of topics as a query's backend: questions by the files, tasks by `tidelog.scan`.
+
+Where a query reads: the questions that it has to a log, and who answers them.
+
+The protocols are in `tidelog.spark.tasks`; a directory answers in `directory_backend`, brokers in
+`broker_backend`.
+"""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,12 +19,23 @@ from tidelog.env import Env
 from tidelog.errors import CorruptFile, TidelogError
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
-from tidelog.spark.emptiness import EmptyRange, LogFacts, explain, is_doubtful, may_be_gone
-from tidelog.spark.limits import Limits
-from tidelog.spark.plans import nothing_meant, wanted_of
-from tidelog.spark.source_options import SourceOptions, scan_columns
-from tidelog.spark.table_tasks import directory_home, plan_table
-from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Bounds, Task, matching, settle
+from tidelog.spark.options import SourceOptions, scan_columns
+from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
+from tidelog.spark.tables import directory_home, plan_table
+from tidelog.spark.tasks import (
+    BATCH_ROWS,
+    Backend,
+    BatchPlan,
+    EmptyRange,
+    LogFacts,
+    RangeBounds,
+    Task,
+    explain,
+    is_doubtful,
+    matching,
+    may_be_gone,
+    settle,
+)
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
 
 if TYPE_CHECKING:
@@ -25,10 +44,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.scan import Split, Wanted
-    from tidelog.storage.epochs import LeaderEpochs
-    from tidelog.storage.log_dir import LogDir
-    from tidelog.storage.log_reader import LogReader
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.log.leader_epochs import LeaderEpochs
+    from tidelog.storage.log.log_reader import LogReader
     from tidelog.types import OffsetAndTimestamp
+
+__all__ = ["Backend", "Task", "open_backend"]
+
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
@@ -102,13 +124,13 @@ class DirectoryBackend:
             ids = {name: log_dir.topic(name).topic_id for name in topics}
         return {name: "" if topic_id is None else topic_id.hex for name, topic_id in ids.items()}
 
-    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, RangeBounds]:
         """See `Backend`."""
         with self._open() as log_dir:
             flushed = self._flushed()
             readers = {name: log_dir.reader(name.topic, name.partition) for name in names}
             return {
-                name: Bounds(reader.log_start_offset, self._visible(reader, flushed))
+                name: RangeBounds(reader.log_start_offset, self._visible(reader, flushed))
                 for name, reader in readers.items()
             }
 
@@ -150,7 +172,7 @@ class DirectoryBackend:
     def _warn_of_unknown(
         self, log_dir: "LogDir", found: "Mapping[TopicPartition, OffsetAndTimestamp | None]"
     ) -> None:
-        from tidelog.storage.log_reader import unknown_times_note
+        from tidelog.storage.log.log_reader import unknown_times_note
 
         for name, hit in found.items():
             reader = log_dir.reader(name.topic, name.partition)
@@ -196,7 +218,7 @@ class DirectoryBackend:
 
     def _epochs(self, name: TopicPartition) -> "LeaderEpochs":
         from tidelog.storage import files
-        from tidelog.storage.epochs import LeaderEpochs
+        from tidelog.storage.log.leader_epochs import LeaderEpochs
 
         folder = f"{self._path}/{files.partition_dir_name(name)}"
         path = f"{folder}/{files.LEADER_EPOCH_CHECKPOINT_FILE}"
@@ -343,7 +365,7 @@ class DirectoryBackend:
         )
 
     def _open(self) -> "LogDir":
-        from tidelog.storage.log_dir import LogDir
+        from tidelog.storage.directory.log_dir import LogDir
 
         return LogDir.open(self._options.path, env=self._env)
 
@@ -368,3 +390,21 @@ def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
         return list(options.assigned)
     topics = matching(options, log_dir.topics())
     return [name for topic in topics for name in log_dir.partitions(topic)]
+
+
+def open_backend(options: SourceOptions, columns: Sequence[str]) -> Backend:
+    """The backend that the options name.
+
+    Args:
+        options: What was asked for.
+        columns: Of the rows that tasks will read.
+
+    Raises:
+        ConfigError, InvalidRequest: Settings or columns that can't be had there.
+        MissingDependency: What reaches brokers or the object store is not installed.
+    """
+    if options.is_broker:
+        from tidelog.spark.broker_backend import BrokerBackend
+
+        return BrokerBackend(options, columns)
+    return DirectoryBackend(options, columns)

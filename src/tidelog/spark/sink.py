@@ -1,6 +1,10 @@
-"""`df.write.format("tidelog")` and `df.writeStream.format("tidelog")`: which writer does it.
+"""Chooses the writer, checks columns.
+
+`df.write.format("tidelog")` and `df.writeStream.format("tidelog")`: which writer does it.
 
 Rows are checked here by their type; where they go is for `sink_directory` and `broker_sink`.
+
+The topic that a write makes where it is missing (`createPartitions`), on the driver.
 """
 
 from collections.abc import Mapping
@@ -21,13 +25,68 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.errors import InvalidRequest
+from tidelog.errors import DirectoryLocked, InvalidRequest, TopicExists, UnknownTopic
 from tidelog.spark.options import nearest
 from tidelog.spark.sink_options import SinkOptions, read_sink_options
-from tidelog.spark.sink_topic import make_missing_topic
+from tidelog.storage.directory.topic_registry import NewTopic, check_new
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+
+
+def make_missing_topic(options: "SinkOptions") -> None:
+    """Make the topic of a write if the options say so and it is missing.
+
+    Raises:
+        InvalidTopic, InvalidPartitions, ConfigError: It can't be made so; nothing was changed.
+        InvalidRequest: There is no such directory.
+        DirectoryLocked: Another process has the directory open for writing: only that one can
+            make topics.
+        NotAuthorized, ClusterFailure: The brokers refuse, or can't be reached.
+    """
+    topic, partitions = options.topic, options.create
+    if topic is None or partitions is None:
+        return
+    check_new(NewTopic(topic, partitions, options.create_config))
+    if options.bootstrap:
+        _make_at_brokers(options, topic, partitions)
+    else:
+        _make_in_directory(options, topic, partitions)
+
+
+def _make_in_directory(options: "SinkOptions", topic: str, partitions: int) -> None:
+    from tidelog.storage.directory.dir_state import LogDirOptions
+    from tidelog.storage.directory.log_dir import LogDir
+
+    env = options.env()
+    with LogDir.open(options.path, env=env) as log_dir:
+        if topic in log_dir.topics():
+            return
+    try:
+        writable = LogDirOptions(writable=True)
+        with LogDir.open(options.path, env=env, options=writable) as log_dir:
+            if topic not in log_dir.topics():
+                log_dir.create_topic(topic, partitions=partitions, config=options.create_config)
+    except DirectoryLocked as error:
+        error.add_note(f"topic {topic} is missing: the process that has the lock has to make it")
+        raise
+
+
+def _make_at_brokers(options: "SinkOptions", topic: str, partitions: int) -> None:
+    from tidelog.remote.cluster import connect
+    from tidelog.remote.topics import create
+    from tidelog.spark.broker_sink import client_settings
+    from tidelog.spark.transaction_markers import partition_count
+
+    with connect(options.bootstrap, client_settings(options.client)) as cluster:
+        try:
+            partition_count(cluster, topic)
+        except UnknownTopic:
+            try:
+                create(cluster, topic, partitions=partitions, config=options.create_config)
+            except TopicExists:
+                return  # another write was faster
+
 
 # What a read gives beside what a write takes: a topic can be copied without naming columns.
 _READ_ONLY: Final = frozenset(
@@ -42,7 +101,11 @@ _READ_ONLY: Final = frozenset(
         "leaderEpoch",
     }
 )
+
+
 _Kinds: TypeAlias = tuple[type[DataType], ...]
+
+
 _COLUMNS: Final[dict[str, _Kinds]] = {
     "key": (BinaryType, StringType),
     "value": (BinaryType, StringType),
@@ -51,7 +114,11 @@ _COLUMNS: Final[dict[str, _Kinds]] = {
     "partition": (IntegerType, ShortType, LongType),
     "timestamp": (TimestampType, LongType),
 }
+
+
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
+
+
 # What a column may be that its serializer writes.
 _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
     "bytes": (BinaryType, StringType),
@@ -82,8 +149,7 @@ def make_writer(
         from tidelog.spark.broker_sink import BrokerWriter
 
         return BrokerWriter(options)
-    from tidelog.spark.sink_commit import ensure_reachable
-    from tidelog.spark.sink_directory import DirectoryWriter, new_commit_id
+    from tidelog.spark.directory_sink import DirectoryWriter, ensure_reachable, new_commit_id
 
     ensure_reachable(options)
     return DirectoryWriter(options, new_commit_id(options))
@@ -107,7 +173,7 @@ def make_stream_writer(
         from tidelog.spark.broker_sink import BrokerStreamWriter
 
         return BrokerStreamWriter(options)
-    from tidelog.spark.sink_directory import DirectoryStreamWriter
+    from tidelog.spark.directory_sink import DirectoryStreamWriter
 
     return DirectoryStreamWriter(options)
 

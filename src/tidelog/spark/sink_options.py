@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.objects.urls import local_path
+from tidelog.objects.store import local_path
 from tidelog.spark.options import BOOTSTRAP, WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
 if TYPE_CHECKING:
-    from tidelog.spark.task_facts import StreamBatch
+    from tidelog.spark.workers import StreamBatch
 
 # Four times what Kafka's producer fills, by default: a bulk write has its records at hand, and each
 # batch costs as much as some hundred records.

@@ -24,20 +24,17 @@ from pyspark.sql.types import StructType
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import TidelogError
-from tidelog.spark.acks import Arrival
-from tidelog.spark.backend import open_backend
-from tidelog.spark.directory_backend import DirectoryBackend
-from tidelog.spark.emptiness import EmptyRange, WhyEmpty
-from tidelog.spark.limits import NO_LIMITS, LimitMaker, Limits
-from tidelog.spark.source_options import SourceOptions, read_source_options
+from tidelog.spark.directory_backend import DirectoryBackend, open_backend
+from tidelog.spark.options import SourceOptions, read_source_options
+from tidelog.spark.pushdown import NO_LIMITS, LimitMaker, Limits
+from tidelog.spark.session import check_driver
 from tidelog.spark.stream_options import (
     read_common_options,
     read_stream_options,
     refuse_stream_options,
 )
-from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, Task
-from tidelog.spark.versions import check_driver
-from tidelog.spark.workers import in_worker, sentences_first
+from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, EmptyRange, Task, WhyEmpty
+from tidelog.spark.workers import Arrival, in_worker, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,16 +29,14 @@ from pyspark.sql.streaming.datasource import (
 
 from tidelog.env import Clock, os_env
 from tidelog.errors import TidelogError
-from tidelog.spark.acks import Arrival
-from tidelog.spark.backend import open_backend
-from tidelog.spark.source_options import SourceOptions
-from tidelog.spark.stream_batches import MicroBatches
-from tidelog.spark.stream_limits import Limits
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.micro_batches import MicroBatches
+from tidelog.spark.options import SourceOptions
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json
-from tidelog.spark.stream_options import StreamOptions
+from tidelog.spark.stream_options import Limits, StreamOptions
 from tidelog.spark.tasks import Backend, Task
-from tidelog.spark.workers import in_worker, sentences_first
+from tidelog.spark.workers import Arrival, in_worker, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,22 +1,99 @@
-"""What a stream by `format("tidelog")` was asked for: a read's options, but for what ends it.
+"""Options and limits of streams.
+
+What a stream by `format("tidelog")` was asked for: a read's options, but for what ends it.
 
 What makes sense only in a batch, or only in a stream, is refused in the other with the reason.
+
+How much a micro-batch takes: upper limits by offsets, and when it is worth one at all.
+
+Pure: backlogs go in, shares come out. Meanings as in Spark's Kafka connector.
 """
 
 import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from tidelog.env import Env, os_env
+from tidelog.env import Clock, Env, os_env
 from tidelog.errors import InvalidRequest, InvalidTime
-from tidelog.spark.option_ranges import Given, read_by_partition, read_time_option
-from tidelog.spark.options import READ_OPTIONS, Options
-from tidelog.spark.source_options import SourceOptions, read_source_options
-from tidelog.spark.stream_limits import MAX_DELAY_MS, Limits
+from tidelog.spark.options import (
+    READ_OPTIONS,
+    Given,
+    Options,
+    SourceOptions,
+    read_by_partition,
+    read_source_options,
+    read_time_option,
+)
 from tidelog.timespec.units import parse_duration
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, NS_PER_MS
+
+MAX_DELAY_MS: Final = 15 * 60 * 1000
+
+
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one micro-batch; None where there is none.
+
+    Attributes:
+        max_offsets: Offsets, all partitions together.
+        max_bytes: Bytes of log, all partitions together.
+        min_offsets: Wait until there are so many ...
+        max_delay_ms: ... but not longer than this after the batch before.
+    """
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = MAX_DELAY_MS
+
+
+def share(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
+    """How much of `limit` each gets, in proportion to what it has.
+
+    Args:
+        backlogs: What each has, 0 or more.
+        limit: What all get together, 1 or more.
+
+    Returns:
+        All of what each has, where that is within the limit. Else the share, rounded down, but at
+        least 1 where there is anything: nobody starves, so that all together may get more than
+        the limit by as many as there are.
+    """
+    total = sum(backlogs.values())
+    if total <= limit:
+        return dict(backlogs)
+    return {key: min(size, max(size * limit // total, 1)) for key, size in backlogs.items()}
+
+
+class Gate:
+    """Holds micro-batches back that are too small, but none for too long.
+
+    The first one of a process passes whatever its size: nobody knows how long it has waited. One
+    owner, one thread.
+    """
+
+    def __init__(self, min_offsets: int | None, max_delay_ms: int, clock: Clock) -> None:
+        self._min_offsets = min_offsets
+        self._max_delay_ms = max_delay_ms
+        self._clock = clock
+        self._last_ms: int | None = None
+
+    def passes(self, backlog: int) -> bool:
+        """Whether a batch of so many offsets is to run now; if so, the next delay begins."""
+        if self._min_offsets is None:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        is_due = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
+        if not is_due and backlog < self._min_offsets:
+            return False
+        self._last_ms = now_ms
+        return True
+
 
 STREAM_OPTIONS: Final = {
     "maxOffsetsPerTrigger": "how many offsets a micro-batch takes, at most, of all partitions",
@@ -25,6 +102,8 @@ STREAM_OPTIONS: Final = {
     "maxTriggerDelay": "but no longer than this after the batch before, as 15m",
     "commitGroup": "group that offsets are committed to after each batch, to be watched; brokers",
 }
+
+
 _BATCH_ONLY: Final = dict.fromkeys(
     ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     "is for batches: a stream has no end; Trigger.AvailableNow reads what is there now",
@@ -37,16 +116,24 @@ _BATCH_ONLY: Final = dict.fromkeys(
     "inexact": "is for batches: it goes with table",
     "pushdown": "is for batches: Spark pushes no filters down into streams",
 }
+
+
 _STREAM_ONLY: Final = dict.fromkeys(
     STREAM_OPTIONS, "is for streams (readStream): a batch reads its whole range at once"
 )
+
+
 _START: Final = (
     "startingOffsets",
     "startingTimestamp",
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
 )
+
+
 _WORDS: Final = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
+
+
 _GROUP_PREFIX: Final = "spark-kafka-source"
 
 

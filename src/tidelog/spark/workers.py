@@ -1,32 +1,77 @@
-"""What a Spark worker's Python needs: the packages, and kernels that are compiled once.
+"""Packages, compiled kernels, early input, task facts.
+
+What a Spark worker's Python needs: the packages, and kernels that are compiled once.
 
 A worker's process lives for a task or for many. Compiled kernels are kept on disk, so that one
 process of a machine compiles and all others load: `prepare` chooses the folder where nobody has and
 the usual ones can't be written to, and lets one process of the machine compile while the others
 wait for it. docs/deploy.md says how to bring packages and folder to a cluster.
+
+Whether a session's workers run a Python that has tidelog: asked of one of them, by a tiny job.
+
+Spark runs what stands on each machine's PATH unless it was told otherwise, and says of a wrong
+Python only that a module is missing, or that versions differ.
+
+Has a worker's system acknowledge a task's code at once, so that its input follows at once.
+
+Spark sends a task to a worker's Python over TCP as two small messages: the code, then what to work
+on. Nagle's algorithm keeps the second back until the first is acknowledged, and the worker's
+system, which hopes to send an answer along, puts that off for 40 ms. That is as long as it takes to
+read 5 MB of log, for every task. What is sent as code and carries an `Arrival` ends the wait: the
+code is unpickled between the two messages.
+
+Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
+
+Runs every kernel that Spark's tasks use, on a few records, so that all of them are compiled.
+
+Facts that a task knows of itself: its number, and the streaming batch that it belongs to.
+
+Spark hands a batch's number to a sink's commit alone; tasks find it among their local properties.
 """
 
+import ctypes
 import importlib.util
 import os
 import platform
+import re
+import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from inspect import isfunction
-from typing import TYPE_CHECKING, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from tidelog.errors import MissingDependency, TidelogError
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from tidelog.errors import InvalidRequest, MissingDependency, TidelogError
+from tidelog.jobs.audit.key_rows import COLUMNS, KeyTable, Reducer
+from tidelog.record.builder import build_batch
+from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.decode import decode, fold
+from tidelog.record.columns.encode import choose_partitions, encode_table
+from tidelog.record.kernels.hashes import SEEDS
+from tidelog.record.kernels.key_rows import FIELDS
 from tidelog.storage.kernel_cache import SOURCES, alone, choose_cache
+from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
 
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
+
+
 # Spark sets the first in the processes that it runs Python in, and reads the second where it makes
 # the message of an error; the process ends with that message.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+
+
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+
 
 Class = TypeVar("Class", bound=type)
 
@@ -129,6 +174,249 @@ def _warm(purpose: str) -> None:
         return
     with alone(folder, purpose) as is_first:
         if is_first:
-            from tidelog.spark import warmth
+            RUNS[purpose]()
 
-            warmth.RUNS[purpose]()
+
+_PROBED: Final = "path string, version string, tidelog string"
+
+
+_MISMATCH: Final = re.compile(r"PYTHON_VERSION_MISMATCH.*|Python in worker has different version.*")
+
+
+_HINT: Final = (
+    "set spark.pyspark.python (or PYSPARK_PYTHON) to one with 'tidelog[spark]' installed before"
+    " the session starts; docs/deploy.md"
+)
+
+
+def check_workers(spark: "SparkSession") -> None:
+    """Run one small task; it also starts a worker, which later queries use.
+
+    Raises:
+        MissingDependency: The worker's Python has no tidelog, or another version of it, or is of
+            another version than the driver's.
+    """
+    from pyspark.errors import PySparkException
+
+    from tidelog import __version__
+
+    try:
+        (row,) = spark.range(1, numPartitions=1).mapInArrow(_probe(), _PROBED).collect()
+    except PySparkException as error:
+        found = _MISMATCH.search(str(error))
+        if found is None:
+            raise
+        here = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise MissingDependency(
+            f"Spark's workers run another Python than this one ({here}): {found[0]}; {_HINT}"
+        ) from error
+    if row.tidelog != __version__:
+        what = f"tidelog {row.tidelog}, not {__version__}" if row.tidelog else "no tidelog"
+        raise MissingDependency(
+            f"Spark's workers run {row.path} (Python {row.version}), which has {what}: {_HINT}"
+        )
+
+
+def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
+    """What the worker runs. Made in here, so that it is sent as code: it may lack this module."""
+
+    def probe(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import platform
+        import sys
+
+        import pyarrow as pa
+
+        try:
+            from tidelog import __version__ as found
+        except ImportError:
+            found = ""
+        for _ in batches:
+            columns = [[sys.executable], [platform.python_version()], [found]]
+            names = ["path", "version", "tidelog"]
+            yield pa.RecordBatch.from_arrays([pa.array(one) for one in columns], names)
+
+    return probe
+
+
+_DESCRIPTORS: Final = "/proc/self/fd"
+
+
+# A worker has a handful, those of its task among the first.
+_DESCRIPTORS_MAX: Final = 64
+
+
+class Arrival:
+    """Acknowledges what has arrived when it is unpickled; does nothing else."""
+
+    def __reduce__(self) -> "tuple[Callable[[], Arrival], tuple[()]]":
+        return arrived, ()
+
+
+def arrived() -> Arrival:
+    """An `Arrival` in the process that it was sent to."""
+    acknowledge_now()
+    return Arrival()
+
+
+def acknowledge_now() -> int:
+    """Send the acknowledgements that this process's TCP connections put off.
+
+    Returns:
+        For how many connections the system was asked; 0 where it knows no such request.
+    """
+    option = getattr(socket, "TCP_QUICKACK", None)
+    if option is None:
+        return 0
+    return sum(_ask(number, option) for number in _sockets())
+
+
+def _sockets() -> list[int]:
+    """Descriptors of this process's sockets; none where the system does not say."""
+    found = []
+    with suppress(OSError):
+        paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
+        for path in paths[:_DESCRIPTORS_MAX]:
+            with suppress(OSError):  # the one that the listing itself had open is gone
+                if str(path.readlink()).startswith("socket:"):
+                    found.append(int(path.name))
+    return found
+
+
+def _ask(descriptor: int, option: int) -> bool:
+    """Ask for one socket; whether it is a TCP connection.
+
+    By the system's own call: a Python socket over a descriptor sets the process's default timeout,
+    if there is one, and with it makes the connection non-blocking for its owner, too.
+    """
+    on = ctypes.c_int(1)
+    call = ctypes.CDLL(None).setsockopt
+    failed = call(descriptor, socket.IPPROTO_TCP, option, ctypes.byref(on), ctypes.sizeof(on))
+    return not failed
+
+
+_RECORDS = 3
+
+
+_NOW_MS = 1_000
+
+
+def run_encoders() -> None:
+    """Encode a few records, and choose their partitions."""
+    table = _sample()
+    choose_partitions(table["key"], 2, keyless=0)
+    list(encode_table(table, now_ms=_NOW_MS))
+
+
+def run_decoders() -> None:
+    """Decode a few records of each kind, compressed and not, by all that may be asked of them."""
+    for codec in Codec.NONE, Codec.LZ4:
+        for kind in TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME:
+            _decode(_batch(codec, kind))
+
+
+def run_digests() -> None:
+    """Reduce a few records to rows by key, add them up, and find them again."""
+    seeds = np.arange(SEEDS, dtype=np.int64)
+    reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
+    for codec in Codec.NONE, Codec.LZ4:
+        data = _batch(codec, TimestampType.CREATE_TIME)
+        fold(data, reducer, DecodeStats())
+        for batch in decode(data, columns=COLUMNS):
+            reducer.add(batch)
+    reducer.finish()
+    table = KeyTable()
+    rows = np.zeros((_RECORDS, FIELDS), np.int64)
+    table.add(rows)
+    table.reindex()
+    table.find(rows)
+
+
+def _batch(codec: Codec, kind: TimestampType) -> bytes:
+    """Three records by the plain builder: those who only read need no encoder."""
+    records = [
+        NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
+        NewRecord(key=None, value=b"vv", timestamp=-1),
+        NewRecord(key=b"kk", value=None, timestamp=_NOW_MS),
+    ]
+    append_time_ms = _NOW_MS if kind is TimestampType.LOG_APPEND_TIME else None
+    batch = build_batch(records, codec=codec, timestamp_type=kind, append_time_ms=append_time_ms)
+    return bytes(batch)
+
+
+def _sample() -> pa.Table:
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return pa.table(
+        {
+            "key": pa.array([b"k", None, b"kk"], pa.binary()),
+            "value": pa.array([b"v", b"vv", None], pa.binary()),
+            "timestamp": pa.array([_NOW_MS, -1, _NOW_MS], pa.int64()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}], [], []], pa.list_(header)),
+        }
+    )
+
+
+def _decode(data: bytes) -> None:
+    runs = np.array([0, _RECORDS], np.int64), np.array([_NOW_MS, _NOW_MS], np.int64)
+    for record_time in None, (0, 2 * _NOW_MS):
+        for append_times in None, runs:
+            list(decode(data, record_time=record_time, append_times=append_times))
+
+
+RUNS: Final = {"read": run_decoders, "write": run_encoders, "digest": run_digests}
+
+
+QUERY_ID: Final = "sql.streaming.queryId"
+
+
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+_EXECUTION: Final = "spark.sql.execution.id"
+
+
+_ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
+
+
+class StreamBatch(NamedTuple):
+    """A batch of a streaming query; a query keeps its id as long as its checkpoint lives."""
+
+    query_id: str
+    number: int
+
+
+def task_number() -> int:
+    """The number of this task among those that write; 0 outside of one."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def stream_batch() -> StreamBatch:
+    """The batch that this task belongs to; raises InvalidRequest outside of a streaming query."""
+    context = TaskContext.get()
+    query_id = None if context is None else context.getLocalProperty(QUERY_ID)
+    number = None if context is None else context.getLocalProperty(BATCH_ID)
+    if not query_id or not number:
+        raise InvalidRequest(
+            "a streaming write outside of a streaming query: no id of query, batch"
+        )
+    return StreamBatch(query_id, int(number))
+
+
+def refuse_new_table() -> None:
+    """Raise InvalidRequest if this task's batch write would fill a new table of Spark's catalog.
+
+    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as it does for `save`, but runs
+    the write as an execution inside of the one that makes the table. Inside `foreachBatch` each
+    write is such an inner execution, so there the two can't be told apart.
+    """
+    context = TaskContext.get()
+    if context is None or context.getLocalProperty(BATCH_ID):
+        return
+    root = context.getLocalProperty(_ROOT_EXECUTION)
+    if root and root != context.getLocalProperty(_EXECUTION):
+        raise InvalidRequest(
+            "saveAsTable and writeTo(...).create() make a table of Spark's catalog that could not"
+            " be read: Spark does not pass its options to Python data sources. Nothing was written."
+            " Use save(), and CREATE TEMPORARY VIEW ... USING tidelog OPTIONS (path '...', topic"
+            " '...') for SELECT and INSERT"
+        )

@@ -1,4 +1,6 @@
-"""Names of files and directories, and loops over short reads and writes.
+"""Names; the table of files beside a log: suffix, primary or derived, order of sync and removal.
+
+Names of files and directories, and loops over short reads and writes.
 
 Owns how a directory of topics is spelled. What small text files say is in `text_files`, and in the
 modules of those that have one of their own.
@@ -23,20 +25,43 @@ from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 # Where controllers of Kafka keep their records; it may lie among the partitions of a broker.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
+
 LOG_SUFFIX: Final = ".log"
+
+
 OFFSET_INDEX_SUFFIX: Final = ".index"
+
+
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+
+
 TXN_INDEX_SUFFIX: Final = ".txnindex"
+
+
 SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+
 APPEND_TIME_SUFFIX: Final = ".appendtime"
+
+
 ZONES_SUFFIX: Final = ".zones"
+
 
 # Put behind the whole name, e.g. `00000000000000000000.timeindex.swap`.
 DELETED_SUFFIX: Final = ".deleted"
+
+
 CLEANED_SUFFIX: Final = ".cleaned"
+
+
 SWAP_SUFFIX: Final = ".swap"
+
+
 TMP_SUFFIX: Final = ".tmp"
+
+
 REMOVED_SUFFIX: Final = ".removed"  # of what `commits.overlay` says is gone
+
 
 # The files of one segment that are named by its base offset.
 SEGMENT_SUFFIXES: Final = (
@@ -48,30 +73,63 @@ SEGMENT_SUFFIXES: Final = (
     ZONES_SUFFIX,
 )
 
+
 LOCK_FILE: Final = ".lock"
+
+
 # Room for small files of a directory on a disk that is full: a change that makes room needs some.
 RESERVE_FILE: Final = "tidelog-reserve"
+
+
 RESERVE_BYTES: Final = 256 * 1024
+
+
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
 LEADER_EPOCH_CHECKPOINT_FILE: Final = "leader-epoch-checkpoint"
+
+
 PARTITION_METADATA_FILE: Final = "partition.metadata"
+
+
 APPEND_TIME_CHECKPOINT_FILE: Final = "append-time-checkpoint"
+
+
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+
+
 RECOVERY_POINT_CHECKPOINT_FILE: Final = "recovery-point-offset-checkpoint"
+
+
 LOG_START_CHECKPOINT_FILE: Final = "log-start-offset-checkpoint"
+
+
 HIGH_WATERMARK_CHECKPOINT_FILE: Final = "replication-offset-checkpoint"
+
+
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-offset-checkpoint"
 
 
 TOPIC_NAME_LIMIT: Final = 249
 
+
 # A small file of ours is never larger; a directory of 100,000 partitions needs some 30 MB.
 SMALL_FILE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
+
 _FILE_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+(?:\.[a-z]+)*)", re.ASCII)
+
+
 _PARTITION_DIR: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
+
+
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
+
+
 # Kafka keeps these for "no id" and for its own metadata topic.
 _RESERVED_IDS: Final = (uuid.UUID(int=0), uuid.UUID(int=1))
 
@@ -294,3 +352,6 @@ def _write_once(
     fs.rename(temporary, path)
     if sync_name and is_durable:
         fs.sync_dir(posixpath.dirname(path) or ".")
+
+
+TOPICS_FILE: Final = "tidelog-topics.json"

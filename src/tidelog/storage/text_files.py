@@ -1,16 +1,30 @@
-"""Kafka's small text files: checkpoints, `partition.metadata`, the mark of a clean stop.
+"""Kafka's checkpoints, `partition.metadata`, `meta.properties`, clean-stop mark.
+
+Typed JSON fields.
+
+Kafka's small text files: checkpoints, `partition.metadata`, the mark of a clean stop.
 
 The epochs of `leader-epoch-checkpoint` are in `epochs`, which shares `encode_checkpoint`;
 `meta.properties` has its own module.
 
 Source: Kafka 4.x CheckpointFile, PartitionMetadataFile; docs/format.md#text-files.
+
+`meta.properties`, which says whose log directory this is: a Java properties file.
+
+Version 1 has `cluster.id`, `node.id` and mostly `directory.id`; version 0 had `broker.id`.
+
+Source: Kafka 4.x MetaProperties; docs/format.md#text-files.
+
+Reading JSON of the tier's files: each value of its type, or CorruptFile that names it.
 """
 
+import json
 import posixpath
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
@@ -22,12 +36,18 @@ from tidelog.storage.files import (
     read_file,
     write_atomically,
 )
-from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer, TopicPartition
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TopicPartition
 
 CHECKPOINT_VERSION: Final = 0
+
+
 PARTITION_METADATA_VERSION: Final = 0
+
+
 # Ours: append times up to the one in it may lie ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
+
+
 # What Kafka reads at start; -1 says that no KRaft controller knows this start.
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 
@@ -222,3 +242,132 @@ def decode_text(data: Buffer) -> str:
         return bytes(data).decode()
     except UnicodeDecodeError as error:
         raise CorruptFile("not UTF-8", at=error.start) from error
+
+
+META_PROPERTIES_FILE: Final = "meta.properties"
+
+
+def encode_meta_properties(properties: Mapping[str, str]) -> bytes:
+    """The text of `meta.properties`: a `key=value` line each, keys sorted.
+
+    Kafka writes the date above the lines; nobody reads it, so ours stands without.
+    """
+    lines = [f"{key}={_escape(value)}" for key, value in sorted(properties.items())]
+    return ("#\n" + "".join(f"{line}\n" for line in lines)).encode()
+
+
+def decode_meta_properties(data: Buffer) -> dict[str, str]:
+    """The settings in a `meta.properties`; raises CorruptFile for a line without `=` or `:`."""
+    properties = {}
+    for line in decode_text(data).splitlines():
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        found = re.fullmatch(r"([^=:\s]+)\s*[=:]\s*(.*)", text)
+        if found is None:
+            raise CorruptFile(f"line {text[:80]!r}: 'key=value' expected")
+        properties[found[1]] = re.sub(r"\\(.)", r"\1", found[2])
+    return properties
+
+
+def read_meta_properties(files: FileSystem, directory: str) -> dict[str, str] | None:
+    """The settings of a log directory, None where it has no `meta.properties`."""
+    path = posixpath.join(directory, META_PROPERTIES_FILE)
+    try:
+        return decode_meta_properties(read_file(files, path))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def write_meta_properties(files: FileSystem, directory: str, properties: Mapping[str, str]) -> None:
+    """Write a log directory's `meta.properties` atomically."""
+    path = posixpath.join(directory, META_PROPERTIES_FILE)
+    write_atomically(files, path, encode_meta_properties(properties))
+
+
+def _escape(value: str) -> str:
+    return re.sub(r"([\\=:#!])", r"\\\1", value)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of a JSON object; `what` names it in errors."""
+
+    content: dict[str, object]
+    what: str
+
+    @classmethod
+    def of(cls, value: object, what: str) -> Self:
+        """The fields of `value`; raises CorruptFile where it is no object."""
+        if not isinstance(value, dict):
+            raise CorruptFile(f"{what} is {type(value).__name__}, a JSON object expected")
+        return cls(value, what)
+
+    @property
+    def names(self) -> list[str]:
+        """The fields' names."""
+        return list(self.content)
+
+    def value(self, name: str) -> object:
+        """Any value; None where there is none."""
+        return self.content.get(name)
+
+    def integer(self, name: str) -> int:
+        """A whole number of 64 bits."""
+        found = self.maybe_integer(name)
+        if found is None:
+            raise self._problem(name, "a whole number")
+        return found
+
+    def maybe_integer(self, name: str) -> int | None:
+        """The same, None where it is null or missing."""
+        found = self.content.get(name)
+        if found is None:
+            return None
+        if type(found) is not int or not INT64_MIN <= found <= INT64_MAX:
+            raise self._problem(name, "a whole number")
+        return found
+
+    def text(self, name: str) -> str:
+        """A text."""
+        found = self.content.get(name)
+        if not isinstance(found, str):
+            raise self._problem(name, "a text")
+        return found
+
+    def maybe_text(self, name: str) -> str:
+        """A text, empty where it is null or missing."""
+        return "" if self.content.get(name) is None else self.text(name)
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        found = self.content.get(name)
+        if not isinstance(found, bool):
+            raise self._problem(name, "true or false")
+        return found
+
+    def items(self, name: str) -> list[object]:
+        """A list."""
+        found = self.content.get(name)
+        if not isinstance(found, list):
+            raise self._problem(name, "a list")
+        return found
+
+    def mapping(self, name: str) -> "Fields":
+        """An object inside."""
+        return Fields.of(self.content.get(name), f"`{name}` of {self.what}")
+
+    def _problem(self, name: str, expected: str) -> CorruptFile:
+        found = str(self.content.get(name))[:80]
+        return CorruptFile(f"{self.what}: `{name}` is {found}, {expected} expected")
+
+
+def read_json(data: bytes, what: str) -> Fields:
+    """The object in a JSON text; raises CorruptFile."""
+    try:
+        found: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"{what} is not JSON: {error}") from error
+    return Fields.of(found, what)

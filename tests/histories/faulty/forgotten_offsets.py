@@ -1,6 +1,6 @@
 """Makes the brokers of this process forget what groups commit in transactions."""
 
-from tidelog.server.groups.pending import PendingOffsets
+from tidelog.server.groups.committed_offsets import PendingOffsets
 
 take = PendingOffsets.take
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord, TimestampType
 
 START_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from tests.server.clients.logs import SHAPES, START_MS, STEP_MS
 from tests.worlds.clients.raw import LIST_OFFSETS_VERSION, RawClient
 
 from tidelog.protocol.messages import LIST_OFFSETS
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, cast
 from tests.worlds.clients.raw import RawClient, Refused, produce_request
 
 from tidelog.protocol.messages import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
 from tidelog.record.builder import build_batch
 from tidelog.types import Codec, NewRecord

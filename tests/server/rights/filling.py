@@ -15,14 +15,14 @@ from tests.worlds.clients.rights_talk import (
 )
 from tests.worlds.waiting import until_so
 
-from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import (
     CREATE_ACLS,
     CREATE_TOPICS,
     FIND_COORDINATOR,
 )
-from tidelog.protocol.messages.acls import CreateAclsRequest
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.security import CreateAclsRequest
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from tests.spark.drivers import open_session
 
 from tidelog.env import Env, OsFileSystem
+from tidelog.jobs.mirror import job
 from tidelog.spark import sink_options
-from tidelog.spark.jobs import mirror
 
 BATCH_RECORDS = 60
 
@@ -60,7 +60,7 @@ def main(given: dict[str, object], conf: dict[str, str]) -> None:
     env = Env(files=DyingFiles(Countdown(int(str(given.get("calls", 0))))))
     # What attaches segments takes its files from here; workers are processes of their own.
     vars(sink_options)["os_env"] = lambda: env
-    mirror.mirror(
+    job.mirror(
         spark,
         str(given["source"]),
         [str(given["topic"])],

@@ -14,10 +14,11 @@ from tidelog import spark as tidelog_spark
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
-from tidelog.spark.jobs.audit import AuditOptions, Kind, measure
-from tidelog.spark.jobs.audit_tables import Audited
+from tidelog.jobs.audit.answer import Audited
+from tidelog.jobs.audit.job import AuditOptions, measure
+from tidelog.jobs.audit.rules import Kind
 from tidelog.spark.places import Place
-from tidelog.storage.group_offsets import GroupOffset, GroupOffsets, write_group_offsets
+from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
 from tidelog.types import NewRecord
 
 if TYPE_CHECKING:

@@ -8,20 +8,22 @@ from tests.spark.jobs.test_audit import TOPIC, add, audit, kinds, make_filled, r
 from tests.worlds.directories.topics import T0
 
 from tidelog import spark as tidelog_spark
-from tidelog.cluster.offset_map import (
+from tidelog.env import os_env
+from tidelog.jobs.audit import run
+from tidelog.jobs.audit.plan import plan_side
+from tidelog.jobs.offset_map import (
     Copied,
     OffsetMap,
     Partitioning,
     SourcePartition,
     SourceTopic,
+    write_map,
 )
-from tidelog.cluster.offset_map_file import write_map
-from tidelog.env import os_env
-from tidelog.spark.jobs import audit_behind
-from tidelog.spark.jobs.audit_plan import plan_side
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
         times.append(found)
         return found
 
-    monkeypatch.setattr(audit_behind, "plan_side", interfering)
+    monkeypatch.setattr(run, "plan_side", interfering)
     found = audit(spark, a, b, offset_map=map_of(tmp_path / "map", KEYS, KEYS - 2))
     assert (kinds(found), len(times)) == ({"k5": "missing"}, 2)
     assert found.topics[0].superseded == 2

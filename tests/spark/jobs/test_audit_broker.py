@@ -10,7 +10,7 @@ from tests.spark.jobs.test_audit import audit, kinds, make_filled, record, updat
 from tests.worlds.directories.topics import make
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 
-from tidelog.spark.jobs.mirror import mirror
+from tidelog.jobs.mirror.job import mirror
 from tidelog.types import NewRecord
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from tests.worlds.directories.topics import held
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
+from tidelog.jobs.bootstrap.columns import RecordColumns, to_records, with_partitions
+from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapOptions, bootstrap
+from tidelog.jobs.replay.job import replay
+from tidelog.jobs.target_check import TargetLoses
+from tidelog.record.partitioner import partition_of
 from tidelog.record.record import Record
-from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions, bootstrap
-from tidelog.spark.jobs.checks import TargetLoses
-from tidelog.spark.jobs.record_columns import RecordColumns, to_records, with_partitions
-from tidelog.spark.jobs.replay import replay
 from tidelog.spark.places import Place
-from tidelog.storage.partitioner import partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

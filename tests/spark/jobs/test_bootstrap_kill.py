@@ -22,7 +22,7 @@ from pyarrow import parquet
 from tests.worlds.spark.settings import QUICK_JVM
 
 from tidelog.directory import Directory
-from tidelog.storage import writers
+from tidelog.storage import commits
 
 LIMIT_S: Final = 240
 ROWS: Final = 20_000
@@ -35,7 +35,7 @@ MOMENTS: Final = {
     "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,
     "tidelog-commit-*": 1,
-    writers.WRITERS_FILE: 1,
+    commits.WRITERS_FILE: 1,
 }
 
 
@@ -75,7 +75,7 @@ class Run:
         conf: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        command = [sys.executable, "-m", "tidelog.cli.main", "spark", "bootstrap"]
+        command = [sys.executable, "-m", "tidelog.cli.app", "spark", "bootstrap"]
         command += [
             str(table),
             "orders",

@@ -16,14 +16,11 @@ from tests.worlds.kafka.groups import tidelog
 
 from tidelog import scan
 from tidelog import spark as tidelog_spark
-from tidelog.cli.problems import ExitCode
-from tidelog.cluster.lag import State
+from tidelog.cli.surroundings import ExitCode
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, UnknownGroup
-from tidelog.scan.latency import latency as library_latency
-from tidelog.scan.lateness import lateness
-from tidelog.spark.jobs.lag import GroupLag, measure
-from tidelog.spark.jobs.lag_work import (
+from tidelog.jobs.lag.job import GroupLag, measure
+from tidelog.jobs.lag.work import (
     Cell,
     Counts,
     count_rows,
@@ -31,10 +28,13 @@ from tidelog.spark.jobs.lag_work import (
     encode_counts,
     unread_by_hour,
 )
-from tidelog.spark.jobs.latency import measure as measure_latency
-from tidelog.spark.jobs.reindex import Mode, Outcome, run
+from tidelog.jobs.latency.job import measure as measure_latency
+from tidelog.jobs.reindex.job import Mode, Outcome, run
+from tidelog.remote.group_lag import State
+from tidelog.scan.latency import latency as library_latency
+from tidelog.scan.latency import lateness
 from tidelog.spark.places import Place
-from tidelog.storage.group_offsets import GroupOffset, GroupOffsets, write_group_offsets
+from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
 from tidelog.types import HOUR_MS, ClockName, IsolationLevel
 from tidelog.types import TopicPartition as Partition
 

@@ -9,9 +9,9 @@ from tests.worlds.kafka.groups import tidelog
 
 from tidelog import spark as tidelog_spark
 from tidelog.errors import ClusterFailure, InvalidRequest, UnknownTopic
+from tidelog.jobs.latency.job import measure, whole_hours
 from tidelog.scan.latency import latency as library_latency
-from tidelog.scan.lateness import lateness
-from tidelog.spark.jobs.latency import measure, whole_hours
+from tidelog.scan.latency import lateness
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, INT64_MAX, TopicPartition
 

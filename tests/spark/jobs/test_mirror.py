@@ -9,22 +9,22 @@ import pytest
 from tests.spark.maps import check_map, map_of
 from tests.worlds.directories.topics import KEEP_ALL, T0, append, append_times, held, make, plain
 
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.offset_map import Partitioning, SourcePartition
 from tidelog.directory import Directory
 from tidelog.errors import DirectoryLocked, InvalidRequest, UnknownTopic
-from tidelog.spark.jobs.checks import TargetLoses
-from tidelog.spark.jobs.mirror import mirror
-from tidelog.spark.jobs.mirror_plan import MirrorSource
+from tidelog.jobs.mirror.job import mirror
+from tidelog.jobs.mirror.plan import MirrorSource
+from tidelog.jobs.offset_map import Partitioning, SourcePartition
+from tidelog.jobs.target_check import TargetLoses
+from tidelog.record.partitioner import partition_of
 from tidelog.spark.places import Place
-from tidelog.storage.partitioner import partition_of
 from tidelog.types import Header, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.spark.jobs.mirror_plan import BatchDone
+    from tidelog.jobs.mirror.plan import BatchDone
 
 
 def some(partition: int, first: int, count: int) -> list[NewRecord]:

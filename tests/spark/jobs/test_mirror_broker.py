@@ -23,10 +23,10 @@ from tests.worlds.directories.topics import append, make
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S
 from tests.worlds.kafka.either import AnyBroker
 
-from tidelog.cli.main import run as run_command
+from tidelog.cli.app import run as run_command
 from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.offset_map import SourcePartition
-from tidelog.spark.jobs.mirror import mirror
+from tidelog.jobs.mirror.job import mirror
+from tidelog.jobs.offset_map import SourcePartition
 from tidelog.types import NewRecord
 from tidelog.types import TopicPartition as Place
 

@@ -10,17 +10,17 @@ from tests.spark.jobs.test_mirror import some
 from tests.spark.maps import check_map, map_of
 from tests.worlds.directories.topics import append, grow, held, make, plain
 
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
 from tidelog.directory import Directory
-from tidelog.spark.jobs.mirror import mirror
-from tidelog.spark.jobs.mirror_plan import MirrorSource
+from tidelog.jobs.mirror.job import mirror
+from tidelog.jobs.mirror.plan import MirrorSource
 from tidelog.spark.places import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.spark.jobs.mirror_plan import BatchDone
+    from tidelog.jobs.mirror.plan import BatchDone
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from tests.spark.jobs import mirror_child
 from tests.spark.maps import check_map, map_of
 from tests.worlds.directories.topics import append, append_times, held, make, plain
 
-from tidelog.spark.jobs.mirror import mirror
+from tidelog.jobs.mirror.job import mirror
 from tidelog.types import Header, NewRecord
 
 if TYPE_CHECKING:

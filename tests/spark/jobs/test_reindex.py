@@ -12,11 +12,12 @@ from tidelog import spark as tidelog_spark
 from tidelog.cli.doctor import Verdict
 from tidelog.env import os_env
 from tidelog.errors import DirectoryLocked, InvalidRequest
-from tidelog.spark.jobs.reindex import Mode, Outcome, run
-from tidelog.spark.jobs.reindex_work import PartDone, grouped
+from tidelog.jobs.reindex.job import Mode, Outcome, run
+from tidelog.jobs.reindex.work import PartDone, grouped
 from tidelog.spark.places import Place
 from tidelog.storage.checks import DirectoryCheck
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

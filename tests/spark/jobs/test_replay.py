@@ -12,12 +12,12 @@ from tests.worlds.directories.topics import held
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
+from tidelog.jobs.chunks import Rate
+from tidelog.jobs.replay.job import replay
+from tidelog.jobs.replay.options import ReplayOptions
+from tidelog.jobs.replay.run import Replay
+from tidelog.jobs.target_check import TargetLoses
 from tidelog.record.record import Record
-from tidelog.spark.jobs.checks import TargetLoses
-from tidelog.spark.jobs.pace import Rate
-from tidelog.spark.jobs.replay import replay
-from tidelog.spark.jobs.replay_options import ReplayOptions
-from tidelog.spark.jobs.replay_run import Replay
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, Header, NewRecord
 

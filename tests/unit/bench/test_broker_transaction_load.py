@@ -9,7 +9,6 @@ import pytest
 from bench import broker_transaction_load as load
 from bench.broker_transactions import RECORDS, Kind, batch_of
 
-from tidelog.protocol.connection import read_request, write_response
 from tidelog.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -24,7 +23,8 @@ from tidelog.protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
 )
-from tidelog.record.views import walk
+from tidelog.protocol.requests import read_request, write_response
+from tidelog.record.batch_walk import walk
 
 TOPIC, NAME, PARTITIONS = "t", "payments", 2
 PRODUCER_ID, EPOCH = 1 << 40, 7

@@ -11,8 +11,8 @@ import pytest
 from tidelog.cli.app import app
 from tidelog.directory import Directory
 from tidelog.scan import plan
-from tidelog.spark.source_options import read_source_options
-from tidelog.storage.log_reader import LogReader
+from tidelog.spark.options import read_source_options
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import ClockName
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "clocks.md").read_text()

@@ -11,18 +11,17 @@ import pytest
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tests.worlds.command_line import NOW, Terminal
 
-from tidelog.cli import brokers, lag, rewind
-from tidelog.cli.choices import ClockName, Format
-from tidelog.cli.cluster_options import Access, Place
+from tidelog.cli import lag, places, rewind
+from tidelog.cli.app import run
 from tidelog.cli.lag import LagOptions
-from tidelog.cli.main import run
-from tidelog.cli.problems import ExitCode, UsageProblem
+from tidelog.cli.options import Format
+from tidelog.cli.places import Access, Place
 from tidelog.cli.rewind import RewindOptions
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.view import Committed, Member
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.env import Env, ManualClock
 from tidelog.errors import ClusterFailure, InvalidTime, MissingDependency
-from tidelog.types import TopicPartition
+from tidelog.remote.view import Committed, Member
+from tidelog.types import ClockName, TopicPartition
 
 GROUP = "planes"
 SECOND = 1_000
@@ -129,7 +128,7 @@ def test_options_that_contradict_each_other(desk: Desk, options: RewindOptions) 
 @pytest.mark.parametrize("text", ["", ":1", "flights:", "flights:x", "flights:-1"])
 def test_topics_that_cannot_be(text: str) -> None:
     with pytest.raises(UsageProblem, match="write TOPIC or TOPIC:PARTITION"):
-        brokers.wanted_topics((text,))
+        places.wanted_topics((text,))
 
 
 def test_lag_of_one_look(desk: Desk) -> None:
@@ -282,7 +281,7 @@ def test_without_the_client_the_extra_is_named(desk: Desk, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with (
         pytest.raises(MissingDependency, match=r"tidelog\[kafka\]"),
-        brokers.open_cluster(desk.surroundings, Access(bootstrap="x:1")),
+        places.open_cluster(desk.surroundings, Access(bootstrap="x:1")),
     ):
         pass
 
@@ -292,7 +291,7 @@ def test_looks_at_one_moment_are_refused(desk: Desk) -> None:
     with pytest.raises(UsageProblem, match="--every 0"):
         lag.lag(desk.surroundings, Access(bootstrap="x:1"), options, Format.TABLE)
     with pytest.raises(InvalidTime):
-        brokers.duration_ms("soon")
+        places.duration_ms("soon")
 
 
 def test_partitions_of_one_topic_alone(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.worlds.command_line import NOW, Cli, at
 
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 
 COMPACT = ("--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=0.9")
 

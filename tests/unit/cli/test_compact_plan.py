@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from tidelog.cli.main import run
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.app import run
+from tidelog.cli.surroundings import ExitCode, Surroundings
 
 
 def _fill(path: Path, scheduler: str) -> None:

@@ -9,10 +9,9 @@ from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
-from tidelog.storage.files import RESERVE_FILE
-from tidelog.storage.metadata_file import METADATA_FILE, MetadataFile
+from tidelog.storage.directory.broker_files import METADATA_FILE, MetadataFile
+from tidelog.storage.files import RESERVE_FILE, TOPICS_FILE
 from tidelog.storage.text_files import ACCEPTED_CLOCK_FILE
-from tidelog.storage.topics_file import TOPICS_FILE
 
 LOG = f"{0:020d}.log"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 from tidelog.directory import Directory
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.command_line import Cli, at
 
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 
 # What each command reads, with the place DATA and the topic TOPIC in their arguments.
 COMMANDS = {

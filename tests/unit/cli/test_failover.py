@@ -11,15 +11,14 @@ import pytest
 from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import MemoryCluster, MemoryTail, watched
 
-from tidelog.cli import main
-from tidelog.cli.choices import Format
+from tidelog.cli import app
 from tidelog.cli.failover import FailoverOptions, question_of, run
-from tidelog.cli.problems import Refused, UsageProblem
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.offset_map_file import write_map
-from tidelog.cluster.view import Committed, Member
+from tidelog.cli.options import Format
+from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import GroupActive, InvalidTime
+from tidelog.jobs.offset_map import write_map
+from tidelog.remote.view import Committed, Member
 from tidelog.types import TopicPartition
 
 GROUP, TOPIC = "billing", "orders"
@@ -218,7 +217,7 @@ def test_wrong_usage_is_told_before_anything_is_asked(
     surroundings = Surroundings(
         env=Env(clock=ManualClock(START)), stdout=io.StringIO(), stderr=err, variables={}
     )
-    code = main.run(["failover", "--group", GROUP, "--to", "b:1", *arguments], surroundings)
+    code = app.run(["failover", "--group", GROUP, "--to", "b:1", *arguments], surroundings)
     assert code == 3, err.getvalue()
     assert told in err.getvalue()
 

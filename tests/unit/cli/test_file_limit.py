@@ -6,7 +6,7 @@ import sys
 # In a process of its own: a limit that was lowered for good is nothing for other tests.
 PROGRAM = """
 import resource
-from tidelog.cli.file_limit import raise_file_limit
+from tidelog.cli.surroundings import raise_file_limit
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
 raise_file_limit()

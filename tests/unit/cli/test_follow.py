@@ -10,10 +10,9 @@ from tests.faults import SeededEnv, seeded_env
 from tests.worlds.clusters.fake_leader import HOST, FakeLeader
 from tests.worlds.command_line import Cli
 
-from tidelog.cli.choices import Format
 from tidelog.cli.follow import StandbyOptions, address, run
-from tidelog.cli.problems import UsageProblem
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.options import Format
+from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import ClusterFailure, ConfigError, UnknownTopic
 
 STANDBY = "/standby"
@@ -100,7 +99,7 @@ class TestOnce:
 
     def test_settings_of_its_own(self, standby: Standby) -> None:
         assert standby.run(settings=("retention.ms=5", "log.retention.bytes=7")) == 0
-        from tidelog.storage.log_dir import LogDir
+        from tidelog.storage.directory.log_dir import LogDir
 
         given = LogDir.open(STANDBY, env=standby.env).topic("t").given
         assert (given["retention.ms"], given["retention.bytes"]) == ("5", "7")

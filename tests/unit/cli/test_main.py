@@ -11,11 +11,9 @@ import click
 import pytest
 from tests.worlds.command_line import Cli
 
-from tidelog.cli import problems
-from tidelog.cli.app import HOMES, app
-from tidelog.cli.main import run
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.surroundings import Surroundings, wait_seconds
+from tidelog.cli import surroundings as problems
+from tidelog.cli.app import HOMES, app, run
+from tidelog.cli.surroundings import ExitCode, Surroundings, wait_seconds
 from tidelog.errors import ClockJump, CorruptBatch, StorageFailure, TidelogError, UnknownTopic
 
 COMMANDS = (
@@ -172,7 +170,7 @@ def loaded(*arguments: str) -> set[str]:
     """The heavy modules that a command of its own process has loaded at its end."""
     code = (
         "import sys\n"
-        "from tidelog.cli.main import run\n"
+        "from tidelog.cli.app import run\n"
         "from tidelog.cli.surroundings import Surroundings\n"
         "code = run(sys.argv[1:], Surroundings())\n"
         "print(code, *sys.modules, file=sys.stderr)\n"
@@ -187,7 +185,12 @@ def loaded(*arguments: str) -> set[str]:
 
 def test_help_loads_no_storage() -> None:
     modules = loaded("--help")
-    assert not modules & {*HEAVY, "tidelog.directory", "tidelog.storage.log", "tidelog.timespec"}
+    assert not modules & {
+        *HEAVY,
+        "tidelog.directory",
+        "tidelog.storage.log.log",
+        "tidelog.timespec",
+    }
 
 
 def test_a_command_loads_its_own_declarations_alone() -> None:
@@ -222,13 +225,13 @@ def test_a_broker_loads_no_objects_and_nothing_heavy_before_it_listens() -> None
 def test_plain_commands_load_nothing_heavy(flights: Cli) -> None:
     flights.ok("produce", "flights", "--from", "-", stdin=b"x\n")
     modules = loaded("read", "flights", "--data", str(flights.data))
-    assert "tidelog.storage.log" in modules
+    assert "tidelog.storage.log.log" in modules
     assert not modules & set(HEAVY)
 
 
 def test_a_reader_that_has_enough_ends_the_command_well(flights: Cli, tmp_path: Path) -> None:
     flights.ok("produce", "flights", "--from", "-", stdin=b"x" * 99 + b"\n" * 5_000)
-    command = [sys.executable, "-m", "tidelog.cli.main", "read", "flights", "--wide"]
+    command = [sys.executable, "-m", "tidelog.cli.app", "read", "flights", "--wide"]
     command += ["--data", str(flights.data)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None

@@ -7,7 +7,7 @@ from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.directory import Directory
 from tidelog.errors import InvalidTime
-from tidelog.spark.source_options import read_source_options
+from tidelog.spark.options import read_source_options
 from tidelog.timespec import parse_point
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ import io
 import pytest
 
 from tidelog.cli import topics
-from tidelog.cli.choices import Format
-from tidelog.cli.cluster_options import Place
-from tidelog.cli.main import run
-from tidelog.cli.problems import ExitCode
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.app import run
+from tidelog.cli.options import Format
+from tidelog.cli.places import Place
+from tidelog.cli.surroundings import ExitCode, Surroundings
 
 
 @pytest.fixture

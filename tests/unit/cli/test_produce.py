@@ -84,7 +84,7 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-from tidelog.cli.main import main
+from tidelog.cli.app import main
 sys.exit(main())
 """
 

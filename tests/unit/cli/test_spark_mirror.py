@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli.problems import UsageProblem
 from tidelog.cli.spark_mirror import Request, batch_line, read_plan, report_of, split_names
-from tidelog.cli.surroundings import Surroundings
-from tidelog.cluster.offset_map import Partitioning
+from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.checks import Effect, Finding
-from tidelog.spark.jobs.mirror_plan import BatchDone, Pair
+from tidelog.jobs.mirror.plan import BatchDone, Pair
+from tidelog.jobs.offset_map import Partitioning
+from tidelog.jobs.target_check import Effect, Finding
 from tidelog.types import IsolationLevel
 
 REQUEST = Request(

@@ -15,11 +15,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tidelog
-from tidelog.cli import spark_session
-from tidelog.cli.main import run
-from tidelog.cli.problems import Refused, UsageProblem
-from tidelog.cli.spark_options import SparkAccess
-from tidelog.cli.spark_session import (
+from tidelog.cli import jobs
+from tidelog.cli.app import run
+from tidelog.cli.jobs import (
     JobProgress,
     _watch_tasks,
     _words,
@@ -28,10 +26,11 @@ from tidelog.cli.spark_session import (
     pairs,
     read_place,
 )
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.options import SparkAccess
+from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.checks import Effect, Finding, Target, TargetLoses
+from tidelog.jobs.target_check import Effect, Finding, Target, TargetLoses
 from tidelog.spark.session import SessionOptions
 
 
@@ -154,7 +153,7 @@ def test_starting_is_shown_and_what_was_started_is_stopped(
 ) -> None:
     spark, err = FakeSpark(), io.StringIO()
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setattr(spark_session, "start", lambda _options, _folder: spark)
+    monkeypatch.setattr(jobs, "start", lambda _options, _folder: spark)
     with open_session(Surroundings(stderr=err), SparkAccess(), name="replay") as session:
         assert session is cast("SparkSession", spark)
         assert spark.stops == []
@@ -178,7 +177,7 @@ def test_a_spark_that_does_not_start_is_told_in_its_words(
         raise RuntimeError("Java gateway process exited")
 
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setattr(spark_session, "start", fail)
+    monkeypatch.setattr(jobs, "start", fail)
     opening = open_session(
         Surroundings(stderr=io.StringIO()), SparkAccess(master="x://y"), name="replay"
     )
@@ -220,7 +219,7 @@ def test_without_spark_the_extra_is_named(arguments: str, tmp_path: Path) -> Non
         log.create_topic("t", partitions=1)
     program = (
         "import sys\nfor name in ('numpy', 'pyarrow', 'pyspark'): sys.modules[name] = None\n"
-        "from tidelog.cli.main import run\nfrom tidelog.cli.surroundings import Surroundings\n"
+        "from tidelog.cli.app import run\nfrom tidelog.cli.surroundings import Surroundings\n"
         "sys.exit(run(sys.argv[1:], Surroundings()))"
     )
     command = [sys.executable, "-c", program, "spark", *arguments.split()]
@@ -233,11 +232,11 @@ def test_without_spark_the_extra_is_named(arguments: str, tmp_path: Path) -> Non
 
 def test_help_loads_no_spark() -> None:
     program = (
-        "import sys; from tidelog.cli.main import run; from tidelog.cli.surroundings import"
+        "import sys; from tidelog.cli.app import run; from tidelog.cli.surroundings import"
         " Surroundings; run(['spark', 'replay', '--help'], Surroundings()); print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert not loaded & {"pyspark", "pyarrow", "numpy", "rich", "tidelog.storage.log_dir"}
+    assert not loaded & {"pyspark", "pyarrow", "numpy", "rich", "tidelog.storage.directory.log_dir"}

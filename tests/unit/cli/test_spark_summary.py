@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import output
-from tidelog.cli.choices import Format
-from tidelog.cli.problems import Refused
+from tidelog.cli.jobs import clock_plots, print_summary, save_report
+from tidelog.cli.options import Format
 from tidelog.cli.spark_replay import COLUMNS, _report, summary_row
-from tidelog.cli.spark_summary import clock_plots, print_summary, save_report
-from tidelog.cli.surroundings import Surroundings
-from tidelog.spark.jobs.checks import Effect, Finding
-from tidelog.spark.jobs.chunks import Span
-from tidelog.spark.jobs.hours import Hours
-from tidelog.spark.jobs.replay_options import ReplayOptions, ReplayOutcome
-from tidelog.spark.jobs.replay_source import Question
+from tidelog.cli.surroundings import Refused, Surroundings
+from tidelog.jobs.chunks import Span
+from tidelog.jobs.replay.hours import Hours
+from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
+from tidelog.jobs.replay.places import Question
+from tidelog.jobs.target_check import Effect, Finding
+from tidelog.report import Report, Text
 from tidelog.spark.places import Place
-from tidelog.spark.report import Report, Text
 from tidelog.types import TopicPartition
 
 HOUR = 3_600_000

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 from tidelog.storage import files, text_files
 from tidelog.types import TopicPartition
 

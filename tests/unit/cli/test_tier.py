@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.worlds.command_line import Cli
 
 import tidelog
-from tidelog.cli.problems import ExitCode
+from tidelog.cli.surroundings import ExitCode
 from tidelog.types import NewRecord
 
 SMALL = ("--config", "internal.segment.bytes=600", "--config", "retention.ms=-1")

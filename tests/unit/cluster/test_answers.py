@@ -9,11 +9,11 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka import admin as library
 
-from tidelog.cluster import codes
-from tidelog.cluster.connection import connect
 from tidelog.env import ManualClock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
+from tidelog.remote import client
+from tidelog.remote.cluster import connect
 from tidelog.types import OffsetAndTimestamp, TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -66,7 +66,7 @@ def look_up(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LookUp:
     return ask
 
 
-@pytest.mark.parametrize("code", sorted(codes.LEADER_COMES))
+@pytest.mark.parametrize("code", sorted(client.LEADER_COMES))
 def test_a_lookup_waits_for_the_leader(code: int, clock: ManualClock, look_up: LookUp) -> None:
     admin = Admin(clock, code, code, 0)
     assert look_up(admin) == FOUND

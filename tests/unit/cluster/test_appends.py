@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import confluent_kafka
 import pytest
 
-from tidelog.cluster.appends import Hear, Row, Sender
-from tidelog.cluster.connection import Cluster, connect
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
+from tidelog.remote.cluster import Cluster, connect
+from tidelog.remote.producer import Hear, Row, Sender
 from tidelog.types import Codec
 
 

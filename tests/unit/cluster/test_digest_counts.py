@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cluster.digest_counts import DIGEST_SIZE, Counts, DigestCounts, Place, Spill
 from tidelog.env import Env
+from tidelog.jobs.failover.verify import DIGEST_SIZE, Counts, DigestCounts, Place, Spill
 
 PER_BUCKET = 65_536
 

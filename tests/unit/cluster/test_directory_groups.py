@@ -6,21 +6,27 @@ from pathlib import Path
 import pytest
 from tests.worlds.directories.topics import T0, append, make
 
-from tidelog.cluster.directory_groups import DirectoryGroups, observe, read_groups
-from tidelog.cluster.lag import AgeClock, State, lag_of
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptBatch
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.groups.partitioning import partition_for
+from tidelog.remote.group_lag import (
+    AgeClock,
+    DirectoryGroups,
+    State,
+    lag_of,
+    observe_directory,
+    read_groups,
+)
+from tidelog.server.coordinator.java_hash import partition_for
+from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
-from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.group_offsets import GroupOffset, GroupOffsets, write_group_offsets
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.types import IsolationLevel, NewRecord, TopicPartition
+from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.types import OFFSETS_TOPIC, IsolationLevel, NewRecord, TopicPartition
 
 ENV = Env(clock=ManualClock(T0 + 5_000))
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -152,8 +158,8 @@ def test_damage_is_named_and_nothing_is_guessed(path: str) -> None:
 
 def test_what_a_directory_says_of_a_position(path: str) -> None:
     with Directory.open(path, env=ENV) as directory:
-        seen = observe(directory, ENV, FIRST, 4, IsolationLevel.READ_UNCOMMITTED)
-        beyond = observe(directory, ENV, FIRST, 40, IsolationLevel.READ_UNCOMMITTED)
+        seen = observe_directory(directory, ENV, FIRST, 4, IsolationLevel.READ_UNCOMMITTED)
+        beyond = observe_directory(directory, ENV, FIRST, 40, IsolationLevel.READ_UNCOMMITTED)
     lag = lag_of(seen, seen)
     assert (lag.offset_lag, lag.behind_ms, lag.state) == (6, 5_000, State.OK)
     assert seen.unread is not None

@@ -10,20 +10,20 @@ from tests.worlds.clusters.two_clusters import (
     watched,
 )
 
-from tidelog.cluster.failover import (
+from tidelog.env import ManualClock
+from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
+from tidelog.jobs.failover.job import Plan, Question, execute, plan_failover
+from tidelog.jobs.failover.rules import (
     Found,
     Margin,
+    PartitionMapping,
     Reference,
     Start,
     last_before,
     read_references,
     search_time,
 )
-from tidelog.cluster.failover_mapping import PartitionMapping
-from tidelog.cluster.failover_plan import Plan, Question, execute, plan_failover
-from tidelog.cluster.view import Committed, Member
-from tidelog.env import ManualClock
-from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
+from tidelog.remote.view import Committed, Member
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
 GROUP, TOPIC = "billing", "orders"

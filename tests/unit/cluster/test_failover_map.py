@@ -7,13 +7,11 @@ import pytest
 from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
-from tidelog.cluster.digest_counts import Spill
-from tidelog.cluster.failover import Found, Start
-from tidelog.cluster.failover_mapping import PartitionMapping
-from tidelog.cluster.failover_plan import Plan, Question, plan_failover
-from tidelog.cluster.failover_verify import Verdict, verify
-from tidelog.cluster.offset_map import OffsetMap, Partitioning
 from tidelog.env import Env, ManualClock
+from tidelog.jobs.failover.job import Plan, Question, plan_failover
+from tidelog.jobs.failover.rules import Found, PartitionMapping, Start
+from tidelog.jobs.failover.verify import Spill, Verdict, verify
+from tidelog.jobs.offset_map import OffsetMap, Partitioning
 from tidelog.types import TimestampType, TopicPartition
 
 GROUP = "billing"

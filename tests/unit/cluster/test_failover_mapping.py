@@ -6,14 +6,14 @@ from collections.abc import Callable
 import pytest
 from tests.worlds.clusters.two_clusters import MemoryCluster
 
-from tidelog.cluster.failover_mapping import (
+from tidelog.jobs.failover.rules import (
     PartitionMapping,
     SampledKey,
     judge_keys,
     map_partitions,
     partitioner_of,
 )
-from tidelog.storage.partitioner import partition_of
+from tidelog.record.partitioner import partition_of
 from tidelog.types import TopicPartition
 
 TOPIC = "orders"

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
-from tidelog.cluster.digest_counts import Spill
-from tidelog.cluster.failover_plan import Plan, Question, plan_failover
-from tidelog.cluster.failover_verify import Example, Verdict, digest_of, verify
-from tidelog.cluster.view import RemoteRecord
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
+from tidelog.jobs.failover.job import Plan, Question, plan_failover
+from tidelog.jobs.failover.verify import Example, Spill, Verdict, digest_of, verify
+from tidelog.remote.view import RemoteRecord
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
 
 GROUP, TOPIC = "billing", "orders"

@@ -6,18 +6,17 @@ import pytest
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader, leader_of_twelve
 from tests.worlds.repetition import rarely
 
-from tidelog.cluster.fetched_records import fetched_records
-from tidelog.cluster.fetched_rows import fetched
-from tidelog.cluster.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
 from tidelog.errors import CorruptBatch
 from tidelog.protocol.messages import FETCH
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.record.offset_order import Reach, reach_of
-from tidelog.record.views import walk
-from tidelog.scan.fetched import reach
-from tidelog.scan.split import Split
-from tidelog.scan.stats import ScanStats
-from tidelog.storage.appends import AppendOrigin
+from tidelog.remote.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
+from tidelog.remote.records import fetched_records
+from tidelog.remote.rows import fetched
+from tidelog.scan.batch_filters import reach
+from tidelog.scan.split import ScanStats, Split
+from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from tidelog.protocol.connection import ReceivedRequest
     from tidelog.protocol.messages import fetch as fe
+    from tidelog.protocol.requests import ReceivedRequest
 
 NAME = TopicPartition("t", 0)
 COMMITTED = IsolationLevel.READ_COMMITTED

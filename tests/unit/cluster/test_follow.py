@@ -4,15 +4,16 @@ import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
-from tidelog.cluster.follow import Follower, FollowOptions
-from tidelog.cluster.follow_leader import FetchLimits
-from tidelog.cluster.follow_topics import TopicChoice
 from tidelog.errors import DirectoryLocked, InconsistentTopicId, UnknownTopic
 from tidelog.record.builder import build_batch
-from tidelog.storage.group_offsets import GroupOffset, read_group_offsets
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log_reader import LogReader
+from tidelog.remote.leader import FetchLimits
+from tidelog.standby.follower import Follower, FollowOptions
+from tidelog.standby.topic_sync import TopicChoice
+from tidelog.storage.directory.broker_files import GroupOffset, read_group_offsets
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import ClockName, Codec, NewRecord, TopicPartition
 
 STANDBY = "/standby"

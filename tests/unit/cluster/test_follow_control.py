@@ -12,12 +12,13 @@ from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 from tests.worlds.kafka.groups import Ended, tidelog
 from tests.worlds.waiting import Patience
 
-from tidelog.cluster.follow import Follower, FollowOptions, Seams
-from tidelog.cluster.follow_topics import TopicChoice
 from tidelog.control.client import ControlClient, find_holder
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptMessage, DirectoryLocked, InvalidRequest
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.standby.follower import Follower, FollowOptions, Seams
+from tidelog.standby.topic_sync import TopicChoice
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
 _Answer = TypeVar("_Answer")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tidelog.cluster.follow_epochs import EpochEnd, OwnEpoch, is_other_batch, parting_offset
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
+from tidelog.remote.leader import EpochEnd, OwnEpoch, is_other_batch, parting_offset
 from tidelog.types import NewRecord
 
 OLDER = EpochEnd(-1, -1)

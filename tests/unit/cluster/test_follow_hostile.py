@@ -17,9 +17,9 @@ from tidelog.errors import (
     TidelogError,
     UnsupportedVersion,
 )
-from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages import fetch as fe
 from tidelog.protocol.messages import metadata as md
+from tidelog.protocol.requests import ReceivedRequest
 from tidelog.record.builder import build_batch
 from tidelog.types import INT32_MAX, NewRecord, TopicPartition
 

@@ -7,14 +7,15 @@ from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, standby_dir
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
-from tidelog.cluster.follow import Follower, FollowOptions
-from tidelog.cluster.follow_leader import FetchLimits
-from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.requests import ReceivedRequest
 from tidelog.record.builder import build_batch
+from tidelog.remote.leader import FetchLimits
+from tidelog.standby.follower import Follower, FollowOptions
 from tidelog.storage.checks import DirectoryCheck
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import IsolationLevel, NewRecord
 
 if TYPE_CHECKING:

@@ -15,18 +15,18 @@ from tests.faults import SeededEnv, seeded_env
 from tests.unit.cluster.test_follow import STANDBY, follow, log_bytes, seen, values
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
-from tidelog.cluster.follow import Follower, FollowOptions
-from tidelog.cluster.follow_leader import FetchLimits
 from tidelog.errors import ClusterFailure, CorruptBatch
-from tidelog.protocol.connection import ReceivedRequest
+from tidelog.protocol.messages import classic_groups as gr
 from tidelog.protocol.messages import configs as cf
 from tidelog.protocol.messages import fetch as fe
-from tidelog.protocol.messages import groups as gr
+from tidelog.protocol.messages import list_offsets as of
 from tidelog.protocol.messages import metadata as md
-from tidelog.protocol.messages import offsets as of
+from tidelog.protocol.requests import ReceivedRequest
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
-from tidelog.storage.group_offsets import GroupOffset, read_group_offsets
+from tidelog.remote.leader import FetchLimits
+from tidelog.standby.follower import Follower, FollowOptions
+from tidelog.storage.directory.broker_files import GroupOffset, read_group_offsets
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ from functools import partial
 
 import pytest
 
-from tidelog.cluster.follow_client import LeaderClient
-from tidelog.cluster.follow_transport import Patience, SocketTransport, connect_socket
 from tidelog.env import ManualClock
 from tidelog.errors import ClusterFailure
 from tidelog.protocol.messages import METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.remote.broker_connection import LeaderClient, Patience, SocketTransport, connect_socket
 
 
 @pytest.fixture

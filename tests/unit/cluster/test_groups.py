@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import admin as library
 
-from tidelog.cluster import codes
-from tidelog.cluster.connection import Cluster, connect
-from tidelog.cluster.view import GroupListing
 from tidelog.env import ManualClock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
+from tidelog.remote import client
+from tidelog.remote.cluster import Cluster, connect
+from tidelog.remote.view import GroupListing
 
 TIMEOUT_S = 10.0
 FOUND = SimpleNamespace(
@@ -63,7 +63,7 @@ def told(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Told:
     return make
 
 
-@pytest.mark.parametrize("code", sorted(codes.COORDINATOR_COMES))
+@pytest.mark.parametrize("code", sorted(client.COORDINATOR_COMES))
 def test_a_list_of_groups_waits_for_coordinators(code: int, told: Told) -> None:
     cluster, admin = told(code, code, 0)
     assert cluster.group_listings() == [GroupListing("planes", "Empty", "Consumer")]
@@ -83,13 +83,13 @@ def test_coordinators_that_never_come_are_an_error_after_one_time_out(
 
 
 def test_a_broker_that_is_not_there_is_told_at_once(told: Told) -> None:
-    cluster, _ = told(codes.TRANSPORT, 0)
+    cluster, _ = told(client.TRANSPORT, 0)
     with pytest.raises(ClusterFailure, match=r"list groups.*_TRANSPORT"):
         cluster.groups()
 
 
 def test_errors_are_told_also_as_the_librarys_documents_promise_them(told: Told) -> None:
-    cluster, admin = told(codes.TRANSPORT)
+    cluster, admin = told(client.TRANSPORT)
     admin.wrap = KafkaException
     with pytest.raises(ClusterFailure, match=r"list groups.*_TRANSPORT"):
         cluster.groups()

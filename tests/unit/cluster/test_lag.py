@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster, FakeLog, record
 
-from tidelog.cluster import counting, lag
-from tidelog.cluster.lag import AgeClock, History, Observation, PartitionLag, State, Unread
-from tidelog.cluster.view import Count, Member
 from tidelog.env import ManualClock
+from tidelog.remote import group_lag, own_logs
+from tidelog.remote.group_lag import AgeClock, History, Observation, PartitionLag, State, Unread
+from tidelog.remote.view import Count, Member
 from tidelog.types import TopicPartition
 
 GROUP = "planes"
@@ -120,15 +120,15 @@ def test_group_without_a_commit_has_the_whole_log_left() -> None:
 
 def test_limits() -> None:
     late = lag_after(seen())
-    assert lag.over_limits([late]) == []
-    assert lag.over_limits([late], max_lag=60, max_ms=5_000) == []
-    assert lag.over_limits([late], max_lag=59) == ["flights-0: 60 records left, limit 59"]
-    assert lag.over_limits([late], max_ms=4_999) == ["flights-0: 5 s behind, limit 4.999 s"]
+    assert group_lag.over_limits([late]) == []
+    assert group_lag.over_limits([late], max_lag=60, max_ms=5_000) == []
+    assert group_lag.over_limits([late], max_lag=59) == ["flights-0: 60 records left, limit 59"]
+    assert group_lag.over_limits([late], max_ms=4_999) == ["flights-0: 5 s behind, limit 4.999 s"]
 
 
 def test_limit_of_age_is_broken_by_an_unknown_age() -> None:
     unknown = lag_after(replace(seen(), unread=Unread(40, None, None)))
-    (line,) = lag.over_limits([unknown], max_ms=1 << 40)
+    (line,) = group_lag.over_limits([unknown], max_ms=1 << 40)
     assert "has no time" in line
 
 
@@ -137,21 +137,23 @@ def test_a_position_beyond_the_end_breaks_any_limit(limit: str) -> None:
     """The log was made anew and filled again: none of it was read, however little seems left."""
     none_left = Count(0, is_exact=True)
     beyond = lag_after(replace(seen(committed=101), left=none_left, unread=None))
-    assert lag.over_limits([beyond]) == []
-    (line,) = lag.over_limits([beyond], **{limit: 1 << 40})
+    assert group_lag.over_limits([beyond]) == []
+    (line,) = group_lag.over_limits([beyond], **{limit: 1 << 40})
     assert "101 lies behind the end, 100" in line
 
 
 def test_limit_says_where_a_count_is_no_exact_one() -> None:
     unsure = lag_after(replace(seen(), left=Count(60, is_exact=False)))
-    (line,) = lag.over_limits([unsure], max_lag=10)
+    (line,) = group_lag.over_limits([unsure], max_lag=10)
     assert "at most 60 records" in line
 
 
 def observe(cluster: FakeCluster, *partitions: TopicPartition, read: bool = False) -> list[Unread]:
-    counter = counting.counter(cluster, None, by_reading=read)
+    counter = own_logs.counter(cluster, None, by_reading=read)
     clock = ManualClock(NOW)
-    found = lag.observe(cluster, GROUP, partitions or [FLIGHTS_0], clock=clock, counter=counter)
+    found = group_lag.observe(
+        cluster, GROUP, partitions or [FLIGHTS_0], clock=clock, counter=counter
+    )
     return [o.unread for o in found if o.unread is not None]
 
 
@@ -189,8 +191,10 @@ def compacted() -> FakeCluster:
 def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
     """Without reading at most so many as offsets, from the first record there is."""
     cluster = compacted()
-    counter = counting.counter(cluster, None, by_reading=read)
-    (found,) = lag.observe(cluster, GROUP, [FLIGHTS_0], clock=ManualClock(NOW), counter=counter)
+    counter = own_logs.counter(cluster, None, by_reading=read)
+    (found,) = group_lag.observe(
+        cluster, GROUP, [FLIGHTS_0], clock=ManualClock(NOW), counter=counter
+    )
     assert found.left == left
     assert found.unread == Unread(52, NOW, AgeClock.CREATE_TIME)
 
@@ -198,7 +202,7 @@ def test_records_left_of_a_compacted_log(read: bool, left: Count) -> None:
 def test_member_is_named_where_it_is_assigned() -> None:
     cluster = compacted()
     cluster.members[GROUP] = [Member("m", "radar", "/10.0.0.7", (FLIGHTS_0,))]
-    (found,) = lag.observe(
-        cluster, GROUP, [FLIGHTS_0], clock=ManualClock(NOW), counter=counting.by_offsets
+    (found,) = group_lag.observe(
+        cluster, GROUP, [FLIGHTS_0], clock=ManualClock(NOW), counter=own_logs.by_offsets
     )
     assert found.member == "radar"

@@ -2,8 +2,11 @@
 
 import pytest
 
-from tidelog.cluster.offset_map import (
+from tidelog.env import os_env
+from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.jobs.offset_map import (
     DENSE,
+    MAGIC,
     Copied,
     Located,
     MapBatch,
@@ -13,12 +16,13 @@ from tidelog.cluster.offset_map import (
     Partitioning,
     SourcePartition,
     SourceTopic,
+    decode_map,
+    encode_map,
+    read_map,
     thin,
+    write_map,
 )
-from tidelog.cluster.offset_map_file import MAGIC, decode_map, encode_map, read_map, write_map
-from tidelog.env import os_env
-from tidelog.errors import CorruptFile, UnsupportedVersion
-from tidelog.storage.partitioner import partition_of
+from tidelog.record.partitioner import partition_of
 from tidelog.types import TopicPartition
 
 HERE = SourcePartition(0, 0)

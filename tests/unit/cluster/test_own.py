@@ -6,16 +6,17 @@ from random import Random
 import pytest
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 
-from tidelog.cluster import counting, lag, rewind
-from tidelog.cluster.lag import AgeClock, Unread
-from tidelog.cluster.own import OwnLogs, TimedRecord
-from tidelog.cluster.rewind import Target
-from tidelog.cluster.view import Committed, Count
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptBatch, InvalidRequest
-from tidelog.storage import files, zone_files
-from tidelog.storage.closed import ClosedSegment
+from tidelog.remote import group_lag, group_rewind, own_logs
+from tidelog.remote.group_lag import AgeClock, Unread
+from tidelog.remote.group_rewind import Target
+from tidelog.remote.own_logs import OwnLogs, TimedRecord
+from tidelog.remote.view import Committed, Count
+from tidelog.storage import files
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import ClockName, NewRecord, TopicPartition
 
 GROUP = "planes"
@@ -62,7 +63,9 @@ def test_counts_whole_segments_by_their_zone_maps(tmp_path: Path) -> None:
         assert [segment.base_offset for segment in segments] == [0, 30, 60]
         for segment in segments:
             if isinstance(segment, ClosedSegment):
-                Path(segment.log_path).with_suffix(".zones").write_bytes(zone_files.build(segment))
+                Path(segment.log_path).with_suffix(".zones").write_bytes(
+                    zone_map_files.build(segment)
+                )
         cluster = cluster_of(directory, 0)
         log = Path(segments[0].log_path)
     data = bytearray(log.read_bytes())
@@ -108,11 +111,13 @@ def test_seconds_behind_are_by_the_append_clock(tmp_path: Path) -> None:
     with Directory.open(str(tmp_path)) as directory:
         cluster = cluster_of(directory, 7)
         own = OwnLogs(directory, cluster)
-        counter = counting.counter(cluster, own)
-        (seen,) = lag.observe(cluster, GROUP, [FLIGHTS_0], clock=clock, counter=counter, own=own)
+        counter = own_logs.counter(cluster, own)
+        (seen,) = group_lag.observe(
+            cluster, GROUP, [FLIGHTS_0], clock=clock, counter=counter, own=own
+        )
         assert seen.unread == Unread(7, NOW + 10_000, AgeClock.APPEND)
         assert seen.left == Count(3, is_exact=True)
-        assert lag.lag_of(seen, seen).behind_ms == 110_000
+        assert group_lag.lag_of(seen, seen).behind_ms == 110_000
         assert cluster.records_read == 0
 
 
@@ -123,10 +128,10 @@ def test_rewind_by_the_append_clock(tmp_path: Path) -> None:
         own = OwnLogs(directory, cluster)
         for at, offset in [(0, 0), (1, 5), (10_000, 5), (10_001, 10)]:
             target = Target(time_ms=NOW + at, clock=ClockName.APPEND)
-            (move,) = rewind.plan(cluster, GROUP, [FLIGHTS_0], target, own=own)
+            (move,) = group_rewind.plan(cluster, GROUP, [FLIGHTS_0], target, own=own)
             assert move.new == Committed(offset, 0)
         late = Target(time_ms=NOW + 20_001, clock=ClockName.APPEND)
-        (move,) = rewind.plan(cluster, GROUP, [FLIGHTS_0], late, own=own)
+        (move,) = group_rewind.plan(cluster, GROUP, [FLIGHTS_0], late, own=own)
         assert move.found is None
 
 

@@ -6,26 +6,21 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
-from tidelog.cluster.follow_transport import split_server
-from tidelog.cluster.partition_fetch import (
-    Fetched,
-    FetchSeams,
-    FetchSettings,
-    PartitionFetch,
-)
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
-from tidelog.protocol.connection import ReceivedRequest
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
 from tidelog.protocol.messages import fetch as fe
+from tidelog.protocol.messages import list_offsets as of
 from tidelog.protocol.messages import metadata as md
-from tidelog.protocol.messages import offsets as of
-from tidelog.protocol.messages.common import EARLIEST_LOCAL_TIMESTAMP
+from tidelog.protocol.requests import ReceivedRequest
+from tidelog.protocol.schema import EARLIEST_LOCAL_TIMESTAMP
 from tidelog.protocol.wire import NO_UUID
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
-from tidelog.scan.fetched import aborted_spans, reach
-from tidelog.storage.appends import AppendOrigin
+from tidelog.remote.broker_connection import split_server
+from tidelog.remote.partition_fetch import Fetched, FetchSeams, FetchSettings, PartitionFetch
+from tidelog.scan.batch_filters import aborted_spans, reach
+from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidelog.cluster.properties import client_settings, read_properties
 from tidelog.errors import ConfigError
+from tidelog.remote.client_settings import client_settings, read_properties
 
 
 def test_lines_as_java_reads_them() -> None:

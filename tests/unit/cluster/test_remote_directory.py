@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 import tidelog
-from tidelog.cluster.remote_directory import RemoteDirectory
 from tidelog.errors import Closed, ConfigError, InvalidRequest
+from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.types import NewRecord, TopicPartition
 
 # Nobody listens there, and nobody is asked.

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 
-from tidelog.cluster.remote_plan import plan_remote
 from tidelog.errors import ClusterFailure, InvalidRequest
+from tidelog.remote.time_lookup import plan_remote
 from tidelog.scan import Split, Wanted
 from tidelog.types import (
     INT64_MAX,

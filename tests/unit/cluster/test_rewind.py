@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster, record
 
-from tidelog.cluster import rewind
-from tidelog.cluster.rewind import Action, Move, NoMatch, Place, Target
-from tidelog.cluster.view import Committed, Count, Member
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
+from tidelog.remote import group_rewind
+from tidelog.remote.group_rewind import Action, Move, NoMatch, Place, Target
+from tidelog.remote.view import Committed, Count, Member
 from tidelog.types import ClockName, TopicPartition
 
 GROUP = "planes"
@@ -23,7 +23,7 @@ def cluster_at(committed: int | None, *timestamps: int | None) -> FakeCluster:
 
 
 def move_of(cluster: FakeCluster, target: Target) -> Move:
-    (move,) = rewind.plan(cluster, GROUP, [FLIGHTS_0], target)
+    (move,) = group_rewind.plan(cluster, GROUP, [FLIGHTS_0], target)
     return move
 
 
@@ -106,8 +106,8 @@ def test_never_goes_forward_unasked() -> None:
 
 def test_forward_over_gaps_alone_needs_no_leave() -> None:
     cluster = cluster_at(1, 100, 200, 300, 400)
-    (move,) = rewind.plan(
-        cluster, GROUP, [FLIGHTS_0], Target(time_ms=400), counter=lambda *_: rewind.NOTHING
+    (move,) = group_rewind.plan(
+        cluster, GROUP, [FLIGHTS_0], Target(time_ms=400), counter=lambda *_: group_rewind.NOTHING
     )
     assert move.action is Action.FORWARD
 
@@ -180,41 +180,45 @@ def test_stamp_is_sought_across_gaps() -> None:
 
 def test_partitions_of_a_group_include_those_it_never_committed() -> None:
     cluster = cluster_at(1, 100).with_log(FLIGHTS_1, 100)
-    assert rewind.chosen_partitions(cluster, GROUP, []) == [FLIGHTS_0, FLIGHTS_1]
-    assert rewind.chosen_partitions(cluster, GROUP, [("flights", 1)]) == [FLIGHTS_1]
+    assert group_rewind.chosen_partitions(cluster, GROUP, []) == [FLIGHTS_0, FLIGHTS_1]
+    assert group_rewind.chosen_partitions(cluster, GROUP, [("flights", 1)]) == [FLIGHTS_1]
 
 
 def test_wrong_topic_partition_or_group_is_said() -> None:
     cluster = cluster_at(1, 100)
     with pytest.raises(UnknownTopic):
-        rewind.chosen_partitions(cluster, GROUP, [("ships", None)])
+        group_rewind.chosen_partitions(cluster, GROUP, [("ships", None)])
     with pytest.raises(InvalidRequest, match="partitions 0 to 0, no 7"):
-        rewind.chosen_partitions(cluster, GROUP, [("flights", 7)])
+        group_rewind.chosen_partitions(cluster, GROUP, [("flights", 7)])
     with pytest.raises(UnknownGroup, match=r"^ships$"):  # as the cluster says it
-        rewind.chosen_partitions(cluster, "ships", [])
+        group_rewind.chosen_partitions(cluster, "ships", [])
     cluster.put("ships", {})
     with pytest.raises(UnknownGroup, match="group ships has no offsets; name a --topic"):
-        rewind.chosen_partitions(cluster, "ships", [])
+        group_rewind.chosen_partitions(cluster, "ships", [])
 
 
 def test_execute_commits_changes_alone() -> None:
     cluster = cluster_at(2, 100, 200).with_log(FLIGHTS_1, 10)
     cluster.put(GROUP, {FLIGHTS_1: 1})
     target = Target(time_ms=200)
-    rewind.execute(cluster, GROUP, rewind.plan(cluster, GROUP, [FLIGHTS_0, FLIGHTS_1], target))
+    group_rewind.execute(
+        cluster, GROUP, group_rewind.plan(cluster, GROUP, [FLIGHTS_0, FLIGHTS_1], target)
+    )
     assert cluster.offsets[GROUP] == {FLIGHTS_0: Committed(1, 0), FLIGHTS_1: Committed(1)}
 
 
 def test_execute_is_refused_while_members_are_active() -> None:
     cluster = cluster_at(2, 100, 200)
     cluster.members[GROUP] = [Member("m-1", "radar", "/10.0.0.7")]
-    moves = rewind.plan(cluster, GROUP, [FLIGHTS_0], Target(time_ms=200))
+    moves = group_rewind.plan(cluster, GROUP, [FLIGHTS_0], Target(time_ms=200))
     with pytest.raises(GroupActive, match=r"radar at /10\.0\.0\.7; stop them first"):
-        rewind.execute(cluster, GROUP, moves)
+        group_rewind.execute(cluster, GROUP, moves)
     assert cluster.offsets[GROUP] == {FLIGHTS_0: Committed(2)}
 
 
 def test_execute_makes_a_group_that_was_not_there() -> None:
     cluster = cluster_at(None, 100, 200)
-    rewind.execute(cluster, GROUP, rewind.plan(cluster, GROUP, [FLIGHTS_0], Target(time_ms=200)))
+    group_rewind.execute(
+        cluster, GROUP, group_rewind.plan(cluster, GROUP, [FLIGHTS_0], Target(time_ms=200))
+    )
     assert cluster.offsets[GROUP] == {FLIGHTS_0: Committed(1, 0)}

@@ -12,10 +12,10 @@ from tests.worlds.clusters.two_clusters import (
     watched,
 )
 
-from tidelog.cluster.stamped_latency import StampedRecord
-from tidelog.cluster.tail_latency import (
+from tidelog.jobs.failover.measure import (
     Latencies,
     Sampling,
+    StampedRecord,
     TooFewRecords,
     Watched,
     measure,

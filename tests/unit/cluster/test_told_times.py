@@ -6,10 +6,9 @@ import pytest
 from tests.unit.cluster.test_fetched_records import NAME, open_fetch, told
 from tests.worlds.clusters.fake_leader import FakeLeader, leader_of_twelve
 
-from tidelog.cluster.fetched_records import fetched_records
-from tidelog.cluster.told_times import ToldTimes
 from tidelog.protocol.messages import FETCH
 from tidelog.record.record import Record
+from tidelog.remote.records import ToldTimes, fetched_records
 from tidelog.types import TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from tidelog.cluster.partition_fetch import PartitionFetch
-    from tidelog.protocol.connection import ReceivedRequest
     from tidelog.protocol.messages import fetch as fe
+    from tidelog.protocol.requests import ReceivedRequest
+    from tidelog.remote.partition_fetch import PartitionFetch
 
 REST_MS = 60_000
 

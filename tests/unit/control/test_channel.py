@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.control import messages, place, verbs
+from tidelog.control import channel, verbs
+from tidelog.control.channel import CONNECTIONS_MAX, FRAME_BYTES_MAX, ControlFailure, encode_frame
 from tidelog.control.client import ControlClient, find_holder
-from tidelog.control.frames import FRAME_BYTES_MAX, encode_frame
-from tidelog.control.messages import ControlFailure
-from tidelog.control.server import CONNECTIONS_MAX, ControlServer
+from tidelog.control.server import ControlServer
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnknownTopic
 from tidelog.record.builder import build_batch
-from tidelog.storage.attach import WriterVersion
-from tidelog.storage.exchange import NewSegment
-from tidelog.storage.handles import FilePool
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.staging import RowFacts, StagedSegment, StagedWriter, staging_path
+from tidelog.storage.directory.attach import NewSegment, WriterVersion
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, staging_path
+from tidelog.storage.open_files import FilePool
 from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "tides"
@@ -108,7 +107,7 @@ def test_status(ask: Asking, log_dir: LogDir) -> None:
 
 
 def test_only_its_owner_may_use_the_socket(server: ControlServer, log_dir: LogDir) -> None:
-    found = Path(log_dir.path, place.SOCKET_FILE).stat()
+    found = Path(log_dir.path, channel.SOCKET_FILE).stat()
     assert stat.S_ISSOCK(found.st_mode)
     assert stat.S_IMODE(found.st_mode) == 0o600
 
@@ -116,13 +115,13 @@ def test_only_its_owner_may_use_the_socket(server: ControlServer, log_dir: LogDi
 def test_the_socket_goes_with_the_holder(log_dir: LogDir) -> None:
     server = ControlServer.open(log_dir)
     server.close()
-    assert not Path(log_dir.path, place.SOCKET_FILE).exists()
+    assert not Path(log_dir.path, channel.SOCKET_FILE).exists()
     assert find_holder(log_dir.path) is None
 
 
 def test_a_socket_that_a_dead_holder_left(log_dir: LogDir) -> None:
     left = socket.socket(socket.AF_UNIX)
-    left.bind(f"{log_dir.path}/{place.SOCKET_FILE}")
+    left.bind(f"{log_dir.path}/{channel.SOCKET_FILE}")
     left.close()
     assert find_holder(log_dir.path) is None
     server = ControlServer.open(log_dir)
@@ -142,7 +141,7 @@ def test_a_directory_of_any_depth(tmp_path: Path) -> None:
 def test_a_path_that_is_too_long_where_there_is_no_way_around(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_DESCRIPTORS", "/nowhere")
+    monkeypatch.setattr(channel, "_DESCRIPTORS", "/nowhere")
     with pytest.raises(InvalidRequest, match="takes 103"):
         find_holder(str(tmp_path / ("d" * 100)))
 
@@ -279,7 +278,7 @@ def test_attach_without_what_it_needs(ask: Asking, arguments: dict[str, object])
 def raw(server: ControlServer, path: str) -> socket.socket:
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(PATIENCE_S)
-    with place.address(path) as address:
+    with channel.address(path) as address:
         link.connect(address)
     server.wait(1.0)
     return link
@@ -324,7 +323,7 @@ def test_who_is_dropped_for_another_and_speaks_at_that_moment_breaks_nothing(
 ) -> None:
     silent = [raw(server, log_dir.path) for _ in range(CONNECTIONS_MAX)]
     late = socket.socket(socket.AF_UNIX)
-    with place.address(log_dir.path) as address:
+    with channel.address(log_dir.path) as address:
         late.connect(address)
     silent[0].sendall(b"x")  # the holder hears of both at once, and of this one last
     server.wait(1.0)
@@ -335,7 +334,7 @@ def test_who_is_dropped_for_another_and_speaks_at_that_moment_breaks_nothing(
 
 def test_requests_of_one_connection_come_one_by_one(server: ControlServer, log_dir: LogDir) -> None:
     link = raw(server, log_dir.path)
-    link.sendall(encode_frame(messages.request("status", {})) * 3)
+    link.sendall(encode_frame(channel.request("status", {})) * 3)
     counts = []
     for _ in range(6):
         server.wait(0.1)

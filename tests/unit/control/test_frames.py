@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog import errors
-from tidelog.control import messages
-from tidelog.control.frames import FRAME_BYTES_MAX, FrameReader, encode_frame
-from tidelog.control.messages import ControlFailure
+from tidelog.control import channel
+from tidelog.control.channel import FRAME_BYTES_MAX, ControlFailure, FrameReader, encode_frame
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnsupportedVersion
 
 
@@ -63,7 +62,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["version", "verb", "arguments", "result", "error"]), JSON))
 def test_any_objects(message: dict[str, object]) -> None:
-    for read in (messages.read_request, messages.read_answer):
+    for read in (channel.read_request, channel.read_answer):
         try:
             read(message)
         except TidelogError:
@@ -84,9 +83,9 @@ ERRORS: list[TidelogError] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_travel_as_what_they_are(error: TidelogError) -> None:
-    told = json.loads(json.dumps(messages.refusal(error)))
+    told = json.loads(json.dumps(channel.refusal(error)))
     with pytest.raises(TidelogError) as caught:
-        messages.read_answer(told)
+        channel.read_answer(told)
     assert type(caught.value) is type(error)
     assert str(caught.value) == str(error)
     for name in ("path", "operation", "last_ms", "position", "allowed"):
@@ -97,9 +96,9 @@ def test_an_error_that_only_the_holder_knows() -> None:
     for kind in ("Exception", "NeverHeardOf", "OffsetOutOfRange"):
         told = {"version": 1, "error": {"type": kind, "text": "odd", "fields": {}}}
         with pytest.raises(ControlFailure, match=f"{kind}: odd"):
-            messages.read_answer(told)
+            channel.read_answer(told)
 
 
 def test_other_versions() -> None:
     with pytest.raises(UnsupportedVersion, match="version 2"):
-        messages.read_request({"version": 2, "verb": "status", "arguments": {}})
+        channel.read_request({"version": 2, "verb": "status", "arguments": {}})

@@ -9,7 +9,7 @@ from tests.unit.control.test_channel import stage
 
 import tidelog
 from tidelog.control.client import ControlClient, find_holder
-from tidelog.control.serving import TurnLock
+from tidelog.control.server import TurnLock
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.types import NewRecord
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tidelog.demo import load
+from tidelog.demo import flights as load
 from tidelog.demo.flights import Flights, Ints, flights_of, read_source, source_path
 from tidelog.timespec import parse_range
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.demo.columns import texts
 
 from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, json_rows, scheduled_times
-from tidelog.storage.partitioner import Partitioner
+from tidelog.record.partitioner import Partitioner
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,8 @@ from tests.unit.demo.columns import texts
 from tests.unit.demo.conftest import Loaded
 
 import tidelog
-from tidelog.demo import checks, load, lookups, story
+from tidelog.demo import flights as load
+from tidelog.demo import questions, story
 from tidelog.demo.flights import source_path
 
 
@@ -15,7 +16,7 @@ def test_every_flight_is_there_with_both_of_its_times(loaded: Loaded) -> None:
     flights = loaded.flights
     with tidelog.open(loaded.path) as directory:
         for number in range(load.PARTITIONS):
-            log = directory.partition(load.TOPIC, number)
+            log = directory.partition(load.FLIGHTS_TOPIC, number)
             mine = np.flatnonzero(loaded.partitions == number)
             records = list(log.records())
             values, keys = texts(flights.value.take(mine)), texts(flights.key.take(mine))
@@ -35,7 +36,7 @@ def test_one_append_for_each_minute_and_partition(loaded: Loaded) -> None:
 
 def test_the_topic_has_the_settings_that_are_told(loaded: Loaded) -> None:
     with tidelog.open(loaded.path) as directory:
-        config = directory.topic(load.TOPIC).config
+        config = directory.topic(load.FLIGHTS_TOPIC).config
     for key, (value, _) in (load.SETTINGS | load.DEFAULTS_USED).items():
         assert config.text(key) == value
 
@@ -43,8 +44,8 @@ def test_the_topic_has_the_settings_that_are_told(loaded: Loaded) -> None:
 def test_both_clocks_find_what_a_count_finds(loaded: Loaded, storm: tuple[int, int]) -> None:
     for hour in (0, 6, 12, 15):
         at_ms = storm[0] + hour * 3_600_000
-        found = lookups.look_up(loaded.path, at_ms)
-        assert [(a.record.offset, a.append.offset) for a in found] == lookups.expected_answers(
+        found = questions.look_up(loaded.path, at_ms)
+        assert [(a.record.offset, a.append.offset) for a in found] == questions.expected_answers(
             loaded.flights, loaded.partitions, at_ms
         )
         assert all(answer.append.timestamp >= at_ms for answer in found)
@@ -53,17 +54,17 @@ def test_both_clocks_find_what_a_count_finds(loaded: Loaded, storm: tuple[int, i
 def test_flights_on_either_side_of_noon(loaded: Loaded, storm: tuple[int, int]) -> None:
     start_ms, end_ms = storm
     noon = start_ms + 12 * 3_600_000
-    crossing = lookups.count_crossing(loaded.path, noon, start_ms, end_ms)
+    crossing = questions.count_crossing(loaded.path, noon, start_ms, end_ms)
     due, left = loaded.flights.scheduled_ms, loaded.flights.departed_ms
     on_day = (due >= start_ms) & (due < end_ms)
-    assert crossing == lookups.Crossing(
+    assert crossing == questions.Crossing(
         int((on_day & (due < noon) & (left >= noon)).sum()),
         int((on_day & (due >= noon) & (left < noon)).sum()),
     )
     assert crossing.due_before_left_after > 0
     assert crossing.due_after_left_before > 0
-    frame = checks.read_by_pandas(source_path())
-    assert checks.crossing_by_pandas(frame, noon, start_ms, end_ms) == crossing
+    frame = questions.read_by_pandas(source_path())
+    assert questions.crossing_by_pandas(frame, noon, start_ms, end_ms) == crossing
 
 
 def test_the_table_of_files_counts_every_byte(loaded: Loaded) -> None:

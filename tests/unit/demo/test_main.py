@@ -12,7 +12,7 @@ from tests.worlds.kafka.oracle import Oracle
 from tidelog.demo.main import prepare
 from tidelog.demo.story import Teller
 from tidelog.errors import InvalidRequest
-from tidelog.spark.report import Table
+from tidelog.report import Table
 
 
 def test_a_second_run_starts_afresh(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_apache_kafka_accepts_every_file_of_the_demo(
 @pytest.mark.slow
 @pytest.mark.spark
 def test_our_own_dump_finds_nothing_in_the_demos_log(demo_output: Path) -> None:
-    command = [sys.executable, "-m", "tidelog.cli.main", "dump", "-o", "json"]
+    command = [sys.executable, "-m", "tidelog.cli.app", "dump", "-o", "json"]
     command += [str(path) for path in sorted((demo_output / "log").glob("flights-*"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from tests.worlds.pages import Balanced
 
-from tidelog.demo.report import Report, write_report
-from tidelog.spark.report import Table
+from tidelog.demo.story import Report, write_report
+from tidelog.report import Table
 
 DAY = pd.DataFrame(
     {

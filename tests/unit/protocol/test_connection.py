@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
-from tidelog.protocol.connection import (
-    ClientConnection,
-    Frames,
-    read_request,
-    write_response,
-)
+from tidelog.protocol.framing import Frames
 from tidelog.protocol.messages import API_VERSIONS, FETCH, LIST_GROUPS, METADATA, AnyApi
+from tidelog.protocol.messages.classic_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from tidelog.protocol.messages.fetch import (
     FetchableTopic,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from tidelog.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tidelog.protocol.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
 )
+from tidelog.protocol.requests import ClientConnection, read_request, write_response
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:

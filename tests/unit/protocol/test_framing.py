@@ -15,7 +15,7 @@ from tidelog.protocol.framing import (
     Frames,
     Spares,
 )
-from tidelog.record.scratch import is_free
+from tidelog.record.buffers import is_free
 
 LARGE = CHUNK_BYTES_MAX + 1
 

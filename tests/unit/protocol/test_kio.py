@@ -16,9 +16,9 @@ from uuid import UUID
 import pytest
 from tests.worlds.records.messages import Fill, Sampler, every_version, kafkas_fields
 
-from tidelog.protocol.compiler import Codec, struct_codec
-from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
+from tidelog.protocol.codecs import Codec, struct_codec
 from tidelog.protocol.messages import AnyApi
+from tidelog.protocol.messages.group_records import ASSIGNMENT, SUBSCRIPTION
 from tidelog.protocol.schema import Field, Form, Kind
 from tidelog.protocol.wire import NO_UUID, Reader, Writer
 

@@ -16,7 +16,7 @@ from tests.unit.protocol.test_messages import decode, encode
 from tests.worlds.records.messages import BITS, bounds
 
 from tidelog.errors import CorruptMessage
-from tidelog.protocol.compiler import struct_codec
+from tidelog.protocol.codecs import struct_codec
 from tidelog.protocol.messages import (
     BY_KEY,
     CREATE_TOPICS,
@@ -27,17 +27,17 @@ from tidelog.protocol.messages import (
     PRODUCE,
     AnyApi,
 )
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidelog.protocol.messages.described_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.classic_groups import DescribeGroupsRequest
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.metadata import (
     MetadataPartition,
@@ -57,7 +57,7 @@ from tidelog.protocol.wire import Reader, varint_bytes
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tidelog.protocol.compiler import Codec
+    from tidelog.protocol.codecs import Codec
 
 # How many items the outermost arrays have, and those in them; a zero stands for many.
 SHAPES = [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1)]

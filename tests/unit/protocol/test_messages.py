@@ -8,13 +8,16 @@ import pytest
 from tests.worlds.records.messages import Fill, Sampler, samples
 
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
-from tidelog.protocol.compiler import struct_codec
-from tidelog.protocol.connection import ClientConnection, read_request
-from tidelog.protocol.data_messages import OFFSET_COMMIT_VALUE, SUBSCRIPTION
+from tidelog.protocol.codecs import struct_codec
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi
-from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.protocol.messages.fetch import FetchableTopic, FetchResponse, PartitionData
-from tidelog.protocol.messages.group_records import OffsetCommitValue
+from tidelog.protocol.messages.group_records import (
+    OFFSET_COMMIT_VALUE,
+    SUBSCRIPTION,
+    ConsumerProtocolSubscription,
+    OffsetCommitValue,
+)
+from tidelog.protocol.requests import ClientConnection, read_request
 from tidelog.protocol.wire import Reader, Writer
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from tidelog.protocol.compiler import Codec
+    from tidelog.protocol.codecs import Codec
     from tidelog.protocol.schema import Pieces
     from tidelog.types import Buffer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.worlds.records.messages import Fill, Sampler
 
-from tidelog.protocol.compiler import struct_codec
+from tidelog.protocol.codecs import struct_codec
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, PRODUCE, AnyApi
 from tidelog.protocol.schema import fields_of
 from tidelog.protocol.wire import Reader, Writer

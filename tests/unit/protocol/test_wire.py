@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptMessage, InvalidRequest
-from tidelog.protocol.compiler import struct_codec
+from tidelog.protocol.codecs import struct_codec
 from tidelog.protocol.schema import (
     BYTES,
     FLOAT64,

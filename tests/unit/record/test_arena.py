@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.arena import Arena
+from tidelog.record.buffers import Arena
 from tidelog.record.compression import compress, decompress
 from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 from tidelog.types import Codec

@@ -11,13 +11,12 @@ from tidelog.errors import (
     InvalidTimestamp,
     UnsupportedCompression,
 )
-from tidelog.record.batch import (
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch, build_empty_batch
+from tidelog.record.header import (
     ATTRIBUTES_AT,
     CRC_AT,
-    RecordBatch,
     assign_offset,
-    build_batch,
-    build_empty_batch,
     seal,
     set_create_time_max,
     stamp_append_time,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelog.record.columns.pages import PAGE_BYTES_MIN, FreeMemory
+from tidelog.record.columns.arrays import PAGE_BYTES_MIN, FreeMemory
 
 SIZE = 5 * PAGE_BYTES_MIN + 8
 
@@ -24,7 +24,7 @@ class Pages(Protocol):
 @pytest.fixture
 def pages() -> Pages:
     """The module with free memory of this test alone."""
-    spec = importlib.util.find_spec("tidelog.record.columns.pages")
+    spec = importlib.util.find_spec("tidelog.record.columns.arrays")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -16,11 +16,14 @@ from tidelog.errors import (
     MissingDependency,
     UnsupportedCompression,
 )
-from tidelog.record.batch import ATTRIBUTES_AT, HEADER_SIZE, build_batch, seal
-from tidelog.record.columns import ALL_COLUMNS, COLUMN_TYPES, DecodeStats, decode, schema
+from tidelog.record.builder import build_batch
+from tidelog.record.columns.arrays import COLUMN_TYPES
+from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.decode import ALL_COLUMNS, decode, schema
+from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, seal
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.memory import Longs
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.legacy import build_legacy_set
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, Header, NewRecord, TimestampType
 
 RECORD_COUNT = Struct(">i")
@@ -63,7 +66,7 @@ def test_a_bad_checksum_is_met_alike_however_sums_are_made(
 ) -> None:
     """Batches opened or not, in a group opened whole or not, by the kernel or without it."""
     if not has_instruction:
-        set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns")
+        set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns.decode")
     batches = [batch_of(2, base_offset=2 * number) for number in range(5)]
     batches[bad][-1] ^= 1
     stats, found = DecodeStats(), []

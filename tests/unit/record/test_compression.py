@@ -11,13 +11,13 @@ import pytest
 import zstandard
 
 from tidelog.errors import CorruptBatch, InvalidRequest, UnsupportedCompression
+from tidelog.record.buffers import SCRATCH_BYTES_MAX, Scratch
 from tidelog.record.compression import (
     DEFAULT_DECOMPRESSION_LIMIT,
     GZIP_MEMBER_COUNT_MAX,
     compress,
     decompress,
 )
-from tidelog.record.scratch import SCRATCH_BYTES_MAX, Scratch
 from tidelog.types import Codec
 
 LIMIT = 1 << 20

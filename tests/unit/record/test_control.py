@@ -3,21 +3,17 @@
 import pytest
 
 from tidelog.errors import CorruptRecord
-from tidelog.record.batch import (
-    HEADER_SIZE,
-    ControlType,
-    RecordBatch,
-    build_batch,
-    build_empty_batch,
-    build_end_marker,
-    read_control_type,
-    read_end_marker,
-)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
+from tidelog.record.header import HEADER_SIZE
 from tidelog.record.record import (
     CONTROL_KEY,
     END_MARKER_VALUE,
+    ControlType,
     EndMarker,
     pack_end_marker,
+    read_control_type,
+    read_end_marker,
     unpack_end_marker,
 )
 from tidelog.types import NewRecord

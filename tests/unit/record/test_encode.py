@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.errors import InvalidRecord, InvalidRequest
 from tidelog.record.batch import RecordBatch
-from tidelog.record.encode import encode_table
+from tidelog.record.columns.encode import encode_table
 from tidelog.record.record import Record
 from tidelog.types import Header, TimestampType
 

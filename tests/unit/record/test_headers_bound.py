@@ -7,13 +7,13 @@ from tidelog.errors import CorruptRecord, InvalidRecord
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c, encode_varlong
-from tidelog.record.columns import decode, tally
-from tidelog.record.columns.source import DecodeStats
+from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.decode import decode, tally
+from tidelog.record.columns.encode import encode_table
 from tidelog.record.compression import compress
-from tidelog.record.encode import encode_table
 from tidelog.record.header import HEADER, HEADER_SIZE, HEADERS_MAX
-from tidelog.record.kernels.validate import check_body as kernel_check
-from tidelog.storage.body_check import check_body as plain_check
+from tidelog.record.kernels.records import check_body as kernel_check
+from tidelog.storage.log.record_rules import check_body as plain_check
 from tidelog.types import Codec, Header, NewRecord
 
 EMPTY = b"\0\1"  # no key, null value

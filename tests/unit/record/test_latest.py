@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.record.builder import build_batch
+from tidelog.record.columns.decode import SECRET_BYTES, LatestFinder, LatestRecord
 from tidelog.record.header import HEADER_SIZE
-from tidelog.record.kernels import latest, layout
+from tidelog.record.kernels import last_records, layout
+from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.checksums import shifts
 from tidelog.record.kernels.compiler import plain
-from tidelog.record.kernels.latest import LatestRows, find_latest
+from tidelog.record.kernels.last_records import LatestRows, find_latest
 from tidelog.record.kernels.memory import Bytes, Longs
-from tidelog.record.kernels.scan import scan_batches
-from tidelog.record.latest_records import SECRET_BYTES, LatestFinder, LatestRecord
 from tidelog.types import INT64_MAX, NewRecord
 
 KERNELS = [find_latest, plain(find_latest)]
@@ -47,8 +47,8 @@ def table_of(data: bytes) -> Longs:
 def room(count: int) -> LatestRows:
     return LatestRows(
         slots=np.full(256, -1, np.int32),
-        rows=np.zeros((count, latest.ROW_FIELDS), np.int64),
-        facts=np.zeros(latest.FACT_FIELDS, np.int64),
+        rows=np.zeros((count, last_records.ROW_FIELDS), np.int64),
+        facts=np.zeros(last_records.FACT_FIELDS, np.int64),
     )
 
 
@@ -74,7 +74,7 @@ def test_of_each_key_the_last_record_is_found(
     out = room(64)
     array = np.frombuffer(data, np.uint8)
     assert plain(find_latest)(array, table_of(data), shifts(), SEEDS, out) == layout.DONE
-    rows = out.rows[: out.facts[latest.ROWS]].tolist()
+    rows = out.rows[: out.facts[last_records.ROWS]].tolist()
     assert [(data[row[0] : row[1]], row[4], row[5]) for row in rows] == [
         (key, at, dead) for key, _, at, dead in expected(batches)
     ]
@@ -86,7 +86,7 @@ def test_keys_whose_hashes_meet_are_told_apart(find: Find) -> None:
     data = log_of([[(key, b"x") for key in keys]] * 2)
     out = room(len(keys))._replace(slots=np.full(128, -1, np.int32))
     assert find(np.frombuffer(data, np.uint8), table_of(data), shifts(), SEEDS, out) == layout.DONE
-    rows = out.rows[: out.facts[latest.ROWS]].tolist()
+    rows = out.rows[: out.facts[last_records.ROWS]].tolist()
     assert [data[row[0] : row[1]] for row in rows] == keys
     assert [row[4] for row in rows] == list(range(108, 208))
 

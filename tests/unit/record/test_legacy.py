@@ -14,9 +14,9 @@ from tidelog.errors import (
     UnsupportedCompression,
     UnsupportedForMessageFormat,
 )
+from tidelog.record.batch_walk import walk
 from tidelog.record.compression import compress
 from tidelog.record.legacy import LegacyBatch, build_legacy_message, build_legacy_set
-from tidelog.record.views import walk
 from tidelog.types import INT32_MAX, INT64_MAX, Codec, Header, NewRecord, TimestampType
 
 TIME = 1_700_000_000_000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tidelog.errors import CorruptRecord
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.record.pairs import read_pairs
+from tidelog.record.record import read_pairs
 from tidelog.types import Header, NewRecord
 
 FIELDS = st.none() | st.binary(max_size=300)

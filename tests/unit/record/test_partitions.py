@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.record.kernels.murmur import partitions_of
-from tidelog.record.partitions import choose_partitions
-from tidelog.storage.partitioner import Partitioner, murmur2, partition_of
+from tidelog.record.columns.encode import choose_partitions
+from tidelog.record.kernels.hashes import partitions_of
+from tidelog.record.partitioner import Partitioner, murmur2, partition_of
 
 # From Kafka's own UtilsTest for murmur2, as unsigned numbers.
 KAFKA_VALUES = {

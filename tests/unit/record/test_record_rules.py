@@ -5,19 +5,19 @@ import tracemalloc
 import pytest
 
 from tidelog.errors import CorruptBatch, CorruptRecord
-from tidelog.record.batch import (
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
+from tidelog.record.coding import write_varint
+from tidelog.record.compression import compress
+from tidelog.record.header import (
     HEADER,
     HEADER_SIZE,
     LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
     RECORD_COUNT_AT,
-    Record,
-    RecordBatch,
-    build_batch,
     seal,
 )
-from tidelog.record.coding import write_varint
-from tidelog.record.compression import compress
+from tidelog.record.record import Record
 from tidelog.types import INT32_MAX, Codec, Header, NewRecord, TimestampType
 
 # length 7+, attributes, timestamp delta, offset delta, key -1, value -1, no headers

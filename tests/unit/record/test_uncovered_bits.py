@@ -9,9 +9,9 @@ from typing import TypeAlias
 import pytest
 
 from tidelog.errors import TidelogError
-from tidelog.record.batch import build_batch
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch
 from tidelog.record.legacy import build_legacy_set
-from tidelog.record.views import walk
 from tidelog.types import Codec, NewRecord
 
 NEW = [NewRecord(key=b"key %d" % i, value=b"value", timestamp=1000 + i) for i in range(3)]

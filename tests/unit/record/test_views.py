@@ -5,9 +5,10 @@ import struct
 import pytest
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.batch import RecordBatch, build_batch
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import frame_size, walk
+from tidelog.record.builder import build_batch
 from tidelog.record.legacy import LegacyBatch, build_legacy_set
-from tidelog.record.views import frame_size, walk
 from tidelog.types import INT32_MAX, NewRecord
 
 NEW = [NewRecord(key=b"k", value=b"v", timestamp=5)]

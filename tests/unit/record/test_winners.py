@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.record.kernels import winners as kernels
+from tidelog.record.kernels import last_records as kernels
 from tidelog.record.kernels.compiler import plain
-from tidelog.record.kernels.winners import KeyedRows, WinnerMap, fold_rows, keep_share, link_slots
+from tidelog.record.kernels.last_records import (
+    KeyedRows,
+    WinnerMap,
+    fold_rows,
+    keep_share,
+    link_slots,
+)
 
 FOLDS = [fold_rows, plain(fold_rows)]
 # (key, version, is tombstone, sides)

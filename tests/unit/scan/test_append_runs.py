@@ -7,10 +7,10 @@ import uuid
 import numpy as np
 import pytest
 
+from tidelog.scan.rows import AppendRuns
 from tidelog.scan.split import Piece
-from tidelog.scan.times import AppendRuns
-from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimes
-from tidelog.storage.append_time_columns import sound_rows
+from tidelog.storage.clocks.append_time_columns import sound_rows
+from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE, AppendTimes
 
 BASE = 1_000
 TOPIC = uuid.UUID(int=9)

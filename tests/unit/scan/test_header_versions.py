@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from tidelog.scan.rankings import MISSING_VERSION
-from tidelog.scan.tables import header_versions
+from tidelog.scan.keyed_table import header_versions
+from tidelog.scan.table_rules import MISSING_VERSION
 from tidelog.types import INT64_MIN
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir, records_of
 from tests.worlds.directories.zoning import add_zones
 
-from tidelog.scan.latency import latency
-from tidelog.scan.lateness import TopicLateness, lateness
-from tidelog.scan.time_arrays import buckets_of, distances
-from tidelog.storage.latency import RELATIVE_ERROR, LatencyByHour, bucket_of
-from tidelog.storage.log_dir import LogDir
+from tidelog.scan.latency import TopicLateness, latency, lateness
+from tidelog.scan.rows import buckets_of, distances
+from tidelog.storage.clocks.latency import RELATIVE_ERROR, LatencyByHour, bucket_of
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import INT64_MAX, TopicPartition
 
 EDGES = [2**power + more for power in range(63) for more in (-1, 0, 1)]

@@ -9,13 +9,14 @@ import tidelog
 from tidelog import scan
 from tidelog.env import os_env
 from tidelog.errors import LostOffsets, OffsetsGone
-from tidelog.record.views import walk
-from tidelog.storage import zone_files
-from tidelog.storage.checks.directory import DirectoryCheck
+from tidelog.record.batch_walk import walk
+from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.repair import repair
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "t"
@@ -252,7 +253,7 @@ def map_anew(root: Path) -> None:
     """Build the zone maps that are missing."""
     with tidelog.open(str(root)) as log:
         segments = log.partition(TOPIC, 0).segments
-        zone_files.build_missing(each for each in segments if isinstance(each, ClosedSegment))
+        zone_map_files.build_missing(each for each in segments if isinstance(each, ClosedSegment))
 
 
 def ensure_told(root: Path, first: int, end: int) -> None:

@@ -11,20 +11,23 @@ from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
 from tidelog.scan import plan
-from tidelog.scan.lateness import DELAYS_MS
-from tidelog.scan.split_json import decode_split, encode_split
+from tidelog.scan.latency import DELAYS_MS
+from tidelog.scan.split import decode_split, encode_split
 from tidelog.scan.split_times import (
     Late,
     SplitTimes,
     TimesCounter,
     correct,
+    decode_late,
+    decode_times,
+    encode_late,
+    encode_times,
     late_of,
     recount,
     reduce_split,
 )
-from tidelog.scan.times_codec import decode_late, decode_times, encode_late, encode_times
-from tidelog.storage.latency import LatencyByHour, LatencyHistogram, bucket_of
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram, bucket_of
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN
 
 DELAYS = (0, 1_000, 100_000, 400_000)

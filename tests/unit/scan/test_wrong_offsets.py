@@ -13,7 +13,7 @@ from tidelog import scan
 from tidelog.errors import CorruptData
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import Codec, NewRecord
 
 T0 = 1_700_000_000_000

@@ -2,8 +2,8 @@
 
 from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
 
-from tidelog.scan.zone_ranges import ZoneQuestion, ZoneRange, find_ranges
-from tidelog.storage.zones import Question, Zone, ZoneMap
+from tidelog.scan.zone_pruning import ZoneQuestion, ZoneRange, find_ranges
+from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX
 
 

@@ -10,11 +10,12 @@ from tests.worlds.directories.zoning import add_zones, gaps_up_to
 from tidelog import scan
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, MissingTimestamps
-from tidelog.record.batch import build_batch
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.zone_format import Limits
+from tidelog.record.builder import build_batch
+from tidelog.storage.clocks.zone_map import Limits
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
 MINUTE_MS = 60_000

@@ -9,16 +9,16 @@ from tests.faults.hooked import WarmDisk
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import TidelogError
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
-from tidelog.server import dispatch
-from tidelog.server.file_pieces import FilePiece
-from tidelog.server.node import ConnectionFacts
-from tidelog.server.partitions import Partition
-from tidelog.server.server import open_node
+from tidelog.server.api import dispatch
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.broker import open_node
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.segment_reads import FilePiece
 from tidelog.types import NewRecord
 
 TOPICS = ("t", "another")

@@ -2,8 +2,8 @@
 
 from tidelog.protocol.messages import BY_KEY as DECLARED
 from tidelog.protocol.messages.metadata import ApiVersion
-from tidelog.server.handlers import ROWS
-from tidelog.server.handlers.api_versions import answer
+from tidelog.server.api.metadata import answer
+from tidelog.server.api.table import ROWS
 
 
 def test_who_asks_in_an_unknown_version_is_told_the_known_ones_of_this_api_alone() -> None:

@@ -14,7 +14,7 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
-from tidelog.protocol.messages.membership import (
+from tidelog.protocol.messages.classic_groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
@@ -22,11 +22,11 @@ from tidelog.protocol.messages.membership import (
     LeaveGroupResponse,
     SyncGroupRequest,
 )
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.dispatch import Pieces, Promised
-from tidelog.server.node import Node
-from tidelog.server.server import open_node
+from tidelog.server.api.dispatch import Pieces, Promised
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
 from tidelog.types import Buffer
 
 node = node_fixture()

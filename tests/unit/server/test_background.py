@@ -11,11 +11,12 @@ from tests.faults.later import Later
 
 from tidelog.config import BrokerConfig
 from tidelog.env import ManualClock
-from tidelog.server.background import RETRY_MS, Background
-from tidelog.server.node import Node
-from tidelog.server.partitions import Partition
-from tidelog.server.work import THREADS
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.server.api.node import Node
+from tidelog.server.maintenance.log_manager import RETRY_MS, Background
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.threads import THREADS
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 ROOT: Final = "/data"

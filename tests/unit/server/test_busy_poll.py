@@ -9,10 +9,10 @@ from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
 from tidelog.env import ManualClock
-from tidelog.server.busy_poll import CROWDED_NS, CROWDED_ROW, ROW, SMALL_BYTES, BusyPoll
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
+from tidelog.server.net.scheduling import CROWDED_NS, CROWDED_ROW, ROW, SMALL_BYTES, BusyPoll
 
 WINDOW_US = 200
 WINDOW_NS = WINDOW_US * 1000

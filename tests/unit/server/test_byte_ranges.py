@@ -8,11 +8,17 @@ from tests.unit.server.steps import steps
 from tests.worlds.directories.logs import new_log
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.batch import HEADER_SIZE
-from tidelog.server.byte_ranges import Limits, ReadEnds, find_range, frames
-from tidelog.server.segment_bytes import AtHand, SegmentBytes
-from tidelog.storage.log import Log
-from tidelog.storage.segment import Segment
+from tidelog.record.header import HEADER_SIZE
+from tidelog.server.partitions.segment_reads import (
+    AtHand,
+    Limits,
+    ReadEnds,
+    SegmentBytes,
+    find_range,
+    frames,
+)
+from tidelog.storage.log.log import Log
+from tidelog.storage.segment.segment import Segment
 from tidelog.types import NewRecord
 
 COUNT = 40

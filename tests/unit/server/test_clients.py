@@ -9,18 +9,19 @@ from tests.worlds.clocks import BusyClock
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
-from tidelog.server.clients import (
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.broker import open_node
+from tidelog.server.net.clients import (
     IDLE_CHECK_MS,
     LOOKS_IN_A_ROW,
+    NO_BOUND,
     REST_MS,
     SENDING_MS,
     STALLED_MS,
     Clients,
+    Footprint,
+    InFlight,
 )
-from tidelog.server.footprint import Footprint
-from tidelog.server.in_flight import NO_BOUND, InFlight
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.server import open_node
 
 SLICES_MAX = 100
 SETTINGS = {"queued.max.request.bytes": "100", "connections.max.idle.ms": "60000"}

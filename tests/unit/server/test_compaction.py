@@ -13,14 +13,15 @@ from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CleaningFailed, InvalidRequest
-from tidelog.server import compaction, topic_changes
-from tidelog.server.background import Background
-from tidelog.server.compaction import RETRY_MAX_MS, Compaction
-from tidelog.server.node import Node
-from tidelog.server.server import open_node
+from tidelog.server.api import topic_changes
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
+from tidelog.server.maintenance import log_cleaner
+from tidelog.server.maintenance.log_cleaner import RETRY_MAX_MS, Compaction
+from tidelog.server.maintenance.log_manager import Background
+from tidelog.storage.compaction.cleaning_plan import Look, look
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
-from tidelog.storage.compaction.runner import Look, look
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord, TopicPartition
 
 START_MS = 1_700_000_000_000
@@ -239,7 +240,7 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
             until_so(lambda: log.recovery_point >= log.active.base_offset)
             return found
 
-        monkeypatch.setattr(compaction, "look", slowly)
+        monkeypatch.setattr(log_cleaner, "look", slowly)
         clock.advance(5_001)
         worker = Worker(node.env)
         cleaners = await run(node, worker)

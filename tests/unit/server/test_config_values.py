@@ -1,9 +1,9 @@
 """Settings as they are shown: values, sources and what stands behind them."""
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, TopicConfig
-from tidelog.config.dynamic import DYNAMIC_CONFIGS
+from tidelog.config.broker import DYNAMIC_CONFIGS
 from tidelog.protocol.messages.configs import ConfigSource
-from tidelog.server.config_values import (
+from tidelog.server.admin.config_display import (
     TYPES,
     DescribedSetting,
     chosen,

@@ -17,15 +17,15 @@ from tests.worlds.brokers.socketless import FakeTransport
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.protocol.messages.produce import ProduceResponse
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.doors import Door
-from tidelog.server.line import TURN_REQUESTS
-from tidelog.server.node import Node
-from tidelog.server.server import open_node, planned
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node, planned
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
+from tidelog.server.net.listener_authentication import Door
+from tidelog.server.net.scheduling import TURN_REQUESTS
 
 if TYPE_CHECKING:
-    from tidelog.storage.cluster_file import Quotas
+    from tidelog.storage.directory.broker_files import Quotas
 
 MORE = 2
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.server.deferring import Beside
-from tidelog.server.work import Work
+from tidelog.server.runtime.threads import Beside, Work
 
 
 class Notes:

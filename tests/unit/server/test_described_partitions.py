@@ -1,7 +1,7 @@
 """DescribeTopicPartitions: what goes into one answer, and where the next one begins."""
 
-from tidelog.protocol.messages.cluster import Cursor
-from tidelog.server.handlers.cluster import Part, split
+from tidelog.protocol.messages.metadata import Cursor
+from tidelog.server.api.metadata import Part, split
 
 COUNTS = {"a": 2, "b": 0, "c": 3}
 

@@ -3,10 +3,11 @@
 import pytest
 
 from tidelog.errors import CorruptBatch, UnsupportedCompression
-from tidelog.record.batch import build_batch, build_end_marker, stamp_append_time
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.record.views import walk
-from tidelog.server.down_conversion import down_convert, known_magic
+from tidelog.record.batch_walk import walk
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.header import stamp_append_time
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.partitions.legacy_clients import down_convert, known_magic
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 RECORDS = [

@@ -12,11 +12,12 @@ from tests.faults.later import Later
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.record.builder import build_batch
-from tidelog.server.partition_reads import ReadOrder
-from tidelog.server.partitions import Partition
+from tidelog.server.partitions.fetch import ReadOrder
+from tidelog.server.partitions.partition import Partition
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import read_file
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.producers import ProducerStates
+from tidelog.storage.log.producers import ProducerStates
 from tidelog.types import IsolationLevel, NewRecord
 
 ALL: Final = -1

@@ -1,8 +1,9 @@
 """Batches with append times as headers: what changes and what does not."""
 
-from tidelog.record.batch import RecordBatch, build_batch, build_end_marker
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.server.exposed_times import HEADER_KEY, expose_append_times
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.partitions.fetch import HEADER_KEY, expose_append_times
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 RECORDS = [

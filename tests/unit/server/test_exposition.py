@@ -10,11 +10,17 @@ from tests.worlds.brokers.groups import World
 
 from tidelog.error_codes import ErrorCode
 from tidelog.record.builder import build_batch
-from tidelog.server.exposition import COMMITS_MAX, FAMILIES, GROUPS_MAX, TOPICS_MAX, Exposition
-from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.results import CommitAsked
-from tidelog.server.node import Node
-from tidelog.server.telemetry import NodeFacts
+from tidelog.server.api.node import Node
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.metrics.exposition import (
+    COMMITS_MAX,
+    FAMILIES,
+    GROUPS_MAX,
+    TOPICS_MAX,
+    Exposition,
+)
+from tidelog.server.metrics.http import NodeFacts
 from tidelog.types import NewRecord
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"

@@ -6,11 +6,10 @@ from weakref import ref
 from tests.worlds.brokers.running import node_fixture
 
 from tidelog.protocol.messages.fetch import FetchPartition
-from tidelog.server.fetch_counts import LOOK_MIN, FetchCounts
-from tidelog.server.fetch_sessions import CachedPartition
-from tidelog.server.node import Node
-from tidelog.server.partition_reads import PartitionRead
-from tidelog.server.partitions import Partition
+from tidelog.server.api.node import Node
+from tidelog.server.partitions.fetch import LOOK_MIN, FetchCounts, PartitionRead
+from tidelog.server.partitions.fetch_sessions import CachedPartition
+from tidelog.server.partitions.partition import Partition
 
 node = node_fixture(topics={"t": 1})
 

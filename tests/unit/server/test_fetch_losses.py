@@ -8,13 +8,19 @@ from tests.faults import SeededEnv
 from tests.worlds.directories.logs import new_log, reader_of
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.views import walk
-from tidelog.server.byte_ranges import Limits, ReadEnds, find_range, frames
-from tidelog.server.segment_bytes import ColdRead, SegmentBytes
-from tidelog.storage import zone_files
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.segment import Segment
+from tidelog.record.batch_walk import walk
+from tidelog.server.partitions.segment_reads import (
+    ColdRead,
+    Limits,
+    ReadEnds,
+    SegmentBytes,
+    find_range,
+    frames,
+)
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import Segment
 from tidelog.types import NewRecord
 
 COUNT = 40
@@ -83,7 +89,7 @@ def torn(env: SeededEnv, segment: Segment) -> None:
 
 def mapped_anew(env: SeededEnv) -> LogReader:
     """The log, with zone maps that were built of what is left."""
-    zone_files.build_missing(reader_of(env).segments)
+    zone_map_files.build_missing(reader_of(env).segments)
     return reader_of(env)
 
 

@@ -18,7 +18,8 @@ from tidelog.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from tidelog.server.fetch_sessions import (
+from tidelog.server.broker import open_node
+from tidelog.server.partitions.fetch_sessions import (
     SESSION_PARTITIONS_MAX,
     Asked,
     FetchSessions,
@@ -26,7 +27,6 @@ from tidelog.server.fetch_sessions import (
     SessionRequest,
     next_epoch,
 )
-from tidelog.server.server import open_node
 from tidelog.types import INT32_MAX
 
 SAFE_MS = 1000

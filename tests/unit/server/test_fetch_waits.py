@@ -16,10 +16,10 @@ from tidelog.protocol.messages.fetch import (
     FetchTopic,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.handlers.fetch import fetch
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.partitions import Partition
-from tidelog.server.requests import RequestContext
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.fetch import fetch
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.partitions.partition import Partition
 from tidelog.types import IsolationLevel, NewRecord
 
 VERSION = 12

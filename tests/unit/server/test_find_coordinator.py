@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 from tests.faults.hooked import HookedDisk
 from tests.worlds.brokers.running import node_fixture
 
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR, Api
-from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from tidelog.protocol.messages.groups import FindCoordinatorRequest
-from tidelog.server.dispatch import answer
-from tidelog.server.handlers.coordinator import OPENED_KEYS_MAX
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from tidelog.types import TopicPartition
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.modern_groups import ConsumerGroupHeartbeatRequest
+from tidelog.protocol.requests import ClientConnection
+from tidelog.server.api.dispatch import answer
+from tidelog.server.api.find_coordinator import OPENED_KEYS_MAX
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -1,8 +1,7 @@
 """What a connection makes the broker hold is counted once, and given back to the last byte."""
 
 from tidelog.env import ManualClock
-from tidelog.server.footprint import Footprint
-from tidelog.server.in_flight import InFlight
+from tidelog.server.net.clients import Footprint, InFlight
 
 NOW_MS = 1_700_000_000_000
 

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.unit.server.loops import turns
 
-from tidelog.server.holds import Holds
+from tidelog.server.partitions.partitions import Holds
 
 
 def test_appends_wait_and_go_on() -> None:

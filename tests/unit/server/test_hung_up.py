@@ -14,11 +14,11 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
-from tidelog.server.clients import Clients
-from tidelog.server.connection import ENDED_WAIT_MS, Connection
-from tidelog.server.node import Node
-from tidelog.server.partitions import Partition
-from tidelog.server.server import open_node
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import ENDED_WAIT_MS, Connection
+from tidelog.server.partitions.partition import Partition
 
 TOPIC = "t"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog.server.in_flight import NO_BOUND, InFlight
+from tidelog.server.net.clients import NO_BOUND, InFlight
 
 
 class Readers:

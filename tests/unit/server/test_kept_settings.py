@@ -12,17 +12,18 @@ from tidelog.config import BrokerConfig
 from tidelog.env import File
 from tidelog.errors import CorruptFile
 from tidelog.record.builder import build_batch
-from tidelog.server.node import Node
-from tidelog.server.server import open_node
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
 from tidelog.storage import files, text_files
-from tidelog.storage.cluster_file import (
+from tidelog.storage.directory.broker_files import (
     ALL_BROKERS,
     CLUSTER_FILE,
     ClusterState,
     read_cluster,
     write_cluster,
 )
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 PATH = "/data"

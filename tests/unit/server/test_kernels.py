@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.server import kernels
-from tidelog.server.shared_objects import libraries, preload
+from tidelog.server.kernels import libraries, preload
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
 LARGE_BYTES = 1 << 20

@@ -12,11 +12,11 @@ from tests.worlds.records.kernel_logs import records as any_record
 
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.record.kernels.latencies import count_latencies
 from tidelog.record.kernels.layout import DONE
-from tidelog.server.latency_counts import BOUNDS_MS, Span, count_span, count_times
-from tidelog.server.metrics import LATENCY_BUCKETS_S
-from tidelog.storage.log import Log
+from tidelog.record.kernels.times import count_latencies
+from tidelog.server.metrics.latency_counts import BOUNDS_MS, Span, count_span, count_times
+from tidelog.server.runtime.counters import LATENCY_BUCKETS_S
+from tidelog.storage.log.log import Log
 from tidelog.types import INT64_MAX, Codec, NewRecord
 
 EDGES = [ms + side for ms in BOUNDS_MS for side in (-1, 0, 1)]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tidelog.env import ManualClock
-from tidelog.server.line import LINE_NS, Line
+from tidelog.server.net.scheduling import LINE_NS, Line
 
 LINE_MS = LINE_NS // 1_000_000
 

@@ -11,9 +11,9 @@ from tests.unit.server.loops import turns
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
-from tidelog.server.listener import ACCEPTS
-from tidelog.server.loops import run
-from tidelog.server.server import Server, open_node
+from tidelog.server.broker import Server, open_node
+from tidelog.server.net.listener import ACCEPTS
+from tidelog.server.runtime.loop import run
 
 LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])
 Runs = Callable[[Coroutine[object, object, None]], None]

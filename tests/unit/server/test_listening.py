@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from tidelog.server.listening import PACING, WITHOUT_PACING, prepare
+from tidelog.server.net.listener import PACING, WITHOUT_PACING, prepare
 
 CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 

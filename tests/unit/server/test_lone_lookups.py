@@ -13,18 +13,18 @@ from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 from tests.worlds.waiting import turn_until
 
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import LIST_OFFSETS, METADATA
-from tidelog.protocol.messages.metadata import MetadataRequest
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.metrics import Counters
-from tidelog.server.node import Node
+from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.requests import ClientConnection
+from tidelog.server.api.node import Node
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
+from tidelog.server.runtime.counters import Counters
 from tidelog.types import NewRecord
 
 TOPIC = "lookups"

@@ -5,9 +5,9 @@ from tests.worlds.directories.logs import new_dir
 from tests.worlds.records.batches import batch
 
 from tidelog.record.builder import build_batch
-from tidelog.server.metrics import Counters, Histogram, Metrics
-from tidelog.storage.log import AppendResult
-from tidelog.storage.stepping import append_together
+from tidelog.server.runtime.counters import Counters, Histogram, Metrics
+from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append_writer import append_together
 from tidelog.types import NewRecord
 
 

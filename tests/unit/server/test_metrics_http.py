@@ -9,16 +9,16 @@ from typing import cast
 import pytest
 from tests.worlds.waiting import PATIENCE_S, turn_until
 
-from tidelog.server import metrics_http
-from tidelog.server.exposition import Exposition
-from tidelog.server.metrics_http import (
+from tidelog.server.metrics import http
+from tidelog.server.metrics.exposition import Exposition
+from tidelog.server.metrics.http import (
     CONNECTIONS_MAX,
     SCRAPES_MAX,
     MetricsServer,
     read_head,
     takes_gzip,
 )
-from tidelog.server.work import Work
+from tidelog.server.runtime.threads import Work
 
 HEALTH = b"GET /healthz HTTP/1.1\r\n\r\n"
 METRICS = b"GET /metrics HTTP/1.1\r\n\r\n"
@@ -28,7 +28,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, nobody is sent away for being slow."""
-    monkeypatch.setattr(metrics_http, "TIMEOUT_S", 600.0)
+    monkeypatch.setattr(http, "TIMEOUT_S", 600.0)
 
 
 class Page(Exposition):
@@ -149,7 +149,7 @@ def test_scrapes_leave_room_for_probes() -> None:
 
 
 def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(http, "TIMEOUT_S", 2.0)
     size = 64 << 20
 
     async def story(pages: Pages) -> None:

@@ -9,9 +9,14 @@ from tests.unit.server.test_durability import World, make
 from tidelog.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.server.open_transactions import Guard, OpenTransactions, TransactionEnd
-from tidelog.server.transactional_writes import append_in_transaction, end_transaction
-from tidelog.storage.log import AppendResult
+from tidelog.server.partitions.partition import (
+    Guard,
+    OpenTransactions,
+    TransactionEnd,
+    append_in_transaction,
+    end_transaction,
+)
+from tidelog.storage.log.append import AppendResult
 from tidelog.types import NewRecord
 
 PRODUCER = 7

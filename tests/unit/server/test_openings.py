@@ -14,8 +14,8 @@ from tests.worlds.waiting import PATIENCE_S
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
 from tidelog.errors import StorageFailure, UnknownTopic
-from tidelog.server.node import Node
-from tidelog.server.server import open_node
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
 from tidelog.types import NewRecord, TopicPartition
 
 node = node_fixture(topics={"t": 6}, has_disk=True)

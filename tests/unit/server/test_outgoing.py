@@ -15,9 +15,9 @@ from tests.faults.hooked import HookedDisk
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import File, os_env
-from tidelog.server.file_pieces import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
-from tidelog.server.outgoing import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Outgoing, Piece
-from tidelog.server.work import Work
+from tidelog.server.net.send_queue import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Outgoing, Piece
+from tidelog.server.partitions.segment_reads import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
+from tidelog.server.runtime.threads import Work
 from tidelog.types import Buffer
 
 SIZE = 24 << 20

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import damaged_logs
 
 from tidelog.errors import CorruptBatch
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, MAGIC_2, MAGIC_AT
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.record.views import walk
-from tidelog.server.handlers.produce_appends import is_one_batch
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.api.produce import is_one_batch
 from tidelog.types import Codec, NewRecord
 
 BATCH = bytes(build_batch([NewRecord(key=b"k", value=b"v" * 20, timestamp=7)]))

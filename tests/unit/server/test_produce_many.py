@@ -16,13 +16,12 @@ from tidelog.protocol.messages.produce import (
     TopicProduceData,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.record.batch import ATTRIBUTES_AT, seal
 from tidelog.record.builder import build_batch
-from tidelog.server.errors import Unanswered
-from tidelog.server.handlers.produce import SLICE_MS, Said, produce
-from tidelog.server.handlers.produce_plain import GROUP_PARTITIONS
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
+from tidelog.record.header import ATTRIBUTES_AT, seal
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, Said, produce
+from tidelog.server.runtime.errors import Unanswered
 from tidelog.types import NewRecord
 
 COUNT = 45

@@ -19,13 +19,13 @@ from tidelog.protocol.messages.produce import (
     TopicProduceData,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.record.batch import ATTRIBUTES_AT, LENGTH_AT, MAGIC_AT, TRANSACTIONAL_BIT, seal
 from tidelog.record.builder import build_batch
-from tidelog.server.errors import Unanswered
-from tidelog.server.handlers.produce import produce
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
-from tidelog.server.server import open_node
+from tidelog.record.header import ATTRIBUTES_AT, LENGTH_AT, MAGIC_AT, TRANSACTIONAL_BIT, seal
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.produce import produce
+from tidelog.server.broker import open_node
+from tidelog.server.runtime.errors import Unanswered
 from tidelog.types import NewRecord
 
 NOW = 1_700_000_000_000

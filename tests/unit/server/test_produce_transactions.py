@@ -5,8 +5,8 @@ from pathlib import Path
 from tidelog.config import BrokerConfig
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.server.handlers.produce_transactions import Wanted, begin
-from tidelog.server.server import open_node
+from tidelog.server.api.produce import Wanted, begin
+from tidelog.server.broker import open_node
 from tidelog.types import NewRecord
 
 PLACE = ("t", 0)

@@ -13,10 +13,10 @@ from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
-from tidelog.server import topic_changes
-from tidelog.server.node import Node
-from tidelog.server.removals import Removals
-from tidelog.server.server import Server, open_node
+from tidelog.server.api import topic_changes
+from tidelog.server.api.node import Node
+from tidelog.server.broker import Server, open_node
+from tidelog.server.partitions.topics import Removals
 
 node = node_fixture(has_disk=True)
 

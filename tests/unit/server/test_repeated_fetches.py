@@ -9,10 +9,10 @@ import pytest
 from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker, Row
 from tests.unit.server.steps import steps
 
-from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.record.builder import build_batch
-from tidelog.server.file_pieces import PIECE_MIN_BYTES
-from tidelog.server.node import ConnectionFacts
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.partitions.segment_reads import PIECE_MIN_BYTES
 from tidelog.server.security.authorizer import (
     Acl,
     Operation,

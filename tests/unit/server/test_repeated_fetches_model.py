@@ -12,8 +12,8 @@ from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, B
 
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.server.node import ConnectionFacts
-from tidelog.storage.appends import AppendOrigin
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import NewRecord
 
 

@@ -10,18 +10,18 @@ from tests.unit.server.steps import steps
 from tests.worlds.brokers.running import node_fixture
 
 from tidelog.errors import TidelogError
-from tidelog.protocol.connection import ClientConnection, read_request, write_response
 from tidelog.protocol.messages import LIST_OFFSETS
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tidelog.server import dispatch
-from tidelog.server.handlers import served_versions
-from tidelog.server.handlers.list_offsets import list_offsets
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
+from tidelog.protocol.requests import ClientConnection, read_request, write_response
+from tidelog.server.api import dispatch
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.list_offsets import list_offsets
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.table import served_versions
 from tidelog.types import NewRecord
 
 TOPIC = "lookups"

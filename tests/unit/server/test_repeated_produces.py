@@ -9,18 +9,18 @@ from tests.unit.server.steps import steps
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import TidelogError
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import PRODUCE
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
+from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
-from tidelog.server import dispatch
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.server import open_node
+from tidelog.server.api import dispatch
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.broker import open_node
 from tidelog.types import Codec, NewRecord
 
 TOPIC = "t"

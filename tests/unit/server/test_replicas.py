@@ -8,7 +8,7 @@ from tidelog.protocol.messages import (
     ELECT_LEADERS,
     AnyApi,
 )
-from tidelog.protocol.messages.replicas import (
+from tidelog.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -18,10 +18,10 @@ from tidelog.protocol.messages.replicas import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from tidelog.server.handlers import replicas
-from tidelog.server.in_process import Broker
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.api import cluster
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.embedded import Broker
 
 TOPIC = "flights"
 
@@ -39,11 +39,11 @@ def test_no_election_is_needed(broker: Broker) -> None:
     named = ElectLeadersRequest(
         topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 2])]
     )
-    told = broker.call(lambda n: replicas.elect_leaders(context(n, ELECT_LEADERS), named))
+    told = broker.call(lambda n: cluster.elect_leaders(context(n, ELECT_LEADERS), named))
     (topic,) = told.replica_election_results
     assert [(p.partition_id, p.error_code) for p in topic.partition_result] == [(0, 84), (2, 3)]
     every = ElectLeadersRequest(topic_partitions=None)
-    told = broker.call(lambda n: replicas.elect_leaders(context(n, ELECT_LEADERS), every))
+    told = broker.call(lambda n: cluster.elect_leaders(context(n, ELECT_LEADERS), every))
     found = [(each.topic, each.partition_result) for each in told.replica_election_results]
     assert (told.error_code, found) == (0, [(TOPIC, [])])
 
@@ -52,7 +52,7 @@ def test_an_election_of_a_type_that_there_is_not_is_refused(broker: Broker) -> N
     named = ElectLeadersRequest(
         election_type=2, topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 9])]
     )
-    told = broker.call(lambda n: replicas.elect_leaders(context(n, ELECT_LEADERS), named))
+    told = broker.call(lambda n: cluster.elect_leaders(context(n, ELECT_LEADERS), named))
     (topic,) = told.replica_election_results
     assert told.error_code == 42
     assert [(p.partition_id, p.error_code) for p in topic.partition_result] == [(0, 42), (9, 42)]
@@ -66,7 +66,7 @@ def test_partitions_go_nowhere_else(broker: Broker) -> None:
         topics=[ReassignableTopic(name=TOPIC, partitions=asked)]
     )
     told = broker.call(
-        lambda n: replicas.alter_partition_reassignments(
+        lambda n: cluster.alter_partition_reassignments(
             context(n, ALTER_PARTITION_REASSIGNMENTS), request
         )
     )
@@ -84,7 +84,7 @@ def test_the_one_directory(broker: Broker) -> None:
         ]
     )
     told = broker.call(
-        lambda n: replicas.alter_replica_log_dirs(context(n, ALTER_REPLICA_LOG_DIRS), request)
+        lambda n: cluster.alter_replica_log_dirs(context(n, ALTER_REPLICA_LOG_DIRS), request)
     )
     (topic,) = told.results
     assert [(p.partition_index, p.error_code) for p in topic.partitions] == [

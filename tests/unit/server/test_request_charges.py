@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tidelog.env import ManualClock
-from tidelog.server.request_charges import Stopwatch, Timed
+from tidelog.server.api.charges import Stopwatch, Timed
 
 MS = 1_000_000
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidelog.config.files import read_settings, setting_texts
 from tidelog.errors import ConfigError
-from tidelog.server.setting_files import read_settings, setting_texts
 
 PROPERTIES = r"""
 # a comment

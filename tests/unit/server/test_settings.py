@@ -3,13 +3,8 @@
 import pytest
 
 from tidelog.config import BrokerConfig
+from tidelog.config.listeners import Endpoint, data_directory, parse_endpoint, parse_settings
 from tidelog.errors import ConfigError
-from tidelog.server.settings import (
-    Endpoint,
-    data_directory,
-    parse_endpoint,
-    parse_settings,
-)
 
 
 def test_options() -> None:

@@ -5,7 +5,7 @@ import ctypes.util
 
 import pytest
 
-from tidelog.server.shared_objects import clean_maps, give_back, libraries
+from tidelog.server.kernels import clean_maps, give_back, libraries
 
 NAME = "/usr/lib/lib one.so"
 MAPS = f"""\

@@ -6,13 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.env import ManualClock
-from tidelog.server.groups.consumer.changes import EpochChange, TargetChange
-from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.groups.partitioning import java_hash, partition_for
-from tidelog.server.groups.records import offset_record
-from tidelog.server.quotas.throttles import PRODUCED, Throttles
-from tidelog.server.short_names import NAME_CHARACTERS, is_short, short_key
-from tidelog.server.transactions.records import encode_key
+from tidelog.server.admin.quotas import PRODUCED, Throttles
+from tidelog.server.coordinator.java_hash import java_hash, partition_for
+from tidelog.server.groups.committed_offsets import CommittedOffset
+from tidelog.server.groups.records import EpochChange, TargetChange, offset_record
+from tidelog.server.runtime.name_cache import NAME_CHARACTERS, is_short, short_key
+from tidelog.server.transactions.state_topic import encode_key
 
 USES: dict[str, Callable[[str], object]] = {
     "java_hash": java_hash,

@@ -19,7 +19,7 @@ from tidelog.protocol.messages import (
     AnyApi,
 )
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.scram_users import (
+from tidelog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
@@ -31,13 +31,13 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from tidelog.server.dispatch import Later, Pieces
-from tidelog.server.handlers import handler_of
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import Long, RequestContext
-from tidelog.server.server import use_kernels
-from tidelog.server.slices import SLICE_MS, Slices
-from tidelog.server.work import THREADS
+from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.dispatch import Later, Pieces
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.table import handler_of
+from tidelog.server.broker import use_kernels
+from tidelog.server.runtime.loop import SLICE_MS, Slices
+from tidelog.server.runtime.threads import THREADS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -134,7 +134,7 @@ def test_work_rests_only_when_its_slice_is_over() -> None:
 def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
     import threading
 
-    from tidelog.protocol.connection import ReceivedRequest
+    from tidelog.protocol.requests import ReceivedRequest
 
     gate = threading.Event()
     request = ReceivedRequest(DESCRIBE_CONFIGS, 4, 7, "test", describe())

@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.env import ManualClock
-from tidelog.server.timers import Timers
+from tidelog.server.runtime.loop import Timers
 
 
 def test_due_ones_run_in_order() -> None:

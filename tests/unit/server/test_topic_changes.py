@@ -11,10 +11,10 @@ from tests.worlds.brokers.running import node_fixture
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.errors import StorageFailure, UnknownTopic
-from tidelog.server import topic_changes
-from tidelog.server.node import Node
-from tidelog.storage.topic_info import TopicInfo
-from tidelog.storage.topics_file import TOPICS_FILE
+from tidelog.server.api import topic_changes
+from tidelog.server.api.node import Node
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.files import TOPICS_FILE
 from tidelog.types import NewRecord
 
 node = node_fixture(has_disk=True)

@@ -5,14 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.config import TopicConfig
-from tidelog.server.config_changes import (
+from tidelog.server.admin.config_changes import (
     Change,
     changed_settings,
     ensure_valid,
     replaced_settings,
 )
-from tidelog.server.errors import Refusal
-from tidelog.server.topic_rules import (
+from tidelog.server.admin.topic_rules import (
     Layout,
     count_of,
     ensure_growth,
@@ -20,6 +19,7 @@ from tidelog.server.topic_rules import (
     ensure_new,
     topic_settings,
 )
+from tidelog.server.runtime.errors import Refusal
 
 
 def refused(call: Callable[[], object]) -> tuple[int, str | None]:

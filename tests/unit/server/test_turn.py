@@ -8,11 +8,10 @@ from tests.worlds.brokers.running import node_fixture
 from tests.worlds.brokers.socketless import FakeTransport
 
 from tidelog.env import ManualClock
-from tidelog.server.busy_poll import BusyPoll
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.node import Node
-from tidelog.server.turn import AT_ONCE, CROWD, HELD_NS, Turn
+from tidelog.server.api.node import Node
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
+from tidelog.server.net.scheduling import AT_ONCE, CROWD, HELD_NS, BusyPoll, Turn
 
 node = node_fixture(clock=ManualClock)
 

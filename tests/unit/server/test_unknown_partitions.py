@@ -22,11 +22,11 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsTopic,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.handlers.delete_records import delete_records
-from tidelog.server.handlers.produce import produce
-from tidelog.server.markers import PartitionMarkers
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.produce import produce
+from tidelog.server.api.topics import delete_records
+from tidelog.server.transactions.markers import PartitionMarkers
 from tidelog.types import NewRecord, TopicPartition
 
 UNKNOWN = 3

@@ -6,7 +6,7 @@ import threading
 import pytest
 from tests.worlds.waiting import PATIENCE_S
 
-from tidelog.server.work import Work
+from tidelog.server.runtime.threads import Work
 
 
 def test_calls_beyond_the_bound_wait_outside() -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import API_VERSIONS, FETCH, PRODUCE, Api
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
@@ -14,10 +13,11 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tidelog.protocol.requests import ClientConnection
 from tidelog.record.builder import build_batch
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.node import Node
+from tidelog.server.api.node import Node
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
 from tidelog.types import NewRecord
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from tidelog.errors import UnknownTopic
-from tidelog.spark.limits import Limits
-from tidelog.spark.source_options import SourceOptions
-from tidelog.spark.tasks import Backend, BatchPlan, Bounds, Task
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.pushdown import Limits
+from tidelog.spark.tasks import Backend, BatchPlan, RangeBounds, Task
 from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -128,14 +128,14 @@ class FakeBackend:
             raise UnknownTopic(f"no partition {name}")
         return self._log.partitions[name]
 
-    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, RangeBounds]:
         """See `Backend`."""
         found = {}
         for name in names:
             log = self._partition(name)
             is_committed = self._options.isolation is IsolationLevel.READ_COMMITTED
             end = log.visible if is_committed and log.visible is not None else len(log.epochs)
-            found[name] = Bounds(log.start, max(end, log.start))
+            found[name] = RangeBounds(log.start, max(end, log.start))
         return found
 
     def offsets_for_times(

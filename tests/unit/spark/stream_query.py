@@ -9,7 +9,7 @@ from tests.unit.spark.fake_log import FakeLog, FakeTask
 
 from tidelog.env import ManualClock
 from tidelog.errors import LostOffsets, OffsetsGone
-from tidelog.spark.stream_batches import MicroBatches
+from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json, StreamOffset
 from tidelog.spark.stream_options import StreamOptions, read_stream_options

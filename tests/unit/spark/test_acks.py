@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.spark import acks
-from tidelog.spark.acks import Arrival, acknowledge_now
-from tidelog.spark.jobs import parts, tables
+from tidelog.spark import parts, tables, workers
+from tidelog.spark.options import read_source_options
 from tidelog.spark.source import PushdownReader, TidelogReader
-from tidelog.spark.source_options import read_source_options
 from tidelog.spark.stream import TidelogStreamReader
 from tidelog.spark.stream_options import read_stream_options
+from tidelog.spark.workers import Arrival, acknowledge_now
 
 OPTIONS = {"path": "/nowhere", "subscribe": "orders"}
 
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 def lazy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A connection over loopback that puts its acknowledgements off."""
     # A worker has few descriptors; what this process holds for other tests may be many.
-    monkeypatch.setattr(acks, "_DESCRIPTORS_MAX", 100_000)
+    monkeypatch.setattr(workers, "_DESCRIPTORS_MAX", 100_000)
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         there = stack.enter_context(socket.create_connection(listener.getsockname()))
@@ -93,7 +92,7 @@ def test_a_system_without_the_request_is_asked_nothing(
 def test_a_system_that_lists_no_descriptors_is_asked_nothing(
     lazy: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acks, "_DESCRIPTORS", "/nowhere")
+    monkeypatch.setattr(workers, "_DESCRIPTORS", "/nowhere")
     assert acknowledge_now() == 0
     assert not is_prompt(lazy)
 

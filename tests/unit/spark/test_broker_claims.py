@@ -5,15 +5,15 @@ from typing import cast
 import pytest
 
 from tidelog.errors import CorruptMessage
-from tidelog.spark.broker_claims import Claim, ClaimedTopics
-from tidelog.spark.broker_markers import (
+from tidelog.spark.broker_sink import Claim, ClaimedTopics
+from tidelog.spark.sink_options import AppVersion, log_skipped
+from tidelog.spark.transaction_markers import (
     Marker,
     Markers,
     decode_marker,
     encode_marker,
     last_marker,
 )
-from tidelog.spark.sink_options import AppVersion, log_skipped
 
 KEY = "tidelog/app/3"
 

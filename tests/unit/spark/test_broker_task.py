@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tidelog.errors import ClusterFailure, WriterFenced
-from tidelog.spark import broker_task
-from tidelog.spark.broker_claims import Claim
+from tidelog.spark import broker_sink
+from tidelog.spark.broker_sink import Claim
 from tidelog.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
-    from tidelog.cluster.connection import Cluster
+    from tidelog.remote.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class FakeCluster:
         return self.made[-1]
 
 
-def task(offsets: list[int | None], told: list[int] | None = None) -> broker_task._Task:
-    found = broker_task._Task(
+def task(offsets: list[int | None], told: list[int] | None = None) -> broker_sink._Task:
+    found = broker_sink._Task(
         cast("Cluster", FakeCluster(offsets)),
         SinkOptions(bootstrap="east:9092", topic="flights"),
         0,
@@ -156,8 +156,8 @@ class NoMarkers:
 def test_who_was_overtaken_is_told_so_whatever_is_heard_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_task, "Markers", NoMarkers)
-    found = broker_task._Task(
+    monkeypatch.setattr(broker_sink, "Markers", NoMarkers)
+    found = broker_sink._Task(
         cast("Cluster", OvertakenCluster([])),
         SinkOptions(bootstrap="east:9092", topic="flights"),
         0,

@@ -11,16 +11,15 @@ from pyspark.sql.datasource import EqualTo
 from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_dir
 
 from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
-from tidelog.spark.backend import Bounds, open_backend
-from tidelog.spark.emptiness import WhyEmpty
-from tidelog.spark.limits import NO_LIMITS, Limits
-from tidelog.spark.plans import NO_PARTITION, NO_RANGE
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.options import read_source_options
+from tidelog.spark.pushdown import NO_LIMITS, NO_PARTITION, NO_RANGE, Limits
 from tidelog.spark.source import plan_batch, plan_options
-from tidelog.spark.source_options import read_source_options
 from tidelog.spark.stream_log import StreamLog
-from tidelog.spark.tasks import BatchPlan
+from tidelog.spark.tasks import BatchPlan, RangeBounds, WhyEmpty
 from tidelog.storage import files
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import INT64_MAX, ClockName, NewRecord, TopicPartition
 
 COLUMNS = ("partition", "offset", "timestamp", "appendTimestamp")
@@ -128,7 +127,7 @@ def test_until_what_is_flushed(tmp_path: Path) -> None:
         assert [row[1] for row in rows(plan(tmp_path))] == list(range(10))
         given = {"path": str(tmp_path), "subscribe": TOPIC, "readUntil": "flushed"}
         with open_backend(read_source_options(given), COLUMNS) as backend:
-            assert backend.bounds([NAME]) == {NAME: Bounds(0, 5)}
+            assert backend.bounds([NAME]) == {NAME: RangeBounds(0, 5)}
             assert [r[1] for r in rows(BatchPlan(tasks=tuple(backend.plan({NAME: (3, 9)}))))] == [
                 3,
                 4,

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.scan import LATEST, Wanted
 from tidelog.scan.bounds import Bounds
-from tidelog.spark.emptiness import LogFacts, WhyEmpty, explain
+from tidelog.spark.tasks import LogFacts, WhyEmpty, explain
 from tidelog.types import TopicPartition
 
 NAME = TopicPartition("tides", 3)

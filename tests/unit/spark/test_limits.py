@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tidelog.spark.limits import LimitMaker, Limits
-from tidelog.spark.source_options import SourceOptions
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.pushdown import LimitMaker, Limits
 from tidelog.types import INT64_MAX, ClockName, TopicPartition
 
 TIME = ("timestamp",)

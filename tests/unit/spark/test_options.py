@@ -7,9 +7,8 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, InvalidTime
-from tidelog.spark.options import READ_OPTIONS, WRITE_OPTIONS, Options
+from tidelog.spark.options import READ_OPTIONS, WRITE_OPTIONS, Options, read_source_options
 from tidelog.spark.sink_options import read_sink_options
-from tidelog.spark.source_options import read_source_options
 from tidelog.spark.stream_options import STREAM_OPTIONS
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 

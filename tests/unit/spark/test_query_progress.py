@@ -7,12 +7,13 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.spark.backend import open_backend
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.query_progress import Progress, read_progress
-from tidelog.spark.stream_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_options import read_stream_options
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 

@@ -11,8 +11,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import tidelog
 from tidelog.errors import InvalidRequest
+from tidelog.spark.options import read_source_options
 from tidelog.spark.source import TidelogReader, TidelogSource
-from tidelog.spark.source_options import read_source_options
 
 VALUE = StructType([StructField("value", BinaryType())])
 

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from tests.worlds.pages import Balanced
 
-from tidelog.markup import html_table
-from tidelog.spark.report import (
+from tidelog.report import (
+    Axis,
     Items,
     Plot,
     Report,
     Section,
     Table,
     Text,
+    html_table,
     plot_by_hour,
     write_report,
 )
-from tidelog.spark.svg import Axis
 
 HOSTILE = "<script>alert('&')</script>"
 HOUR = 444_012

@@ -6,9 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelog.cluster import broker_rows
-from tidelog.cluster.broker_errors import typed_error
-from tidelog.cluster.client import Client
 from tidelog.env import ManualClock
 from tidelog.errors import (
     ClusterFailure,
@@ -21,10 +18,12 @@ from tidelog.errors import (
     WriterFenced,
 )
 from tidelog.record.columns.arrays import HEADERS
-from tidelog.spark.broker_task import client_settings
-from tidelog.spark.routing import Router, by_partition
-from tidelog.spark.staging import row_facts
-from tidelog.storage.partitioner import partition_of
+from tidelog.record.partitioner import partition_of
+from tidelog.remote import rows as broker_rows
+from tidelog.remote.client import Client, typed_error
+from tidelog.spark.broker_sink import client_settings
+from tidelog.spark.directory_sink import row_facts
+from tidelog.spark.rows import Router, by_partition
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:

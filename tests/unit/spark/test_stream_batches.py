@@ -10,8 +10,8 @@ from tests.unit.spark.fake_log import FakeLog, FakePartition
 from tests.unit.spark.stream_query import Query, at, loss_of, restarted
 
 from tidelog.errors import InvalidRequest, OffsetsGone, UnknownTopic
-from tidelog.spark.stream_limits import Limits
 from tidelog.spark.stream_offset import StreamOffset
+from tidelog.spark.stream_options import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,12 +8,13 @@ from tests.unit.spark.stream_query import at, ranges
 
 from tidelog.env import ManualClock
 from tidelog.errors import OffsetsGone
-from tidelog.spark.backend import open_backend
-from tidelog.spark.stream_batches import MicroBatches
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json, StreamOffset
 from tidelog.spark.stream_options import read_stream_options
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.env import ManualClock
-from tidelog.spark.stream_limits import Gate, share
+from tidelog.spark.stream_options import Gate, share
 
 BACKLOGS = st.dictionaries(st.integers(0, 20), st.integers(0, 2**62), max_size=12)
 

@@ -4,9 +4,9 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.spark.stream_limits import Limits
 from tidelog.spark.stream_options import (
     STREAM_OPTIONS,
+    Limits,
     Start,
     read_stream_options,
     refuse_stream_options,

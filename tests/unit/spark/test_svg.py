@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tidelog.spark.svg import Axis, Series, lines, nice_ticks, short, stacked_bars, whole
+from tidelog.report import Axis, Series, lines, nice_ticks, short, stacked_bars, whole
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOURS = Axis("hour", "{}:00".format, every=3)

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.spark.source_options import SourceOptions, TableAsked, read_source_options
+from tidelog.spark.options import SourceOptions, TableAsked, read_source_options
 from tidelog.spark.stream_options import read_stream_options
 
 NOW = 1_700_000_000_000

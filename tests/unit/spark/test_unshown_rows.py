@@ -4,9 +4,9 @@ import pytest
 
 import tidelog
 from tidelog.errors import InvalidRequest, InvalidTimestamp, SerdeError, TidelogError
-from tidelog.spark.backend import open_backend
-from tidelog.spark.limits import NO_LIMITS
-from tidelog.spark.source_options import read_source_options
+from tidelog.spark.directory_backend import open_backend
+from tidelog.spark.options import read_source_options
+from tidelog.spark.pushdown import NO_LIMITS
 from tidelog.types import INT64_MAX
 
 NANOSECONDS = 1_700_000_000_000_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import UnsupportedVersion
-from tidelog.spark.versions import check_versions, driver_java, refusing_source
+from tidelog.spark.session import check_versions, driver_java, refusing_source
 
 
 @pytest.mark.parametrize("spark", ["4.2.0", "4.3.0", "4.3.1", "4.3.0.dev1", "4.2.0-vendor-7"])

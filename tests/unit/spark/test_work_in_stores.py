@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
-from tidelog.objects.environment import env_for, shared_store
+from tidelog.jobs.lag.work import CountSplit, decode_counts
+from tidelog.jobs.latency.job import ReduceSplit
+from tidelog.jobs.reindex.job import DoPart
+from tidelog.jobs.reindex.work import PartDone
+from tidelog.objects.object_files import env_for, shared_store
 from tidelog.scan import plan
 from tidelog.scan.latency import latency
-from tidelog.scan.split_json import encode_split
-from tidelog.scan.times_codec import decode_times
-from tidelog.spark.jobs.lag_work import CountSplit, decode_counts
-from tidelog.spark.jobs.latency import ReduceSplit
-from tidelog.spark.jobs.reindex import DoPart
-from tidelog.spark.jobs.reindex_work import PartDone
-from tidelog.storage.latency import LatencyByHour
+from tidelog.scan.split import encode_split
+from tidelog.scan.split_times import decode_times
+from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import ClockName
 
 URL = "memory://jobs/logs"

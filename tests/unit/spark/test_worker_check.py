@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 import tidelog
 from tidelog.errors import MissingDependency
-from tidelog.spark.worker_check import check_workers
+from tidelog.spark.workers import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

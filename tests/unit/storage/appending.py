@@ -3,16 +3,10 @@
 from collections.abc import Sequence
 
 from tidelog.config import TopicConfig
-from tidelog.record.batch import (
-    seal,
-)
+from tidelog.record.header import seal
 from tidelog.record.record import Record
-from tidelog.storage.validator import (
-    AppendContext,
-    AppendOrigin,
-    ValidatedAppend,
-    Validator,
-)
+from tidelog.storage.log.append import AppendContext, AppendOrigin, ValidatedAppend
+from tidelog.storage.log.validator import Validator
 from tidelog.types import (
     Buffer,
     Header,

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.env import ManualClock
 from tidelog.errors import ClockJump
-from tidelog.storage.append_clock import NEVER, AppendClock, ClockWatch, Moment
+from tidelog.storage.clocks.append_clock import NEVER, AppendClock, ClockWatch, Moment
 
 HOUR = 3_600_000
 NOW = 10 * HOUR

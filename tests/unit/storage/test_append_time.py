@@ -6,8 +6,7 @@ from uuid import UUID
 import pytest
 
 from tidelog.record.coding import crc32c
-from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE, AppendTimes
-from tidelog.storage.append_time_rows import AppendTimeRow
+from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes
 from tidelog.types import INT32_MAX, INT64_MAX
 
 TOPIC = UUID(int=(1 << 64) | 2)

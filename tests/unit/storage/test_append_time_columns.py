@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.record.coding import crc32c
+from tidelog.record.kernels.checksums import chain_rows, count_chained, sum_rows, sum_tables
 from tidelog.record.kernels.compiler import plain
-from tidelog.record.kernels.sums import chain_rows, count_chained, sum_rows, sum_tables
-from tidelog.storage import append_time_columns as columns
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.trust import fingerprint_of
+from tidelog.storage.clocks import append_time_columns as columns
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.segment.append_time_trust import fingerprint_of
 
 TOPIC = UUID(int=7)
 BASE = 1000

@@ -5,7 +5,7 @@ from struct import Struct
 
 import pytest
 
-from tidelog.storage.append_time_rows import unpack_columns
+from tidelog.storage.clocks.append_times import unpack_columns
 
 
 @pytest.mark.parametrize("rows", [1, 63, 64, 300])

@@ -10,11 +10,11 @@ from tests.unit.storage.test_short_way import Way, append
 from tests.worlds.directories.logs import new_dir, new_log
 
 from tidelog.errors import OutOfOrderSequence, StorageFailure
-from tidelog.record.batch import build_batch
-from tidelog.record.scratch import is_free
-from tidelog.storage.appends import AppendResult
-from tidelog.storage.log import Log
-from tidelog.storage.stepping import append_together
+from tidelog.record.buffers import is_free
+from tidelog.record.builder import build_batch
+from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append_writer import append_together
+from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord
 
 

@@ -28,16 +28,17 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.record.builder import build_batch
-from tidelog.storage.attach import attach
-from tidelog.storage.handles import FilePool
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.staging import (
+from tidelog.storage.directory.attach import attach
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import (
     STAGING_AGE_MS,
     RowFacts,
     StagedWriter,
     drop_staging,
     staging_path,
 )
+from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
 
 

@@ -19,9 +19,9 @@ from tests.worlds.directories.staged import (
 )
 
 from tidelog.errors import StorageFailure
-from tidelog.storage.attach import attach
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.staging import StagedSegment
+from tidelog.storage.directory.attach import attach
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import StagedSegment
 
 
 def prepared(env: SeededEnv) -> list[StagedSegment]:

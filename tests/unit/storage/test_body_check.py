@@ -6,11 +6,9 @@ from tests.unit.storage.appending import NOW, record, records
 from tidelog.errors import (
     CorruptRecord,
 )
-from tidelog.record.batch import (
-    RecordBatch,
-    build_batch,
-)
-from tidelog.storage.body_check import BodyFacts, check_body, renumber_body
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
+from tidelog.storage.log.record_rules import BodyFacts, check_body, renumber_body
 from tidelog.types import (
     INT64_MAX,
     NO_TIMESTAMP,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.faults import reopen, seeded_env
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
-from tidelog.storage.cluster_file import (
+from tidelog.storage.directory.broker_files import (
     CLUSTER_FILE,
     ClusterState,
     decode_cluster,

@@ -20,11 +20,11 @@ from tests.worlds.directories.logs import reopen as reopen_dir
 
 from tidelog.env import DirEntry, Env, ManualClock, OsFileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
-from tidelog.record.batch import build_batch
+from tidelog.record.builder import build_batch
 from tidelog.storage import commits
-from tidelog.storage.commits import Commit, Move, Removal
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.writers import Mark, read_marks
+from tidelog.storage.commits import Commit, Mark, Move, Removal, read_marks
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
 ID = "0123456789abcdef" * 2

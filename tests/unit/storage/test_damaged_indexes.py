@@ -14,7 +14,7 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.storage import files
-from tidelog.storage.log import Log
+from tidelog.storage.log.log import Log
 
 SPARSE = {"index.interval.bytes": "0", "tidelog.retention.clock": "record"}
 FIRST_TIMES = f"{0:020d}.timeindex"

@@ -1,7 +1,7 @@
 """What small files said: kept while a file is the same, within a bound."""
 
 from tidelog.env import FileStat
-from tidelog.storage.decoded_files import DecodedFiles
+from tidelog.storage.open_files import DecodedFiles
 
 
 def stat(size: int, mtime_ms: int = 1, inode: int = 1) -> FileStat:

@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.errors import CorruptFile, InvalidRequest
-from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.log.leader_epochs import LeaderEpochs
 
 ENTRIES = ((2, 0), (4, 10), (7, 25))
 

@@ -10,7 +10,7 @@ import pytest
 from tidelog.env import MAX_BUFFERS_PER_WRITE, File, OsFileSystem
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.storage import files, text_files
-from tidelog.storage.handles import FilePool, PooledFile
+from tidelog.storage.open_files import FilePool, PooledFile
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
 # Java: Uuid.fromString("AAAAAAAAAAEAAAAAAAAAAg") has these 16 bytes.

@@ -10,9 +10,8 @@ from tests.faults.damage import DamageFileSystem
 
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
-from tidelog.storage.compaction.generations import statistics_file
-from tidelog.storage.compaction.generations.mapped_keys import MappedKeys
-from tidelog.storage.compaction.generations.samples import KeySamples
+from tidelog.storage.compaction.generations import statistics
+from tidelog.storage.compaction.generations.estimates import KeySamples, MappedKeys
 from tidelog.storage.compaction.generations.statistics import (
     STATISTICS_FILE,
     SegmentRow,
@@ -81,8 +80,8 @@ def test_the_file_says_what_was_stored_last(steps: list[Statistics]) -> None:
     fs.make_dirs(DIRECTORY)
     stored = None
     for known in steps:
-        stored, _ = statistics_file.write_statistics(fs, DIRECTORY, known, stored)
-        found, problem = statistics_file.read_statistics(fs, DIRECTORY)
+        stored, _ = statistics.write_statistics(fs, DIRECTORY, known, stored)
+        found, problem = statistics.read_statistics(fs, DIRECTORY)
         assert found is not None
         assert (found.size_bytes, found.is_sound, problem) == (stored.size_bytes, True, "")
         assert _seen(found.statistics) == _seen(known)
@@ -100,7 +99,7 @@ def _stored(count: int) -> tuple[DamageFileSystem, list[int]]:
     fs.make_dirs(DIRECTORY)
     stored, ends = None, []
     for step in range(count):
-        stored, _ = statistics_file.write_statistics(fs, DIRECTORY, _large(step), stored)
+        stored, _ = statistics.write_statistics(fs, DIRECTORY, _large(step), stored)
         ends.append(stored.size_bytes)
     return fs, ends
 
@@ -121,15 +120,15 @@ def test_what_was_cut_off_is_not_believed_and_nothing_follows_it() -> None:
     for size in range(ends[0], ends[2]):
         fs, _ = _stored(3)
         fs.open(PATH, write=True).truncate(size)
-        found, problem = statistics_file.read_statistics(fs, DIRECTORY)
+        found, problem = statistics.read_statistics(fs, DIRECTORY)
         assert found is not None
         # The line end alone may be missing: then all of the entry is there.
         step = sum(end <= size + 1 for end in ends) - 1
         assert found.statistics.swept_to == step
         assert bool(problem) == (size not in (*ends, *(end - 1 for end in ends)))
         assert found.is_sound == (size in ends)
-        statistics_file.write_statistics(fs, DIRECTORY, _large(9), found)
-        again, problem = statistics_file.read_statistics(fs, DIRECTORY)
+        statistics.write_statistics(fs, DIRECTORY, _large(9), found)
+        again, problem = statistics.read_statistics(fs, DIRECTORY)
         assert again is not None
         assert (again.statistics.swept_to, again.is_sound, problem) == (9, True, "")
 
@@ -140,7 +139,7 @@ def test_a_flipped_byte_of_a_change_ends_what_is_believed() -> None:
         fs, _ = _stored(3)
         file = fs.open(PATH, write=True)
         file.pwrite(bytes([file.pread(1, at)[0] ^ 0x10]), at)
-        found, problem = statistics_file.read_statistics(fs, DIRECTORY)
+        found, problem = statistics.read_statistics(fs, DIRECTORY)
         assert found is not None
         assert not found.is_sound
         assert found.statistics.swept_to == 0
@@ -150,7 +149,7 @@ def test_a_flipped_byte_of_a_change_ends_what_is_believed() -> None:
 def test_zeros_that_a_crash_leaves_at_the_end_take_nothing_along() -> None:
     fs, ends = _stored(2)
     fs.open(PATH, write=True).truncate(ends[1] + 500)
-    found, problem = statistics_file.read_statistics(fs, DIRECTORY)
+    found, problem = statistics.read_statistics(fs, DIRECTORY)
     assert found is not None
     assert (found.statistics.swept_to, found.is_sound) == (1, False)
     assert f"from byte {ends[1]} on" in problem
@@ -159,7 +158,7 @@ def test_zeros_that_a_crash_leaves_at_the_end_take_nothing_along() -> None:
 def test_an_empty_file_says_nothing() -> None:
     fs, _ = _stored(1)
     fs.open(PATH, write=True).truncate(0)
-    found, problem = statistics_file.read_statistics(fs, DIRECTORY)
+    found, problem = statistics.read_statistics(fs, DIRECTORY)
     assert found is None
     assert STATISTICS_FILE in problem
 

@@ -19,19 +19,18 @@ from tidelog.storage.compaction.generations import (
     Finding,
     Generations,
 )
-from tidelog.storage.compaction.generations.mapped_keys import MappedKeys
-from tidelog.storage.compaction.generations.samples import KeySamples
+from tidelog.storage.compaction.generations.estimates import KeySamples, MappedKeys
 from tidelog.storage.compaction.generations.statistics import (
     STATISTICS_FILE,
     SegmentRow,
     Statistics,
     decode,
     encode,
+    read_statistics,
     reconcile,
 )
-from tidelog.storage.compaction.generations.statistics_file import read_statistics
 from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleanedSource, SourceSegment
-from tidelog.storage.decoded_files import DecodedFiles
+from tidelog.storage.open_files import DecodedFiles
 from tidelog.types import NewRecord
 
 SEED = bytes(16)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex
-from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 
 LOG_SIZE = 30
 small = st.integers(-2, 32)

@@ -16,8 +16,8 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
 
 TIMES = [(time * 7) % 20 * 10 for time in range(20)]
 QUESTIONS = range(0, 202, 10)

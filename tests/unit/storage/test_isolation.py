@@ -19,10 +19,11 @@ from tests.worlds.directories.logs import (
 from tidelog.errors import CorruptIndex
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
-from tidelog.storage import zone_files
-from tidelog.storage.loading import may_have_transactions
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.producer_loading import may_have_transactions
+from tidelog.storage.segment import zone_map_files
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -157,7 +158,7 @@ class TestAnIndexOfAbortedTransactionsThatIsGone:
         # Zone maps that a writer builds don't seal that it is gone.
         with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
             log = writing.log(TOPIC, 0)
-            zone_files.build_missing(log.segments)
+            zone_map_files.build_missing(log.segments)
             assert offsets(log.records(isolation=COMMITTED)) == seen
         assert set(indexes) <= set(names(env))
         assert offsets(reader_of(env).records(isolation=COMMITTED)) == seen

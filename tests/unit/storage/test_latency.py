@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptIndex
-from tidelog.storage.latency import (
+from tidelog.storage.clocks.latency import (
     BUCKET_MAX,
     HOURS_LIMIT,
     RELATIVE_ERROR,

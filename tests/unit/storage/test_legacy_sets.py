@@ -30,15 +30,11 @@ from tidelog.errors import (
 from tidelog.record.builder import build_batch
 from tidelog.record.compression import compress
 from tidelog.record.legacy import build_legacy_message, build_legacy_set
-from tidelog.storage.append_rules import SINGLE_MESSAGES_MAX
-from tidelog.storage.kernel_sets import KernelPasses
-from tidelog.storage.set_check import SetPasses
-from tidelog.storage.validator import (
-    RECORD_ERROR_LIMIT,
-    AppendContext,
-    ValidatedAppend,
-    Validator,
-)
+from tidelog.storage.log.append import AppendContext, ValidatedAppend
+from tidelog.storage.log.message_set_kernels import KernelPasses
+from tidelog.storage.log.message_sets import SetPasses
+from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT, SINGLE_MESSAGES_MAX
+from tidelog.storage.log.validator import Validator
 from tidelog.types import Buffer, Codec, NewRecord
 
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}

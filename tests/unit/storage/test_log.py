@@ -29,9 +29,8 @@ from tidelog.errors import (
     RecordListTooLarge,
     StorageFailure,
 )
-from tidelog.record.batch import build_batch
-from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.time_index import TimeIndex
+from tidelog.record.builder import build_batch
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.types import Codec, NewRecord, TimestampType
 
 BIG = {"index.interval.bytes": "0"}

@@ -40,7 +40,8 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.storage import files
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
 
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
@@ -71,7 +72,7 @@ class TestLock:
         with LogDir.open(str(tmp_path), options=WRITABLE):
             code = (
                 "import sys\n"
-                "from tidelog.storage.log_dir import LogDir, LogDirOptions\n"
+                "from tidelog.storage.directory.log_dir import LogDir, LogDirOptions\n"
                 "LogDir.open(sys.argv[1], options=LogDirOptions(writable=True))\n"
             )
             run = [sys.executable, "-c", code, str(tmp_path)]

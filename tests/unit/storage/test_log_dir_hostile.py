@@ -18,7 +18,7 @@ from tests.worlds.directories.logs import (
 
 from tidelog.errors import UnknownTopic
 from tidelog.storage import text_files
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import ClockName, TopicPartition
 
 T0 = TopicPartition(TOPIC, 0)

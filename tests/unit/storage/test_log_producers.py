@@ -22,9 +22,10 @@ from tidelog.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from tidelog.record.batch import build_batch
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.record.builder import build_batch
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import NewRecord
 
 DAY_MS = 86_400_000

@@ -19,7 +19,7 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.errors import CorruptBatch, OffsetOutOfRange
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import IsolationLevel, NewRecord
 
 COMMITTED = IsolationLevel.READ_COMMITTED

@@ -18,8 +18,8 @@ from tidelog.errors import (
     OffsetOutOfRange,
     PolicyViolation,
 )
-from tidelog.storage.log import Log
-from tidelog.storage.retention import RetentionRule
+from tidelog.storage.log.log import Log
+from tidelog.storage.segment.retention import RetentionRule
 
 
 class TestDeleteRecords:

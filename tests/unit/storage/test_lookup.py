@@ -14,10 +14,10 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.batch import build_batch, build_empty_batch
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.storage.log import Log
-from tidelog.storage.log_reader import LogReader
+from tidelog.record.builder import build_batch, build_empty_batch
+from tidelog.record.legacy import build_legacy_set
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import ClockName, Codec, OffsetAndTimestamp, TimestampType
 
 FIRST_LOG = "00000000000000000000.log"

@@ -3,8 +3,9 @@
 import pytest
 from tests.faults import SeededEnv, seeded_env
 
-from tidelog.storage.append_time import HEADER_SIZE, ROW_SIZE
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 PATH = "/data"

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 from tests.worlds.directories.logs import ANY_TIME, TOPIC, WRITABLE, new_records
 
-from tidelog.record.batch import build_batch, seal
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.time_index import TimeIndex
+from tidelog.record.builder import build_batch
+from tidelog.record.header import seal
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.index import TimeIndex
 
 SEGMENT_COUNT = 10_000
 
 CHILD = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 path, count = sys.argv[1], int(sys.argv[2])
 
 def check(log):

@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 
-from tidelog.storage.compaction.generations.mapped_keys import (
+from tidelog.storage.compaction.generations.estimates import (
+    KeySamples,
     MappedKeys,
     better,
     correction,
     count_error,
     live_error,
 )
-from tidelog.storage.compaction.generations.samples import KeySamples
 
 SHIFT = 3
 

@@ -5,7 +5,7 @@ from tests.faults.seeded import START_MS
 from tests.worlds.directories.logs import DAY_MS, new_log, put, reopen
 
 from tidelog.errors import ClockJump
-from tidelog.storage.log import Log
+from tidelog.storage.log.log import Log
 
 STAMPS_ALONE = {
     "message.timestamp.type": "LogAppendTime",

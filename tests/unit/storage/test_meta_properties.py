@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.env import OsFileSystem
 from tidelog.errors import CorruptFile
-from tidelog.storage.meta_properties import (
+from tidelog.storage.text_files import (
     decode_meta_properties,
     encode_meta_properties,
     read_meta_properties,

@@ -8,9 +8,9 @@ from tests.unit.storage.tiers.tiered import Tiered
 from tests.worlds.directories.logs import SMALL, batch, new_log, reader_of, reopen, watched
 
 from tidelog.errors import OutOfOrderSequence, StorageFailure
-from tidelog.record.batch import build_batch
-from tidelog.storage.log import Log
-from tidelog.storage.producer_recall import RECALL_BYTES
+from tidelog.record.builder import build_batch
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.producer_loading import RECALL_BYTES
 from tidelog.types import NewRecord
 
 DAY_MS = 86_400_000

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
-from tidelog.storage.producer_snapshot import (
+from tidelog.storage.log.producers import (
     SnapshotEntry,
     decode_snapshot,
     encode_snapshot,

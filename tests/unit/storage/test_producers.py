@@ -10,17 +10,17 @@ from tidelog.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
+from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
-from tidelog.record.views import Batch, walk
-from tidelog.storage.appends import AppendOrigin
-from tidelog.storage.producers import (
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.producers import (
     CompletedTxn,
     Duplicate,
     ProducerBatch,
     ProducerEntry,
     ProducerStates,
 )
-from tidelog.storage.txn_index import AbortedTxn
+from tidelog.storage.segment.index import AbortedTxn
 from tidelog.types import INT32_MAX, NewRecord
 
 CLIENT, REPLICATION = AppendOrigin.CLIENT, AppendOrigin.REPLICATION

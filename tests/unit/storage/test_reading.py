@@ -15,13 +15,20 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.batch import RecordBatch, build_end_marker
-from tidelog.record.legacy_builder import build_legacy_message, build_legacy_set
-from tidelog.storage.loading import find_aborted
-from tidelog.storage.log import Log
-from tidelog.storage.reading import AbortedFilter, LogSlice, records_of, slice_segment, slices
-from tidelog.storage.tail import TailSegment
-from tidelog.storage.txn_index import AbortedTxn
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_end_marker
+from tidelog.record.legacy import build_legacy_message, build_legacy_set
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.producer_loading import find_aborted
+from tidelog.storage.segment.active_segment import TailSegment
+from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.slices import (
+    AbortedFilter,
+    LogSlice,
+    records_of,
+    slice_segment,
+    slices,
+)
 from tidelog.types import Codec
 
 

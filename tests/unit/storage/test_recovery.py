@@ -22,9 +22,9 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.errors import CorruptBatch, DamagedLog
-from tidelog.record.batch import build_batch
-from tidelog.record.legacy_builder import build_legacy_message, build_legacy_set
-from tidelog.storage.log_dir import LogDir
+from tidelog.record.builder import build_batch
+from tidelog.record.legacy import build_legacy_message, build_legacy_set
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import Codec, IsolationLevel
 
 FIRST = "00000000000000000000"

@@ -3,7 +3,8 @@
 import pytest
 from tests.faults import seeded_env
 
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 PATH = "/data"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tidelog.config import RetentionClock, TopicConfig
-from tidelog.storage.retention import (
+from tidelog.storage.segment.retention import (
     RetentionRule,
     SegmentFacts,
     SegmentTimes,

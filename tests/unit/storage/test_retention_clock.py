@@ -18,15 +18,15 @@ from tests.worlds.directories.staged import ROOT, attach_all, make_directory, st
 from tests.worlds.directories.staged import TOPIC as STAGED
 
 from tidelog.config import RetentionClock
-from tidelog.record.batch import build_batch
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.explain import Notes
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.retention import CountedTime, SegmentTimes, TimeBasis, counted_time
-from tidelog.storage.roll import RollReason
-from tidelog.storage.segment_times import read_times
-from tidelog.storage.zone_files import load_or_build
+from tidelog.record.builder import build_batch
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.segment_story import Notes
+from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis, counted_time
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.zone_map_files import load_or_build
 from tidelog.types import NewRecord
 
 WEEK_MS = 7 * DAY_MS

@@ -8,7 +8,7 @@ from tests.faults import START_MS
 from tests.worlds.directories.logs import new_log, put, reopen
 
 from tidelog.config.topic import TopicConfig
-from tidelog.storage.roll import RollFacts, RollReason, draw_jitter_ms, should_roll
+from tidelog.storage.segment.roll import RollFacts, RollReason, draw_jitter_ms, should_roll
 from tidelog.types import INT32_MAX
 
 CONFIG = TopicConfig(internal_segment_bytes=1000, segment_ms=500)

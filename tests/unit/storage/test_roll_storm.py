@@ -6,8 +6,7 @@ import pytest
 from tests.faults import START_MS
 from tests.worlds.directories.logs import DAY_MS, new_log, put
 
-from tidelog.storage.roll import RollReason
-from tidelog.storage.roll_storm import STORM_ROLLS, Roll, find_storm
+from tidelog.storage.segment.roll import STORM_ROLLS, Roll, RollReason, find_storm
 
 MIB = 1 << 20
 
@@ -73,7 +72,7 @@ def test_a_backfill_that_runs_through_the_days_warns_once(
 ) -> None:
     """Each append lies days behind the one before in record time, and a ms in real time."""
     env, _, log = new_log({"segment.ms": str(DAY_MS)})
-    with caplog.at_level(logging.WARNING, "tidelog.storage.note_keeping"):
+    with caplog.at_level(logging.WARNING, "tidelog.storage.segment.segment_notes"):
         for turn in range(30):
             put(log, START_MS - (100 - 2 * turn) * DAY_MS)
             env.clock.advance(1)

@@ -10,21 +10,20 @@ from tests.faults import START_MS
 from tests.worlds.directories.logs import HOUR_MS, new_log, path_of, put, read, reopen
 
 from tidelog.errors import TidelogError
-from tidelog.record.batch import (
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.header import (
     BASE_SEQUENCE_AT,
     CRC_AT,
     HEADER_SIZE,
     LAST_OFFSET_DELTA_AT,
     MAX_TIMESTAMP_AT,
     RECORD_COUNT_AT,
-    RecordBatch,
-    build_batch,
-    build_end_marker,
     seal,
 )
-from tidelog.storage.appends import AppendOrigin, AppendResult
-from tidelog.storage.log import Log
-from tidelog.storage.stepping import append_together
+from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.append_writer import append_together
+from tidelog.storage.log.log import Log
 from tidelog.types import Codec, NewRecord, TimestampType
 
 CONFIGS: tuple[dict[str, str], ...] = (

@@ -6,7 +6,7 @@ from tests.faults import reopen as restored
 from tests.worlds.directories.logs import DAY_MS, HOUR_MS, new_log, put, reader_of, reopen
 
 from tidelog.errors import ClockJump
-from tidelog.storage.log import Log
+from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord
 
 STAMPS = {"message.timestamp.type": "LogAppendTime"}

@@ -24,16 +24,16 @@ from tests.worlds.directories.logs import (
 from tests.worlds.repetition import rarely
 
 from tidelog.config import RetentionClock, TopicConfig
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.storage.index_files import IndexBuilder
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.segment_times import read_times
-from tidelog.storage.time_index import TimeIndex
+from tidelog.record.legacy import build_legacy_set
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index import TimeIndex
 from tidelog.types import NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
-    from tidelog.record.views import Batch
+    from tidelog.record.batch_walk import Batch
 
 MIB = 1 << 20
 GIB = 1 << 30

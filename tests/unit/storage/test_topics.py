@@ -22,19 +22,18 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
-from tidelog.storage.files import decode_topic_id, encode_topic_id, write_atomically
-from tidelog.storage.text_files import read_partition_metadata, write_partition_metadata
-from tidelog.storage.topic_info import find_topics
-from tidelog.storage.topics import TopicRegistry
-from tidelog.storage.topics_file import (
+from tidelog.storage.directory.topic_registry import (
     PARTITION_COUNT_LIMIT,
-    TOPICS_FILE,
     TopicEntry,
+    TopicRegistry,
     TopicsText,
     decode_topics,
     encode_topics,
+    find_topics,
     read_topics,
 )
+from tidelog.storage.files import TOPICS_FILE, decode_topic_id, encode_topic_id, write_atomically
+from tidelog.storage.text_files import read_partition_metadata, write_partition_metadata
 
 ID_A = uuid.UUID("11111111-2222-4333-8444-555555555555")
 ID_B = uuid.UUID("aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee")

@@ -10,8 +10,9 @@ import pytest
 from tidelog import scan
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptBatch
-from tidelog.storage import zone_files
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment import zone_map_files
 from tidelog.types import ClockName, NewRecord
 
 TOPIC = "tides"
@@ -70,7 +71,7 @@ def test_scans_and_counts_say_so(path: str) -> None:
 
 def test_no_zone_map_is_made_of_half_a_segment(path: str) -> None:
     with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
-        built = zone_files.build_missing(log_dir.log(TOPIC, 0).segments)
+        built = zone_map_files.build_missing(log_dir.log(TOPIC, 0).segments)
         assert not built
         assert not list(Path(path).rglob("*.zones"))
         assert any("no whole batch" in line for line in log_dir.reports)

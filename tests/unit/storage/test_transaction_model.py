@@ -9,8 +9,8 @@ from tests.faults.seeded import SeededEnv
 from tests.worlds.directories.logs import SMALL, batch, new_log, offsets, reopen
 
 from tidelog.errors import InvalidProducerEpoch
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED

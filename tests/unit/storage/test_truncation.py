@@ -27,7 +27,7 @@ from tests.worlds.directories.logs import (
 
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import ClockName, IsolationLevel
 
 
@@ -176,7 +176,7 @@ class TestAppendTimesAfterIt:
 
 CHILD = """
 import sys
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 reader = LogDir.open(sys.argv[1]).reader("t", 0)
 records = reader.records()
 seen = [next(records) for _ in range(3)]

@@ -17,9 +17,10 @@ from tests.worlds.directories.logs import (
     write,
 )
 
-from tidelog.record.batch import RecordBatch, build_batch
-from tidelog.record.views import Batch, walk
-from tidelog.storage.trust import (
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.builder import build_batch
+from tidelog.storage.segment.append_time_trust import (
     AppendTimeCheckpoint,
     batch_ending_at,
     batch_starting_at,

@@ -26,17 +26,13 @@ from tidelog.errors import (
     InvalidTimestamp,
     MessageTooLarge,
 )
-from tidelog.record.batch import (
-    RecordBatch,
-    build_batch,
-)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
 from tidelog.record.coding import write_varint
 from tidelog.record.legacy import build_legacy_set
-from tidelog.storage.body_check import BodyFacts, check_body, walk_body
-from tidelog.storage.validator import (
-    AppendOrigin,
-    Validator,
-)
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.record_rules import BodyFacts, check_body, walk_body
+from tidelog.storage.log.validator import Validator
 from tidelog.types import (
     NO_TIMESTAMP,
     Buffer,

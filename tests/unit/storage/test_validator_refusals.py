@@ -24,20 +24,17 @@ from tidelog.errors import (
     TidelogError,
     UnsupportedCompression,
 )
-from tidelog.record.batch import (
+from tidelog.record.builder import build_batch, build_end_marker
+from tidelog.record.header import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
     LAST_OFFSET_DELTA_AT,
     MAX_TIMESTAMP_AT,
     RECORD_COUNT_AT,
-    build_batch,
-    build_end_marker,
 )
 from tidelog.record.legacy import build_legacy_set
-from tidelog.storage.validator import (
-    RECORD_ERROR_LIMIT,
-    AppendOrigin,
-)
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT
 from tidelog.types import (
     INT64_MAX,
     NO_TIMESTAMP,

@@ -20,9 +20,9 @@ from tidelog.errors import (
     TopicExists,
     UnsupportedVersion,
 )
-from tidelog.storage import writers
-from tidelog.storage.attach import AttachResult, WriterVersion, attach, find_done
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage import commits
+from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach, find_done
+from tidelog.storage.directory.log_dir import LogDir
 
 QUERY = "query/a"
 
@@ -41,7 +41,7 @@ def test_a_version_is_attached_once() -> None:
     for version in (4, 3, 0):
         assert commit(env, "again", version).was_done
     assert values(env, 0) == expected(0, "a", 9)
-    mark = writers.read_marks(env.files, ROOT)[QUERY]
+    mark = commits.read_marks(env.files, ROOT)[QUERY]
     assert mark[:3] == (4, env.clock.now_ms(), "")
     assert not commit(env, "b", 5).was_done
     assert len(values(env, 1)) == 19
@@ -75,7 +75,7 @@ def test_a_version_that_is_there_tells_where_it_went_and_what_was_noted() -> Non
 def test_a_note_has_its_limit() -> None:
     env = seeded_env(1)
     make_directory(env)
-    version = WriterVersion(QUERY, 4, "x" * (writers.NOTE_CHARACTERS_MAX + 1))
+    version = WriterVersion(QUERY, 4, "x" * (commits.NOTE_CHARACTERS_MAX + 1))
     with (
         LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir,
         pytest.raises(InvalidRequest, match="a note of 1048577 characters"),
@@ -90,7 +90,7 @@ def test_writers_do_not_know_each_other() -> None:
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         other = attach(log_dir, stage(env, 0, "o"), version=WriterVersion("query/b", 0))
     assert not other.was_done
-    assert writers.read_marks(env.files, ROOT).keys() == {QUERY, "query/b"}
+    assert commits.read_marks(env.files, ROOT).keys() == {QUERY, "query/b"}
 
 
 def test_a_topic_that_is_created_anew_has_nothing_of_what_was_written_to_its_namesake() -> None:
@@ -209,7 +209,7 @@ def test_damaged_files_are_not_taken_for_empty(text: bytes) -> None:
     """An empty list would let a batch in twice."""
     env = seeded_env(1)
     make_directory(env)
-    env.files.open(f"{ROOT}/{writers.WRITERS_FILE}", create=True).pwrite(text, 0)
+    env.files.open(f"{ROOT}/{commits.WRITERS_FILE}", create=True).pwrite(text, 0)
     with pytest.raises(CorruptFile, match=r"tidelog-writers\.json"):
         commit(env, "a", 0)
     assert values(env, 0) == [b"0"]
@@ -217,7 +217,7 @@ def test_damaged_files_are_not_taken_for_empty(text: bytes) -> None:
 
 def test_a_later_version_of_the_file_is_refused() -> None:
     with pytest.raises(UnsupportedVersion):
-        writers.decode_marks(b'{"version": 2, "writers": {}}')
+        commits.decode_marks(b'{"version": 2, "writers": {}}')
 
 
 APP = "app/splitter"
@@ -265,7 +265,7 @@ def test_marks_for_all_topics_together_still_count() -> None:
     env = seeded_env(1)
     make_two_topics(env)
     ranges = ((TOPIC, 0, 0, 9, 5),)
-    writers.note(env.files, ROOT, {APP: writers.Mark(7, 5, "", ranges)})
+    commits.note(env.files, ROOT, {APP: commits.Mark(7, 5, "", ranges)})
     assert commit_topics(env, "a", 7, TOPIC).skipped == {TOPIC: 7}
     assert commit_topics(env, "a", 6, OTHER).skipped == {OTHER: 7}  # nobody knows
     assert rows_by_topic(commit_topics(env, "a", 7, OTHER)) == {
@@ -277,5 +277,5 @@ def test_marks_for_all_topics_together_still_count() -> None:
 def test_a_mark_without_ranges_counts_for_every_topic() -> None:
     env = seeded_env(1)
     make_two_topics(env)
-    writers.note(env.files, ROOT, {APP: writers.Mark(7, 5)})
+    commits.note(env.files, ROOT, {APP: commits.Mark(7, 5)})
     assert commit_topics(env, "a", 7, TOPIC, OTHER).skipped == {TOPIC: 7, OTHER: 7}

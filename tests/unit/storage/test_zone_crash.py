@@ -8,11 +8,12 @@ from tests.faults.refused import opened
 from tests.faults.seeded import SeededEnv
 from tests.worlds.directories.logs import PATH, TOPIC, fill, new_dir, put
 
-from tidelog.storage import zone_files
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.segment import Segment
-from tidelog.storage.zones import ZoneMap
+from tidelog.storage.clocks.zone_map import ZoneMap
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import Segment
 from tidelog.types import ClockName
 
 CONFIG = {"internal.segment.bytes": "400", "index.interval.bytes": "0"}
@@ -52,7 +53,7 @@ def check(segments: Sequence[Segment]) -> int:
         if not isinstance(segment, ClosedSegment):
             assert segment.zones is None
             continue
-        built = ZoneMap.decode(zone_files.build(segment, by_kernels=False))
+        built = ZoneMap.decode(zone_map_files.build(segment, by_kernels=False))
         found = segment.zones_on(ClockName.APPEND)
         if found is not None:
             assert list(found.zones()) == list(built.zones())

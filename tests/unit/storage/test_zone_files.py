@@ -25,13 +25,13 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.env import Env, File
-from tidelog.storage import zone_files
-from tidelog.storage.attach import attach
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.segment import Segment
-from tidelog.storage.zone_files import ZoneCache
+from tidelog.storage.directory.attach import attach
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.zone_map_files import ZoneCache
 from tidelog.types import ClockName, NewRecord
 
 FIRST = "00000000000000000000"
@@ -71,7 +71,7 @@ class TestWriting:
         env = two_segments()
         assert [name for name in names(env) if name.endswith(".zones")] == [ZONES]
         segment, _ = first_of(env)
-        assert zone_files.build(segment) == read(env, ZONES)
+        assert zone_map_files.build(segment) == read(env, ZONES)
         zones = segment.zones
         assert zones is not None
         assert (zones.total.data_records, zones.total.min_record_ms) == (3, 10)
@@ -82,7 +82,7 @@ class TestWriting:
         zones = segment.zones
         assert zones is not None
         assert set(zones.siblings) == {".index", ".timeindex", ".appendtime"}
-        assert zones.siblings == zone_files.sum_siblings(segment.context, 0)
+        assert zones.siblings == zone_map_files.sum_siblings(segment.context, 0)
 
     def test_a_large_segment_gets_its_map_at_the_close(self) -> None:
         env, directory, log = new_log()
@@ -298,7 +298,7 @@ class TestForeignDirectories:
         env = self.without_maps()
         before = snapshot_of(env)
         segment, _ = first_of(env)
-        zones = zone_files.load_or_build(segment)
+        zones = zone_map_files.load_or_build(segment)
         assert zones is not None
         assert zones.total.data_records == 3
         assert snapshot_of(env) == before
@@ -308,7 +308,7 @@ class TestForeignDirectories:
         before = snapshot_of(env)
         cache = ZoneCache(env.files, "/cache")
         segment, _ = first_of(env)
-        assert zone_files.load_or_build(segment, cache) is not None
+        assert zone_map_files.load_or_build(segment, cache) is not None
         assert snapshot_of(env) == before
         (entry,) = env.files.list_dir("/cache")
         assert set(entry.name.removesuffix(".zones")) <= set("0123456789abcdef-")
@@ -321,7 +321,7 @@ class TestForeignDirectories:
         env = self.without_maps()
         cache = ZoneCache(env.files, "/cache")
         segment, _ = first_of(env)
-        zone_files.load_or_build(segment, cache)
+        zone_map_files.load_or_build(segment, cache)
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:-1])
         changed, _ = first_of(env)
         assert cache.load(changed) is None
@@ -335,7 +335,7 @@ class TestForeignDirectories:
 
         files.before_open = refuse
         segment, opened = first_of(env)
-        assert zone_files.load_or_build(segment, ZoneCache(files, "/cache")) is not None
+        assert zone_map_files.load_or_build(segment, ZoneCache(files, "/cache")) is not None
         assert any("is not kept" in line for line in opened.reports)
 
     def test_a_damaged_log_has_no_map(self) -> None:
@@ -344,7 +344,7 @@ class TestForeignDirectories:
         log[70] ^= 1
         write(env, f"{FIRST}.log", bytes(log))
         segment, opened = first_of(env)
-        assert zone_files.load_or_build(segment) is None
+        assert zone_map_files.load_or_build(segment) is None
         assert any("no zone map" in line for line in opened.reports)
 
 

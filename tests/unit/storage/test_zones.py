@@ -8,16 +8,17 @@ import pytest
 
 from tidelog.errors import CorruptIndex, UnsupportedVersion
 from tidelog.record.coding import crc32c
-from tidelog.storage import zone_format as layout
-from tidelog.storage.latency import LatencyByHour
-from tidelog.storage.zone_format import encode_rows, no_zones
-from tidelog.storage.zones import (
+from tidelog.storage.clocks import zone_map as layout
+from tidelog.storage.clocks.latency import LatencyByHour
+from tidelog.storage.clocks.zone_map import (
     Block,
     FileSum,
     Identity,
     Zone,
     ZoneMap,
+    encode_rows,
     encode_zones,
+    no_zones,
     sum_zones,
 )
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName

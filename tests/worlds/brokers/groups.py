@@ -17,17 +17,17 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.consumer.group import ConsumerGroup
-from tidelog.server.groups.group import ClassicGroup
-from tidelog.server.groups.reply import Reply
-from tidelog.server.groups.results import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
-from tidelog.server.groups.share.group import ShareGroup
-from tidelog.server.groups.table import AnyGroup
-from tidelog.server.node import Node
-from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.storage.deferral import Done, Work
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.server.api.node import Node
+from tidelog.server.groups.classic_group import ClassicGroup
+from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.replay import AnyGroup
+from tidelog.server.groups.requests import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
+from tidelog.server.runtime.reply import Reply
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.durability import Done, Work
+from tidelog.types import OFFSETS_TOPIC
 
 GROUP = "readers"
 ROOT = "/data"

@@ -18,13 +18,13 @@ from tidelog.protocol.messages import (
     SASL_HANDSHAKE,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest
-from tidelog.protocol.messages.sasl import (
+from tidelog.protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from tidelog.server.in_process import Broker
+from tidelog.server.embedded import Broker
 
 PASSWORD = "correct horse"
 

@@ -17,7 +17,7 @@ from importlib import import_module
 
 def serve(arguments: list[str]) -> None:
     """Be the command; never returns."""
-    from tidelog.cli.main import run
+    from tidelog.cli.app import run
     from tidelog.cli.surroundings import Surroundings
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -34,8 +34,8 @@ def serve(arguments: list[str]) -> None:
 
 def warm_up() -> None:
     """Import what a broker imports, without starting a thread."""
-    import_module("tidelog.server.server")
-    from tidelog.server.handlers import BY_KEY, handler_of
+    import_module("tidelog.server.broker")
+    from tidelog.server.api.table import BY_KEY, handler_of
 
     for key in BY_KEY:
         handler_of(key)

@@ -16,9 +16,9 @@ import tidelog
 from tidelog.config import BrokerConfig
 from tidelog.control.client import ControlClient, find_holder
 from tidelog.env import Clock, Env
-from tidelog.server.in_process import Broker
-from tidelog.server.node import Node
-from tidelog.server.server import open_node
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
+from tidelog.server.embedded import Broker
 
 # Groups wait three seconds for more members by default; retention comes after half a minute, to
 # records of long ago, as many tests write them.

@@ -13,10 +13,10 @@ from typing import Self
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.node import Node
-from tidelog.server.server import open_node
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
 
 # A handler's own awaits; what waits longer waits for a timer or a thread.
 TURNS = 50

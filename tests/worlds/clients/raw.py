@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar, cast, overload
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.closing import Closing
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import (
     FETCH,
     INIT_PRODUCER_ID,
@@ -22,22 +21,23 @@ from tidelog.protocol.messages import (
     Api,
 )
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.offsets import (
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.messages.producers import InitProducerIdRequest
+from tidelog.protocol.messages.transactions import InitProducerIdRequest
+from tidelog.protocol.requests import ClientConnection
+from tidelog.record.batch_walk import walk
 from tidelog.record.record import Record
-from tidelog.record.views import walk
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

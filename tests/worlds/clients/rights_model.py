@@ -9,7 +9,7 @@ Source: KIP-11, KIP-290; behaviour of Kafka 4.3's StandardAuthorizer.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.protocol.messages.acls import AclCreation
+from tidelog.protocol.messages.security import AclCreation
 from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
 
 CLUSTER: Final = "kafka-cluster"

@@ -26,27 +26,29 @@ from tidelog.protocol.messages import (
     OFFSET_FETCH,
     Api,
 )
-from tidelog.protocol.messages.acls import (
+from tidelog.protocol.messages.classic_groups import (
+    FindCoordinatorRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from tidelog.protocol.messages.modern_groups import ConsumerGroupHeartbeatRequest
+from tidelog.protocol.messages.security import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
-from tidelog.protocol.messages.cluster import DescribeTopicPartitionsRequest
-from tidelog.protocol.messages.commits import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidelog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from tidelog.protocol.messages.groups import (
-    FindCoordinatorRequest,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-)
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tidelog.protocol.messages.producers import InitProducerIdRequest
 from tidelog.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -58,7 +60,10 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from tidelog.protocol.messages.transactions import DescribeTransactionsRequest
+from tidelog.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    InitProducerIdRequest,
+)
 from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
 
 if TYPE_CHECKING:

@@ -18,11 +18,16 @@ from tidelog.protocol.messages import (
     PRODUCE,
     TXN_OFFSET_COMMIT,
 )
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
+)
+from tidelog.protocol.messages.group_offsets import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -30,22 +35,15 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.messages.producers import (
-    DescribeProducersRequest,
-    DescribeProducersTopic,
-    InitProducerIdRequest,
-    ProducerState,
-)
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersTopic,
     EndTxnRequest,
-)
-from tidelog.protocol.messages.txn_offsets import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
+    InitProducerIdRequest,
+    ProducerState,
 )
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord

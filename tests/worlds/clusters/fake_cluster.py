@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tidelog.cluster.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tidelog.remote.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.types import (
     IsolationLevel,
     OffsetAndTimestamp,

@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, cast
 
 from tests.faults import SeededEnv, seeded_env
 
-from tidelog.cluster.follow import Seams
-from tidelog.cluster.follow_transport import Transport
 from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
 from tidelog.errors import UnknownTopic
-from tidelog.protocol.connection import Frames, ReceivedRequest, read_request, write_response
+from tidelog.protocol.framing import Frames
 from tidelog.protocol.messages import BY_KEY
+from tidelog.protocol.messages import classic_groups as gr
 from tidelog.protocol.messages import configs as cf
 from tidelog.protocol.messages import fetch as fe
-from tidelog.protocol.messages import groups as gr
+from tidelog.protocol.messages import list_offsets as of
 from tidelog.protocol.messages import metadata as md
-from tidelog.protocol.messages import offsets as of
-from tidelog.protocol.messages.common import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP
-from tidelog.record.views import walk
-from tidelog.storage.group_offsets import GroupOffset
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
+from tidelog.protocol.schema import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP
+from tidelog.record.batch_walk import walk
+from tidelog.remote.broker_connection import Transport
+from tidelog.standby.follower import Seams
+from tidelog.storage.directory.broker_files import GroupOffset
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
 from tidelog.types import Buffer, IsolationLevel, NewRecord
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tests.worlds.clusters.two_clusters import MemoryCluster
 
-from tidelog.cluster.offset_map import (
+from tidelog.jobs.offset_map import (
     DENSE,
     Copied,
     MapBatch,
@@ -14,7 +14,7 @@ from tidelog.cluster.offset_map import (
     SourcePartition,
     SourceTopic,
 )
-from tidelog.storage.partitioner import partition_of
+from tidelog.record.partitioner import partition_of
 from tidelog.types import TimestampType, TopicPartition
 
 

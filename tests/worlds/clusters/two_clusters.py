@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.cluster.tail_latency import Arrival, Watched
-from tidelog.cluster.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tidelog.jobs.failover.measure import Arrival, Watched
+from tidelog.remote.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
 
 CREATE = TimestampType.CREATE_TIME

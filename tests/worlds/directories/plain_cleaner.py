@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from tidelog.config import TopicConfig
 from tidelog.env import Env
 from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch, build_empty_batch
 from tidelog.record.record import Record
-from tidelog.record.views import walk
 from tidelog.storage import files
-from tidelog.storage.append_time import AppendTimes
+from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import (
     Cleaned,
     CleanedGroup,
@@ -23,9 +23,9 @@ from tidelog.storage.compaction.job import (
     Group,
     SourceSegment,
 )
-from tidelog.storage.index_files import IndexBuilder
-from tidelog.storage.trust import fingerprint
-from tidelog.storage.txn_index import TxnIndex
+from tidelog.storage.segment.append_time_trust import fingerprint
+from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index import TxnIndex
 from tidelog.types import INT64_MAX
 
 

@@ -8,10 +8,10 @@ from tests.faults import SeededEnv, seeded_env
 from tests.worlds.directories.logs import PATH, WRITABLE, batch, new_records
 
 from tidelog.env import DirEntry, Env, File, FileStat, FileSystem
-from tidelog.storage.appends import AppendOrigin
 from tidelog.storage.checks import DirectoryCheck, Finding, Selection, repair
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.log import Log
 from tidelog.types import Codec, NewRecord
 
 PARTITION = f"{PATH}/t-0"

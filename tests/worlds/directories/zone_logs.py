@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import batches, contents, times
 
 from tidelog.env import File, FileStat
-from tidelog.record.batch import assign_offset
+from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.coding import crc32c
-from tidelog.record.legacy_builder import build_legacy_set
+from tidelog.record.header import assign_offset
+from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
-from tidelog.record.views import Batch, walk
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.time_index import TimeIndex
-from tidelog.storage.txn_index import TxnIndex
-from tidelog.storage.zones import Zone
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import Zone
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
 from tidelog.types import (
     INT64_MAX,
     INT64_MIN,

@@ -8,11 +8,11 @@ from tests.worlds.constants import set_constant
 
 from tidelog.env import Env
 from tidelog.storage import files
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.zone_builder import build_plain
-from tidelog.storage.zone_files import sum_siblings
-from tidelog.storage.zone_format import Limits
+from tidelog.storage.clocks.zone_map import Limits
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.zone_map_builder import build_plain
+from tidelog.storage.segment.zone_map_files import sum_siblings
 
 # A zone for each batch.
 SMALL = Limits(zone_bytes=1, block_rows=2)

@@ -13,7 +13,7 @@ from tests.worlds.records.samples import tell_records
 from tests.worlds.waiting import until_so
 
 from tidelog.record.record import Record
-from tidelog.storage.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import Codec, IsolationLevel, NewRecord
 
 Told: TypeAlias = dict[str, object]

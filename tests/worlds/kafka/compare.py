@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.worlds.kafka.oracle import KafkaBatch, KafkaRecord
 
+from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.record import ControlType, Record, read_control_type, read_end_marker
-from tidelog.record.views import Batch, walk
 from tidelog.types import Buffer
 
 

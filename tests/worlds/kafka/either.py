@@ -11,7 +11,7 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
-from tidelog.server.in_process import Broker as OurBroker
+from tidelog.server.embedded import Broker as OurBroker
 
 # As Kafka's in tests: old timestamps must live, and few partitions of its own are soon there.
 SETTINGS = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
 
-from tidelog.cli.main import run
+from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings, wait_seconds
 from tidelog.env import Env, os_env
 

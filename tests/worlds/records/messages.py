@@ -7,8 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
-from tidelog.protocol.messages.common import OWN_TAGS_START
-from tidelog.protocol.schema import Field, Form, Kind, fields_of
+from tidelog.protocol.schema import OWN_TAGS_START, Field, Form, Kind, fields_of
 from tidelog.protocol.wire import NO_UUID
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from tidelog.record.batch import build_batch
+from tidelog.record.builder import build_batch
 from tidelog.record.legacy import build_legacy_set
 from tidelog.types import INT64_MAX, INT64_MIN, Codec, Header, NewRecord, TimestampType
 

@@ -11,101 +11,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.protocol.messages.common import Api
-from tidelog.protocol.schema import ANY_VERSION
+from tidelog.protocol.schema import ANY_VERSION, Api
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from _typeshed import DataclassInstance
 
-    from tidelog.protocol.messages.acls import (
-        CreateAclsRequest,
-        CreateAclsResponse,
-        DeleteAclsRequest,
-        DeleteAclsResponse,
-        DescribeAclsRequest,
-        DescribeAclsResponse,
-    )
-    from tidelog.protocol.messages.altered_configs import (
-        AlterConfigsRequest,
-        AlterConfigsResponse,
-        IncrementalAlterConfigsRequest,
-        IncrementalAlterConfigsResponse,
-        ListConfigResourcesRequest,
-        ListConfigResourcesResponse,
-    )
-    from tidelog.protocol.messages.cluster import (
-        DescribeClusterRequest,
-        DescribeClusterResponse,
-        DescribeLogDirsRequest,
-        DescribeLogDirsResponse,
-        DescribeTopicPartitionsRequest,
-        DescribeTopicPartitionsResponse,
-    )
-    from tidelog.protocol.messages.commits import (
-        OffsetCommitRequest,
-        OffsetCommitResponse,
-        OffsetDeleteRequest,
-        OffsetDeleteResponse,
-    )
-    from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
-    from tidelog.protocol.messages.consumer_groups import (
-        ConsumerGroupDescribeRequest,
-        ConsumerGroupDescribeResponse,
-        ConsumerGroupHeartbeatRequest,
-        ConsumerGroupHeartbeatResponse,
-    )
-    from tidelog.protocol.messages.described_groups import (
+    from tidelog.protocol.messages.classic_groups import (
         DeleteGroupsRequest,
         DeleteGroupsResponse,
         DescribeGroupsRequest,
         DescribeGroupsResponse,
-    )
-    from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
-    from tidelog.protocol.messages.groups import (
         FindCoordinatorRequest,
         FindCoordinatorResponse,
-        ListGroupsRequest,
-        ListGroupsResponse,
-        OffsetFetchRequest,
-        OffsetFetchResponse,
-    )
-    from tidelog.protocol.messages.markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-    from tidelog.protocol.messages.membership import (
         HeartbeatRequest,
         HeartbeatResponse,
         JoinGroupRequest,
         JoinGroupResponse,
         LeaveGroupRequest,
         LeaveGroupResponse,
+        ListGroupsRequest,
+        ListGroupsResponse,
+        OffsetFetchRequest,
+        OffsetFetchResponse,
         SyncGroupRequest,
         SyncGroupResponse,
     )
-    from tidelog.protocol.messages.metadata import (
-        ApiVersionsRequest,
-        ApiVersionsResponse,
-        MetadataRequest,
-        MetadataResponse,
-    )
-    from tidelog.protocol.messages.offsets import (
-        ListOffsetsRequest,
-        ListOffsetsResponse,
-        OffsetForLeaderEpochRequest,
-        OffsetForLeaderEpochResponse,
-    )
-    from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
-    from tidelog.protocol.messages.producers import (
-        DescribeProducersRequest,
-        DescribeProducersResponse,
-        InitProducerIdRequest,
-        InitProducerIdResponse,
-    )
-    from tidelog.protocol.messages.quorum import (
+    from tidelog.protocol.messages.cluster import (
         AddRaftVoterRequest,
         AddRaftVoterResponse,
+        AlterPartitionReassignmentsRequest,
+        AlterPartitionReassignmentsResponse,
+        AlterReplicaLogDirsRequest,
+        AlterReplicaLogDirsResponse,
         DescribeQuorumRequest,
         DescribeQuorumResponse,
+        ElectLeadersRequest,
+        ElectLeadersResponse,
+        ListPartitionReassignmentsRequest,
+        ListPartitionReassignmentsResponse,
         RemoveRaftVoterRequest,
         RemoveRaftVoterResponse,
         UnregisterBrokerRequest,
@@ -113,45 +58,79 @@ if TYPE_CHECKING:
         UpdateFeaturesRequest,
         UpdateFeaturesResponse,
     )
-    from tidelog.protocol.messages.quotas import (
+    from tidelog.protocol.messages.configs import (
         AlterClientQuotasRequest,
         AlterClientQuotasResponse,
+        AlterConfigsRequest,
+        AlterConfigsResponse,
         DescribeClientQuotasRequest,
         DescribeClientQuotasResponse,
+        DescribeConfigsRequest,
+        DescribeConfigsResponse,
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResponse,
+        ListConfigResourcesRequest,
+        ListConfigResourcesResponse,
     )
-    from tidelog.protocol.messages.replicas import (
-        AlterPartitionReassignmentsRequest,
-        AlterPartitionReassignmentsResponse,
-        AlterReplicaLogDirsRequest,
-        AlterReplicaLogDirsResponse,
-        ElectLeadersRequest,
-        ElectLeadersResponse,
-        ListPartitionReassignmentsRequest,
-        ListPartitionReassignmentsResponse,
+    from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+    from tidelog.protocol.messages.group_offsets import (
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+        OffsetDeleteRequest,
+        OffsetDeleteResponse,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
     )
-    from tidelog.protocol.messages.sasl import (
+    from tidelog.protocol.messages.list_offsets import (
+        ListOffsetsRequest,
+        ListOffsetsResponse,
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochResponse,
+    )
+    from tidelog.protocol.messages.metadata import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        DescribeClusterRequest,
+        DescribeClusterResponse,
+        DescribeLogDirsRequest,
+        DescribeLogDirsResponse,
+        DescribeTopicPartitionsRequest,
+        DescribeTopicPartitionsResponse,
+        MetadataRequest,
+        MetadataResponse,
+    )
+    from tidelog.protocol.messages.modern_groups import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponse,
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+        ShareGroupDescribeRequest,
+        ShareGroupDescribeResponse,
+        ShareGroupHeartbeatRequest,
+        ShareGroupHeartbeatResponse,
+    )
+    from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+    from tidelog.protocol.messages.security import (
+        AlterUserScramCredentialsRequest,
+        AlterUserScramCredentialsResponse,
+        CreateAclsRequest,
+        CreateAclsResponse,
+        DeleteAclsRequest,
+        DeleteAclsResponse,
+        DescribeAclsRequest,
+        DescribeAclsResponse,
+        DescribeUserScramCredentialsRequest,
+        DescribeUserScramCredentialsResponse,
         SaslAuthenticateRequest,
         SaslAuthenticateResponse,
         SaslHandshakeRequest,
         SaslHandshakeResponse,
-    )
-    from tidelog.protocol.messages.scram_users import (
-        AlterUserScramCredentialsRequest,
-        AlterUserScramCredentialsResponse,
-        DescribeUserScramCredentialsRequest,
-        DescribeUserScramCredentialsResponse,
     )
     from tidelog.protocol.messages.share_fetch import (
         ShareAcknowledgeRequest,
         ShareAcknowledgeResponse,
         ShareFetchRequest,
         ShareFetchResponse,
-    )
-    from tidelog.protocol.messages.share_groups import (
-        ShareGroupDescribeRequest,
-        ShareGroupDescribeResponse,
-        ShareGroupHeartbeatRequest,
-        ShareGroupHeartbeatResponse,
     )
     from tidelog.protocol.messages.share_offsets import (
         AlterShareGroupOffsetsRequest,
@@ -176,16 +155,18 @@ if TYPE_CHECKING:
         AddOffsetsToTxnResponse,
         AddPartitionsToTxnRequest,
         AddPartitionsToTxnResponse,
+        DescribeProducersRequest,
+        DescribeProducersResponse,
         DescribeTransactionsRequest,
         DescribeTransactionsResponse,
         EndTxnRequest,
         EndTxnResponse,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
         ListTransactionsRequest,
         ListTransactionsResponse,
-    )
-    from tidelog.protocol.messages.txn_offsets import (
-        TxnOffsetCommitRequest,
-        TxnOffsetCommitResponse,
+        WriteTxnMarkersRequest,
+        WriteTxnMarkersResponse,
     )
 
 AnyApi: TypeAlias = "Api[DataclassInstance, DataclassInstance]"
@@ -202,16 +183,16 @@ METADATA: Final[Api[MetadataRequest, MetadataResponse]] = Api(
 PRODUCE: Final[Api[ProduceRequest, ProduceResponse]] = Api("Produce", 0, 3, 13, 9, "produce", 0)
 FETCH: Final[Api[FetchRequest, FetchResponse]] = Api("Fetch", 1, 4, 18, 12, "fetch", 0)
 LIST_OFFSETS: Final[Api[ListOffsetsRequest, ListOffsetsResponse]] = Api(
-    "ListOffsets", 2, 1, 11, 6, "offsets", 0
+    "ListOffsets", 2, 1, 11, 6, "list_offsets", 0
 )
 OFFSET_FOR_LEADER_EPOCH: Final[Api[OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse]] = (
-    Api("OffsetForLeaderEpoch", 23, 2, 4, 4, "offsets", 2)
+    Api("OffsetForLeaderEpoch", 23, 2, 4, 4, "list_offsets", 2)
 )
 INIT_PRODUCER_ID: Final[Api[InitProducerIdRequest, InitProducerIdResponse]] = Api(
-    "InitProducerId", 22, 0, 5, 2, "producers", 0
+    "InitProducerId", 22, 0, 5, 2, "transactions", 0
 )
 DESCRIBE_PRODUCERS: Final[Api[DescribeProducersRequest, DescribeProducersResponse]] = Api(
-    "DescribeProducers", 61, 0, 0, 0, "producers", 0
+    "DescribeProducers", 61, 0, 0, 0, "transactions", 0
 )
 CREATE_TOPICS: Final[Api[CreateTopicsRequest, CreateTopicsResponse]] = Api(
     "CreateTopics", 19, 2, 7, 5, "topics", 2
@@ -229,100 +210,100 @@ DESCRIBE_CONFIGS: Final[Api[DescribeConfigsRequest, DescribeConfigsResponse]] = 
     "DescribeConfigs", 32, 1, 4, 4, "configs", 1
 )
 ALTER_CONFIGS: Final[Api[AlterConfigsRequest, AlterConfigsResponse]] = Api(
-    "AlterConfigs", 33, 0, 2, 2, "altered_configs", 0
+    "AlterConfigs", 33, 0, 2, 2, "configs", 0
 )
 INCREMENTAL_ALTER_CONFIGS: Final[
     Api[IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse]
-] = Api("IncrementalAlterConfigs", 44, 0, 1, 1, "altered_configs", 0)
+] = Api("IncrementalAlterConfigs", 44, 0, 1, 1, "configs", 0)
 LIST_CONFIG_RESOURCES: Final[Api[ListConfigResourcesRequest, ListConfigResourcesResponse]] = Api(
-    "ListConfigResources", 74, 0, 1, 0, "altered_configs", 0
+    "ListConfigResources", 74, 0, 1, 0, "configs", 0
 )
 DESCRIBE_CLUSTER: Final[Api[DescribeClusterRequest, DescribeClusterResponse]] = Api(
-    "DescribeCluster", 60, 0, 2, 0, "cluster", 0
+    "DescribeCluster", 60, 0, 2, 0, "metadata", 0
 )
 DESCRIBE_TOPIC_PARTITIONS: Final[
     Api[DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse]
-] = Api("DescribeTopicPartitions", 75, 0, 0, 0, "cluster", 0)
+] = Api("DescribeTopicPartitions", 75, 0, 0, 0, "metadata", 0)
 DESCRIBE_LOG_DIRS: Final[Api[DescribeLogDirsRequest, DescribeLogDirsResponse]] = Api(
-    "DescribeLogDirs", 35, 1, 5, 2, "cluster", 1
+    "DescribeLogDirs", 35, 1, 5, 2, "metadata", 1
 )
 ALTER_REPLICA_LOG_DIRS: Final[Api[AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse]] = Api(
-    "AlterReplicaLogDirs", 34, 1, 2, 2, "replicas", 1
+    "AlterReplicaLogDirs", 34, 1, 2, 2, "cluster", 1
 )
 ELECT_LEADERS: Final[Api[ElectLeadersRequest, ElectLeadersResponse]] = Api(
-    "ElectLeaders", 43, 0, 2, 2, "replicas", 0
+    "ElectLeaders", 43, 0, 2, 2, "cluster", 0
 )
 ALTER_PARTITION_REASSIGNMENTS: Final[
     Api[AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse]
-] = Api("AlterPartitionReassignments", 45, 0, 1, 0, "replicas", 0)
+] = Api("AlterPartitionReassignments", 45, 0, 1, 0, "cluster", 0)
 LIST_PARTITION_REASSIGNMENTS: Final[
     Api[ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse]
-] = Api("ListPartitionReassignments", 46, 0, 0, 0, "replicas", 0)
+] = Api("ListPartitionReassignments", 46, 0, 0, 0, "cluster", 0)
 DESCRIBE_ACLS: Final[Api[DescribeAclsRequest, DescribeAclsResponse]] = Api(
-    "DescribeAcls", 29, 1, 3, 2, "acls", 1
+    "DescribeAcls", 29, 1, 3, 2, "security", 1
 )
 DESCRIBE_CLIENT_QUOTAS: Final[Api[DescribeClientQuotasRequest, DescribeClientQuotasResponse]] = Api(
-    "DescribeClientQuotas", 48, 0, 1, 1, "quotas", 0
+    "DescribeClientQuotas", 48, 0, 1, 1, "configs", 0
 )
 ALTER_CLIENT_QUOTAS: Final[Api[AlterClientQuotasRequest, AlterClientQuotasResponse]] = Api(
-    "AlterClientQuotas", 49, 0, 1, 1, "quotas", 0
+    "AlterClientQuotas", 49, 0, 1, 1, "configs", 0
 )
 DESCRIBE_QUORUM: Final[Api[DescribeQuorumRequest, DescribeQuorumResponse]] = Api(
-    "DescribeQuorum", 55, 0, 2, 0, "quorum", 0
+    "DescribeQuorum", 55, 0, 2, 0, "cluster", 0
 )
 UPDATE_FEATURES: Final[Api[UpdateFeaturesRequest, UpdateFeaturesResponse]] = Api(
-    "UpdateFeatures", 57, 0, 2, 0, "quorum", 0
+    "UpdateFeatures", 57, 0, 2, 0, "cluster", 0
 )
 UNREGISTER_BROKER: Final[Api[UnregisterBrokerRequest, UnregisterBrokerResponse]] = Api(
-    "UnregisterBroker", 64, 0, 0, 0, "quorum", 0
+    "UnregisterBroker", 64, 0, 0, 0, "cluster", 0
 )
 ADD_RAFT_VOTER: Final[Api[AddRaftVoterRequest, AddRaftVoterResponse]] = Api(
-    "AddRaftVoter", 80, 0, 1, 0, "quorum", 0
+    "AddRaftVoter", 80, 0, 1, 0, "cluster", 0
 )
 REMOVE_RAFT_VOTER: Final[Api[RemoveRaftVoterRequest, RemoveRaftVoterResponse]] = Api(
-    "RemoveRaftVoter", 81, 0, 0, 0, "quorum", 0
+    "RemoveRaftVoter", 81, 0, 0, 0, "cluster", 0
 )
 CREATE_ACLS: Final[Api[CreateAclsRequest, CreateAclsResponse]] = Api(
-    "CreateAcls", 30, 1, 3, 2, "acls", 1
+    "CreateAcls", 30, 1, 3, 2, "security", 1
 )
 DELETE_ACLS: Final[Api[DeleteAclsRequest, DeleteAclsResponse]] = Api(
-    "DeleteAcls", 31, 1, 3, 2, "acls", 1
+    "DeleteAcls", 31, 1, 3, 2, "security", 1
 )
 FIND_COORDINATOR: Final[Api[FindCoordinatorRequest, FindCoordinatorResponse]] = Api(
-    "FindCoordinator", 10, 0, 6, 3, "groups", 0
+    "FindCoordinator", 10, 0, 6, 3, "classic_groups", 0
 )
 JOIN_GROUP: Final[Api[JoinGroupRequest, JoinGroupResponse]] = Api(
-    "JoinGroup", 11, 0, 9, 6, "membership", 0
+    "JoinGroup", 11, 0, 9, 6, "classic_groups", 0
 )
 SYNC_GROUP: Final[Api[SyncGroupRequest, SyncGroupResponse]] = Api(
-    "SyncGroup", 14, 0, 5, 4, "membership", 0
+    "SyncGroup", 14, 0, 5, 4, "classic_groups", 0
 )
 HEARTBEAT: Final[Api[HeartbeatRequest, HeartbeatResponse]] = Api(
-    "Heartbeat", 12, 0, 4, 4, "membership", 0
+    "Heartbeat", 12, 0, 4, 4, "classic_groups", 0
 )
 LEAVE_GROUP: Final[Api[LeaveGroupRequest, LeaveGroupResponse]] = Api(
-    "LeaveGroup", 13, 0, 5, 4, "membership", 0
+    "LeaveGroup", 13, 0, 5, 4, "classic_groups", 0
 )
 LIST_GROUPS: Final[Api[ListGroupsRequest, ListGroupsResponse]] = Api(
-    "ListGroups", 16, 0, 5, 3, "groups", 0
+    "ListGroups", 16, 0, 5, 3, "classic_groups", 0
 )
 DESCRIBE_GROUPS: Final[Api[DescribeGroupsRequest, DescribeGroupsResponse]] = Api(
-    "DescribeGroups", 15, 0, 6, 5, "described_groups", 0
+    "DescribeGroups", 15, 0, 6, 5, "classic_groups", 0
 )
 DELETE_GROUPS: Final[Api[DeleteGroupsRequest, DeleteGroupsResponse]] = Api(
-    "DeleteGroups", 42, 0, 2, 2, "described_groups", 0
+    "DeleteGroups", 42, 0, 2, 2, "classic_groups", 0
 )
 CONSUMER_GROUP_HEARTBEAT: Final[
     Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse]
-] = Api("ConsumerGroupHeartbeat", 68, 0, 1, 0, "consumer_groups", 0)
+] = Api("ConsumerGroupHeartbeat", 68, 0, 1, 0, "modern_groups", 0)
 CONSUMER_GROUP_DESCRIBE: Final[Api[ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse]] = (
-    Api("ConsumerGroupDescribe", 69, 0, 1, 0, "consumer_groups", 0)
+    Api("ConsumerGroupDescribe", 69, 0, 1, 0, "modern_groups", 0)
 )
 SHARE_GROUP_HEARTBEAT: Final[Api[ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse]] = Api(
-    "ShareGroupHeartbeat", 76, 1, 1, 0, "share_groups", 1
+    "ShareGroupHeartbeat", 76, 1, 1, 0, "modern_groups", 1
 )
 SHARE_GROUP_DESCRIBE: Final[Api[ShareGroupDescribeRequest, ShareGroupDescribeResponse]] = Api(
-    "ShareGroupDescribe", 77, 1, 1, 0, "share_groups", 1
+    "ShareGroupDescribe", 77, 1, 1, 0, "modern_groups", 1
 )
 SHARE_FETCH: Final[Api[ShareFetchRequest, ShareFetchResponse]] = Api(
     "ShareFetch", 78, 1, 2, 0, "share_fetch", 1
@@ -340,13 +321,13 @@ DELETE_SHARE_GROUP_OFFSETS: Final[
     Api[DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse]
 ] = Api("DeleteShareGroupOffsets", 92, 0, 0, 0, "share_offsets", 0)
 OFFSET_COMMIT: Final[Api[OffsetCommitRequest, OffsetCommitResponse]] = Api(
-    "OffsetCommit", 8, 2, 10, 8, "commits", 2
+    "OffsetCommit", 8, 2, 10, 8, "group_offsets", 2
 )
 OFFSET_FETCH: Final[Api[OffsetFetchRequest, OffsetFetchResponse]] = Api(
-    "OffsetFetch", 9, 1, 10, 6, "groups", 1
+    "OffsetFetch", 9, 1, 10, 6, "classic_groups", 1
 )
 OFFSET_DELETE: Final[Api[OffsetDeleteRequest, OffsetDeleteResponse]] = Api(
-    "OffsetDelete", 47, 0, 0, NEVER_FLEXIBLE, "commits", 0
+    "OffsetDelete", 47, 0, 0, NEVER_FLEXIBLE, "group_offsets", 0
 )
 ADD_PARTITIONS_TO_TXN: Final[Api[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse]] = Api(
     "AddPartitionsToTxn", 24, 0, 5, 3, "transactions", 0
@@ -362,24 +343,24 @@ LIST_TRANSACTIONS: Final[Api[ListTransactionsRequest, ListTransactionsResponse]]
     "ListTransactions", 66, 0, 2, 0, "transactions", 0
 )
 WRITE_TXN_MARKERS: Final[Api[WriteTxnMarkersRequest, WriteTxnMarkersResponse]] = Api(
-    "WriteTxnMarkers", 27, 1, 2, 1, "markers", 1
+    "WriteTxnMarkers", 27, 1, 2, 1, "transactions", 1
 )
 TXN_OFFSET_COMMIT: Final[Api[TxnOffsetCommitRequest, TxnOffsetCommitResponse]] = Api(
-    "TxnOffsetCommit", 28, 0, 5, 3, "txn_offsets", 0
+    "TxnOffsetCommit", 28, 0, 5, 3, "group_offsets", 0
 )
 
 SASL_HANDSHAKE: Final[Api[SaslHandshakeRequest, SaslHandshakeResponse]] = Api(
-    "SaslHandshake", 17, 0, 1, NEVER_FLEXIBLE, "sasl", 0
+    "SaslHandshake", 17, 0, 1, NEVER_FLEXIBLE, "security", 0
 )
 SASL_AUTHENTICATE: Final[Api[SaslAuthenticateRequest, SaslAuthenticateResponse]] = Api(
-    "SaslAuthenticate", 36, 0, 2, 2, "sasl", 0
+    "SaslAuthenticate", 36, 0, 2, 2, "security", 0
 )
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final[
     Api[DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse]
-] = Api("DescribeUserScramCredentials", 50, 0, 0, 0, "scram_users", 0)
+] = Api("DescribeUserScramCredentials", 50, 0, 0, 0, "security", 0)
 ALTER_USER_SCRAM_CREDENTIALS: Final[
     Api[AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse]
-] = Api("AlterUserScramCredentials", 51, 0, 0, 0, "scram_users", 0)
+] = Api("AlterUserScramCredentials", 51, 0, 0, 0, "security", 0)
 
 
 def _by_key(*apis: AnyApi) -> Mapping[int, AnyApi]:

@@ -1,12 +1,15 @@
-"""DescribeCluster, DescribeTopicPartitions and DescribeLogDirs: brokers, partitions, disks.
+"""The controllers of a cluster and its features: DescribeQuorum, UpdateFeatures and their kin.
 
-Source: Kafka's protocol guide, APIs 60, 75 and 35; KIP-700, KIP-966, KIP-113, KIP-827.
+Source: Kafka's protocol guide, APIs 55, 57, 64, 80 and 81; KIP-595, KIP-836, KIP-853, KIP-584.
+
+Who leads and where replicas lie: ElectLeaders, reassignments, AlterReplicaLogDirs.
+
+Source: Kafka's protocol guide, APIs 43, 45, 46 and 34; KIP-183, KIP-460, KIP-455, KIP-113.
 """
 
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.protocol.messages.common import NO_OPERATIONS
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -14,112 +17,193 @@ from tidelog.protocol.schema import (
     INT32,
     INT64,
     STRING,
+    UINT16,
     UUID16,
     array,
     nullable_array,
     nullable_string,
-    nullable_struct,
     struct,
     wire,
 )
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeClusterRequest:
-    """Which brokers are there?"""
+class QuorumPartition:
+    """A partition that is asked about."""
 
-    include_cluster_authorized_operations: bool = wire(BOOLEAN)
-    endpoint_type: int = wire(INT8, since=1, default=1)
-    include_fenced_brokers: bool = wire(BOOLEAN, since=2)
+    partition_index: int = wire(INT32)
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeClusterBroker:
-    """A broker and where it listens."""
+class QuorumTopic:
+    """A topic's partitions."""
 
-    broker_id: int = wire(INT32)
+    topic_name: str = wire(STRING)
+    partitions: list[QuorumPartition] = wire(array(struct(QuorumPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeQuorumRequest:
+    """Who votes on the cluster's metadata, and how far is everybody?"""
+
+    topics: list[QuorumTopic] = wire(array(struct(QuorumTopic)))
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumReplica:
+    """A voter or an observer; times in ms since 1970, -1 where not known."""
+
+    replica_id: int = wire(INT32)
+    replica_directory_id: UUID = wire(UUID16, since=2)
+    log_end_offset: int = wire(INT64)
+    last_fetch_timestamp: int = wire(INT64, since=1, default=-1)
+    last_caught_up_timestamp: int = wire(INT64, since=1, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedQuorumPartition:
+    """A partition's leader, voters and observers."""
+
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string(2), since=2)
+    leader_id: int = wire(INT32)
+    leader_epoch: int = wire(INT32)
+    high_watermark: int = wire(INT64)
+    current_voters: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
+    observers: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedQuorumTopic:
+    """A topic's partitions."""
+
+    topic_name: str = wire(STRING)
+    partitions: list[DescribedQuorumPartition] = wire(array(struct(DescribedQuorumPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumListener:
+    """Where a voter listens."""
+
+    name: str = wire(STRING)
     host: str = wire(STRING)
-    port: int = wire(INT32)
-    rack: str | None = wire(nullable_string())
-    is_fenced: bool = wire(BOOLEAN, since=2)
+    port: int = wire(UINT16)
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeClusterResponse:
-    """The brokers."""
+class QuorumNode:
+    """A voter's places."""
+
+    node_id: int = wire(INT32)
+    listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeQuorumResponse:
+    """The quorum."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string(2), since=2)
+    topics: list[DescribedQuorumTopic] = wire(array(struct(DescribedQuorumTopic)))
+    nodes: list[QuorumNode] = wire(array(struct(QuorumNode)), since=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class FeatureUpdate:
+    """A feature's new level: 1 upgrade, 2 and 3 down without and with loss; level 0 ends it."""
+
+    feature: str = wire(STRING)
+    max_version_level: int = wire(INT16)
+    allow_downgrade: bool = wire(BOOLEAN, until=0)
+    upgrade_type: int = wire(INT8, since=1, default=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdateFeaturesRequest:
+    """Change the levels of features, or see whether they could be changed."""
+
+    timeout_ms: int = wire(INT32, default=60000)
+    feature_updates: list[FeatureUpdate] = wire(array(struct(FeatureUpdate)))
+    validate_only: bool = wire(BOOLEAN, since=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdatedFeature:
+    """Whether one feature's level was changed."""
+
+    feature: str = wire(STRING)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdateFeaturesResponse:
+    """What was changed; from version 2 on all of it or nothing."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
-    endpoint_type: int = wire(INT8, since=1, default=1)
-    cluster_id: str = wire(STRING)
-    controller_id: int = wire(INT32, default=-1)
-    brokers: list[DescribeClusterBroker] = wire(array(struct(DescribeClusterBroker)))
-    cluster_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
+    results: list[UpdatedFeature] = wire(array(struct(UpdatedFeature)), until=1)
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsTopic:
-    """A topic."""
+class UnregisterBrokerRequest:
+    """Forget a broker that is gone."""
 
-    name: str = wire(STRING)
-
-
-@dataclass(slots=True, kw_only=True)
-class Cursor:
-    """Where the next answer begins, inclusive."""
-
-    topic_name: str = wire(STRING)
-    partition_index: int = wire(INT32)
+    broker_id: int = wire(INT32)
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsRequest:
-    """Which partitions are there? At most so many, from the cursor on."""
-
-    topics: list[DescribeTopicPartitionsTopic] = wire(array(struct(DescribeTopicPartitionsTopic)))
-    response_partition_limit: int = wire(INT32, default=2000)
-    cursor: Cursor | None = wire(nullable_struct(Cursor))
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribedPartition:
-    """A partition and who leads it; leader -1 for nobody."""
-
-    error_code: int = wire(INT16)
-    partition_index: int = wire(INT32)
-    leader_id: int = wire(INT32)
-    leader_epoch: int = wire(INT32, default=-1)
-    replica_nodes: list[int] = wire(array(INT32))
-    isr_nodes: list[int] = wire(array(INT32))
-    eligible_leader_replicas: list[int] | None = wire(nullable_array(INT32))
-    last_known_elr: list[int] | None = wire(nullable_array(INT32))
-    offline_replicas: list[int] = wire(array(INT32))
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribedTopic:
-    """A topic with its partitions."""
-
-    error_code: int = wire(INT16)
-    name: str | None = wire(nullable_string())
-    topic_id: UUID = wire(UUID16)
-    is_internal: bool = wire(BOOLEAN)
-    partitions: list[DescribedPartition] = wire(array(struct(DescribedPartition)))
-    topic_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsResponse:
-    """The partitions, in order; no cursor where these are the last."""
+class UnregisterBrokerResponse:
+    """Whether it was forgotten."""
 
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribedTopic] = wire(array(struct(DescribedTopic)))
-    next_cursor: Cursor | None = wire(nullable_struct(Cursor))
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribableLogDirTopic:
+class AddRaftVoterRequest:
+    """Let a controller vote."""
+
+    cluster_id: str | None = wire(nullable_string())
+    timeout_ms: int = wire(INT32)
+    voter_id: int = wire(INT32)
+    voter_directory_id: UUID = wire(UUID16)
+    listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
+    ack_when_committed: bool = wire(BOOLEAN, since=1, default=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddRaftVoterResponse:
+    """Whether it may."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoveRaftVoterRequest:
+    """Let a controller vote no more."""
+
+    cluster_id: str | None = wire(nullable_string())
+    voter_id: int = wire(INT32)
+    voter_directory_id: UUID = wire(UUID16)
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoveRaftVoterResponse:
+    """Whether it was done."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class ElectLeadersTopic:
     """A topic's partitions."""
 
     topic: str = wire(STRING)
@@ -127,48 +211,183 @@ class DescribableLogDirTopic:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeLogDirsRequest:
-    """What lies where? Null topics for all."""
+class ElectLeadersRequest:
+    """Elect leaders: 0 the preferred ones, 1 any; null for all partitions."""
 
-    topics: list[DescribableLogDirTopic] | None = wire(
-        nullable_array(struct(DescribableLogDirTopic))
+    election_type: int = wire(INT8, since=1)
+    topic_partitions: list[ElectLeadersTopic] | None = wire(
+        nullable_array(struct(ElectLeadersTopic))
     )
+    timeout_ms: int = wire(INT32, default=60000)
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeLogDirsPartition:
-    """How large a log is, and how far it is behind."""
+class ElectionPartitionResult:
+    """What became of a partition."""
+
+    partition_id: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class ElectionTopicResult:
+    """A topic's partitions."""
+
+    topic: str = wire(STRING)
+    partition_result: list[ElectionPartitionResult] = wire(array(struct(ElectionPartitionResult)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ElectLeadersResponse:
+    """What was elected."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16, since=1)
+    replica_election_results: list[ElectionTopicResult] = wire(array(struct(ElectionTopicResult)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ReassignablePartition:
+    """A partition and where it is to lie; null takes back what was asked before."""
 
     partition_index: int = wire(INT32)
-    partition_size: int = wire(INT64)
-    offset_lag: int = wire(INT64)
-    is_future_key: bool = wire(BOOLEAN)
+    replicas: list[int] | None = wire(nullable_array(INT32))
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeLogDirsTopic:
+class ReassignableTopic:
     """A topic's partitions."""
 
     name: str = wire(STRING)
-    partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
+    partitions: list[ReassignablePartition] = wire(array(struct(ReassignablePartition)))
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeLogDirsResult:
-    """A directory with its partitions; -1 where a size is unknown."""
+class AlterPartitionReassignmentsRequest:
+    """Move partitions to other brokers."""
 
+    timeout_ms: int = wire(INT32, default=60000)
+    allow_replication_factor_change: bool = wire(BOOLEAN, since=1, default=True)
+    topics: list[ReassignableTopic] = wire(array(struct(ReassignableTopic)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ReassignedPartition:
+    """Whether a partition is on its way."""
+
+    partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
-    log_dir: str = wire(STRING)
-    topics: list[DescribeLogDirsTopic] = wire(array(struct(DescribeLogDirsTopic)))
-    total_bytes: int = wire(INT64, since=4, default=-1)
-    usable_bytes: int = wire(INT64, since=4, default=-1)
-    is_cordoned: bool = wire(BOOLEAN, since=5)
+    error_message: str | None = wire(nullable_string())
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribeLogDirsResponse:
-    """The directories."""
+class ReassignedTopic:
+    """A topic's partitions."""
+
+    name: str = wire(STRING)
+    partitions: list[ReassignedPartition] = wire(array(struct(ReassignedPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponse:
+    """What is on its way."""
 
     throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16, since=3)
-    results: list[DescribeLogDirsResult] = wire(array(struct(DescribeLogDirsResult)))
+    allow_replication_factor_change: bool = wire(BOOLEAN, since=1, default=True)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    responses: list[ReassignedTopic] = wire(array(struct(ReassignedTopic)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ListedTopic:
+    """A topic's partitions."""
+
+    name: str = wire(STRING)
+    partition_indexes: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class ListPartitionReassignmentsRequest:
+    """Which partitions are on their way? Null for all."""
+
+    timeout_ms: int = wire(INT32, default=60000)
+    topics: list[ListedTopic] | None = wire(nullable_array(struct(ListedTopic)))
+
+
+@dataclass(slots=True, kw_only=True)
+class OngoingPartition:
+    """A partition on its way."""
+
+    partition_index: int = wire(INT32)
+    replicas: list[int] = wire(array(INT32))
+    adding_replicas: list[int] = wire(array(INT32))
+    removing_replicas: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class OngoingTopic:
+    """A topic's partitions."""
+
+    name: str = wire(STRING)
+    partitions: list[OngoingPartition] = wire(array(struct(OngoingPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ListPartitionReassignmentsResponse:
+    """What is on its way."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    topics: list[OngoingTopic] = wire(array(struct(OngoingTopic)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirTopic:
+    """A topic's partitions."""
+
+    name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDir:
+    """A directory and what is to lie there."""
+
+    path: str = wire(STRING)
+    topics: list[AlterReplicaLogDirTopic] = wire(array(struct(AlterReplicaLogDirTopic)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirsRequest:
+    """Move partitions to other directories."""
+
+    dirs: list[AlterReplicaLogDir] = wire(array(struct(AlterReplicaLogDir)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirPartition:
+    """Whether a partition is on its way."""
+
+    partition_index: int = wire(INT32)
+    error_code: int = wire(INT16)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirTopicResult:
+    """A topic's partitions."""
+
+    topic_name: str = wire(STRING)
+    partitions: list[AlterReplicaLogDirPartition] = wire(array(struct(AlterReplicaLogDirPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterReplicaLogDirsResponse:
+    """What is on its way."""
+
+    throttle_time_ms: int = wire(INT32)
+    results: list[AlterReplicaLogDirTopicResult] = wire(
+        array(struct(AlterReplicaLogDirTopicResult))
+    )

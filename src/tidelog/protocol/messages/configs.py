@@ -1,6 +1,14 @@
 """DescribeConfigs: settings of topics and brokers.
 
 Source: Kafka's protocol guide, API 32; KIP-133, KIP-226 (where a value comes from).
+
+AlterConfigs, IncrementalAlterConfigs and ListConfigResources: settings that change.
+
+Source: Kafka's protocol guide, APIs 33, 44 and 74; KIP-133, KIP-339, KIP-1142.
+
+DescribeClientQuotas and AlterClientQuotas: what users and clients may use.
+
+Source: Kafka's protocol guide, APIs 48 and 49; KIP-546.
 """
 
 from dataclasses import dataclass
@@ -9,6 +17,7 @@ from typing import Final
 
 from tidelog.protocol.schema import (
     BOOLEAN,
+    FLOAT64,
     INT8,
     INT16,
     INT32,
@@ -93,3 +102,213 @@ class DescribeConfigsResponse:
 
     throttle_time_ms: int = wire(INT32)
     results: list[DescribeConfigsResult] = wire(array(struct(DescribeConfigsResult)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterableConfig:
+    """A setting and its value."""
+
+    name: str = wire(STRING)
+    value: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterConfigsResource:
+    """A topic or broker."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    configs: list[AlterableConfig] = wire(array(struct(AlterableConfig)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterConfigsRequest:
+    """These are all settings that differ from the defaults."""
+
+    resources: list[AlterConfigsResource] = wire(array(struct(AlterConfigsResource)))
+    validate_only: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterConfigsResourceResponse:
+    """Whether the settings of one topic or broker were changed."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterConfigsResponse:
+    """What was changed."""
+
+    throttle_time_ms: int = wire(INT32)
+    responses: list[AlterConfigsResourceResponse] = wire(
+        array(struct(AlterConfigsResourceResponse))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementallyAlteredConfig:
+    """A setting, what to do with it, and the value to do it with."""
+
+    name: str = wire(STRING)
+    config_operation: int = wire(INT8)
+    value: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalAlterConfigsResource:
+    """A topic or broker."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    configs: list[IncrementallyAlteredConfig] = wire(array(struct(IncrementallyAlteredConfig)))
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalAlterConfigsRequest:
+    """Change these settings and leave the others."""
+
+    resources: list[IncrementalAlterConfigsResource] = wire(
+        array(struct(IncrementalAlterConfigsResource))
+    )
+    validate_only: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalAlterConfigsResourceResponse:
+    """Whether the settings of one topic or broker were changed."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalAlterConfigsResponse:
+    """What was changed."""
+
+    throttle_time_ms: int = wire(INT32)
+    responses: list[IncrementalAlterConfigsResourceResponse] = wire(
+        array(struct(IncrementalAlterConfigsResourceResponse))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class ListConfigResourcesRequest:
+    """What has settings? From version 1 on of these kinds, none for all."""
+
+    resource_types: list[int] = wire(array(INT8), since=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConfigResource:
+    """One thing that has settings; in version 0 it is for metrics."""
+
+    resource_name: str = wire(STRING)
+    resource_type: int = wire(INT8, since=1, default=16)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListConfigResourcesResponse:
+    """What has settings."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    config_resources: list[ConfigResource] = wire(array(struct(ConfigResource)))
+
+
+@dataclass(slots=True, kw_only=True)
+class QuotaFilterComponent:
+    """Which names of an entity's kind: 0 this one, 1 the default, 2 any."""
+
+    entity_type: str = wire(STRING)
+    match_type: int = wire(INT8)
+    match: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClientQuotasRequest:
+    """Whose quotas? With `strict` no entity that has other parts too."""
+
+    components: list[QuotaFilterComponent] = wire(array(struct(QuotaFilterComponent)))
+    strict: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class QuotaEntity:
+    """One part of an entity: `user`, `client-id` or `ip`, and its name; null for the default."""
+
+    entity_type: str = wire(STRING)
+    entity_name: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class QuotaValue:
+    """One quota."""
+
+    key: str = wire(STRING)
+    value: float = wire(FLOAT64)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedQuotas:
+    """An entity's quotas."""
+
+    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
+    values: list[QuotaValue] = wire(array(struct(QuotaValue)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClientQuotasResponse:
+    """Entities with quotas; null with an error."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    entries: list[DescribedQuotas] | None = wire(nullable_array(struct(DescribedQuotas)))
+
+
+@dataclass(slots=True, kw_only=True)
+class QuotaOperation:
+    """One quota to set, or to forget."""
+
+    key: str = wire(STRING)
+    value: float = wire(FLOAT64)
+    remove: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class QuotaAlteration:
+    """What is to change of an entity's quotas."""
+
+    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
+    ops: list[QuotaOperation] = wire(array(struct(QuotaOperation)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterClientQuotasRequest:
+    """Change quotas, or see whether they could be changed."""
+
+    entries: list[QuotaAlteration] = wire(array(struct(QuotaAlteration)))
+    validate_only: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlteredQuotas:
+    """Whether an entity's quotas were changed."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterClientQuotasResponse:
+    """What was changed."""
+
+    throttle_time_ms: int = wire(INT32)
+    entries: list[AlteredQuotas] = wire(array(struct(AlteredQuotas)))

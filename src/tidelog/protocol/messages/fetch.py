@@ -7,13 +7,14 @@ KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids).
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.protocol.messages.common import CONSUMER_REPLICA_ID, OWN_TAGS_START
 from tidelog.protocol.schema import (
     BOOLEAN,
+    CONSUMER_REPLICA_ID,
     INT8,
     INT16,
     INT32,
     INT64,
+    OWN_TAGS_START,
     RECORD_PIECES,
     STRING,
     UUID16,

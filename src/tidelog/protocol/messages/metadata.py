@@ -1,22 +1,28 @@
 """ApiVersions and Metadata: what a broker can do, which brokers and topics there are.
 
 Source: Kafka's protocol guide, APIs 18 and 3; KIP-511, KIP-516 (topic ids).
+
+DescribeCluster, DescribeTopicPartitions and DescribeLogDirs: brokers, partitions, disks.
+
+Source: Kafka's protocol guide, APIs 60, 75 and 35; KIP-700, KIP-966, KIP-113, KIP-827.
 """
 
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.protocol.messages.common import NO_OPERATIONS
 from tidelog.protocol.schema import (
     BOOLEAN,
+    INT8,
     INT16,
     INT32,
     INT64,
+    NO_OPERATIONS,
     STRING,
     UUID16,
     array,
     nullable_array,
     nullable_string,
+    nullable_struct,
     struct,
     wire,
 )
@@ -140,3 +146,153 @@ class MetadataResponse:
     topics: list[MetadataTopic] = wire(array(struct(MetadataTopic)))
     cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=NO_OPERATIONS)
     error_code: int = wire(INT16, since=13)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClusterRequest:
+    """Which brokers are there?"""
+
+    include_cluster_authorized_operations: bool = wire(BOOLEAN)
+    endpoint_type: int = wire(INT8, since=1, default=1)
+    include_fenced_brokers: bool = wire(BOOLEAN, since=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClusterBroker:
+    """A broker and where it listens."""
+
+    broker_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(nullable_string())
+    is_fenced: bool = wire(BOOLEAN, since=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClusterResponse:
+    """The brokers."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    endpoint_type: int = wire(INT8, since=1, default=1)
+    cluster_id: str = wire(STRING)
+    controller_id: int = wire(INT32, default=-1)
+    brokers: list[DescribeClusterBroker] = wire(array(struct(DescribeClusterBroker)))
+    cluster_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsTopic:
+    """A topic."""
+
+    name: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class Cursor:
+    """Where the next answer begins, inclusive."""
+
+    topic_name: str = wire(STRING)
+    partition_index: int = wire(INT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsRequest:
+    """Which partitions are there? At most so many, from the cursor on."""
+
+    topics: list[DescribeTopicPartitionsTopic] = wire(array(struct(DescribeTopicPartitionsTopic)))
+    response_partition_limit: int = wire(INT32, default=2000)
+    cursor: Cursor | None = wire(nullable_struct(Cursor))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedPartition:
+    """A partition and who leads it; leader -1 for nobody."""
+
+    error_code: int = wire(INT16)
+    partition_index: int = wire(INT32)
+    leader_id: int = wire(INT32)
+    leader_epoch: int = wire(INT32, default=-1)
+    replica_nodes: list[int] = wire(array(INT32))
+    isr_nodes: list[int] = wire(array(INT32))
+    eligible_leader_replicas: list[int] | None = wire(nullable_array(INT32))
+    last_known_elr: list[int] | None = wire(nullable_array(INT32))
+    offline_replicas: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedTopic:
+    """A topic with its partitions."""
+
+    error_code: int = wire(INT16)
+    name: str | None = wire(nullable_string())
+    topic_id: UUID = wire(UUID16)
+    is_internal: bool = wire(BOOLEAN)
+    partitions: list[DescribedPartition] = wire(array(struct(DescribedPartition)))
+    topic_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsResponse:
+    """The partitions, in order; no cursor where these are the last."""
+
+    throttle_time_ms: int = wire(INT32)
+    topics: list[DescribedTopic] = wire(array(struct(DescribedTopic)))
+    next_cursor: Cursor | None = wire(nullable_struct(Cursor))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribableLogDirTopic:
+    """A topic's partitions."""
+
+    topic: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeLogDirsRequest:
+    """What lies where? Null topics for all."""
+
+    topics: list[DescribableLogDirTopic] | None = wire(
+        nullable_array(struct(DescribableLogDirTopic))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeLogDirsPartition:
+    """How large a log is, and how far it is behind."""
+
+    partition_index: int = wire(INT32)
+    partition_size: int = wire(INT64)
+    offset_lag: int = wire(INT64)
+    is_future_key: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeLogDirsTopic:
+    """A topic's partitions."""
+
+    name: str = wire(STRING)
+    partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeLogDirsResult:
+    """A directory with its partitions; -1 where a size is unknown."""
+
+    error_code: int = wire(INT16)
+    log_dir: str = wire(STRING)
+    topics: list[DescribeLogDirsTopic] = wire(array(struct(DescribeLogDirsTopic)))
+    total_bytes: int = wire(INT64, since=4, default=-1)
+    usable_bytes: int = wire(INT64, since=4, default=-1)
+    is_cordoned: bool = wire(BOOLEAN, since=5)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeLogDirsResponse:
+    """The directories."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16, since=3)
+    results: list[DescribeLogDirsResult] = wire(array(struct(DescribeLogDirsResult)))

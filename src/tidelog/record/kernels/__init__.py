@@ -12,13 +12,10 @@
 Importing this package imports Numba (0.3 s); nothing compiles before its first call.
 """
 
+from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.compiler import Kernel, kernel, plain
-from tidelog.record.kernels.lookup import (
-    find_time,
-    find_time_in_segment,
-)
-from tidelog.record.kernels.scan import scan_batches
-from tidelog.record.kernels.validate import check_body, validate_batch_body
+from tidelog.record.kernels.records import check_body, validate_batch_body
+from tidelog.record.kernels.time_search import find_time, find_time_in_segment
 
 __all__ = [
     "Kernel",

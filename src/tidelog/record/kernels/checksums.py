@@ -1,40 +1,328 @@
-"""Checksums of whole batches, without the GIL: as fast as memory is, and in several threads.
+"""CRC of batches, sums of parts.
+
+Checksums of whole batches, without the GIL: as fast as memory is, and in several threads.
 
 The instruction for CRC-32C answers after three steps of the clock and takes a new one at each, so
 three runs of bytes are summed side by side. Their registers become one by a table for their size:
 what zeros behind a register make of it is linear in its bits, so four look-ups do.
 
 Source: the remainder arithmetic of `sums`; `crc_words` for the steps.
+
+A CRC-32C register and the bytes that come next: a plain function each, and one instruction.
+
+The plain functions work bit by bit. Compiled ones are the machine's own instruction for CRC-32C
+where it has one, and the same loop where not: `HAS_INSTRUCTION` tells callers, who have better
+than the loop then. All check nothing when compiled, like those of `memory`.
+
+Source: the CRC-32C of RFC 3720; the instructions CRC32 of SSE 4.2 and CRC32C of ARMv8.
+
+CRC-32C of what lies side by side, from the checksums of its parts: no byte is read twice.
+
+A checksum is a remainder of a polynomial over two elements, so that of A followed by B is that of
+A, multiplied by x to the number of B's bits, plus that of B. The powers come from a table with a
+row for each byte of the length: four multiplications for any length at most.
+
+Source: the remainder arithmetic of CRC-32C (Castagnoli), reflected as in RFC 3720.
 """
 
+import platform
 from functools import cache
 from typing import Final
 
 import numpy as np
+from llvmlite import binding, ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import config
+from numba.extending import intrinsic, overload
 
+from tidelog.record.coding import CRC32C_POLYNOMIAL
 from tidelog.record.header import ATTRIBUTES_AT, CRC_AT, MAGIC_2
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.crc_words import WORD_SIZE, add_byte, add_word
 from tidelog.record.kernels.layout import BODY_END, CRC, MAGIC, POSITION
-from tidelog.record.kernels.memory import Bytes, Longs, fetch, load_int32
-from tidelog.record.kernels.sums import multiply, sum_tables
+from tidelog.record.kernels.memory import (
+    Bytes,
+    Longs,
+    fetch,
+    load_byte,
+    load_int32,
+    load_word,
+    store_int32,
+)
 from tidelog.types import UINT32_MAX
+
+WORD_SIZE: Final = 8
+
+
+_X86: Final = ("x86_64", "AMD64")
+
+
+def _has_instruction() -> bool:
+    """Whether Numba compiles for this very machine, and that has the instruction."""
+    if getattr(config, "CPU_NAME", None) or getattr(config, "CPU_FEATURES", None):
+        return False  # somebody asked for code for other machines
+    try:
+        features = binding.get_host_cpu_features()
+    except RuntimeError:
+        return False  # LLVM can't tell
+    return bool(features.get("sse4.2" if platform.machine() in _X86 else "crc", False))
+
+
+HAS_INSTRUCTION: Final = _has_instruction()
+
+
+def add_byte(crc: int, data: Bytes, at: int) -> int:
+    """The register behind the byte at `at`."""
+    crc = int(crc) ^ load_byte(data, at)
+    for _ in range(8):
+        crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
+    return crc
+
+
+def add_word(crc: int, data: Bytes, at: int) -> int:
+    """The register behind the 8 bytes from `at` on."""
+    for place in range(at, at + WORD_SIZE):
+        crc = add_byte(crc, data, place)
+    return crc
+
+
+# From here on: the compiled side; see `memory`.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
+# ruff: noqa: ARG001
+
+
+def _stepper(x86_name, arm_name, bits):
+    """The instruction for a word of so many bits; the register is in the low half of an int64."""
+    is_x86 = platform.machine() in _X86
+    word, register = ir.IntType(bits), ir.IntType(64 if is_x86 and bits == 64 else 32)
+
+    def step(typing_context, crc, value):
+        def generate(context, builder, signature, arguments):
+            kind = ir.FunctionType(register, [register, word])
+            name = x86_name if is_x86 else arm_name
+            run = builder.module.declare_intrinsic(name, (), kind)
+            crc, value = arguments
+            crc = crc if register.width == 64 else builder.trunc(crc, register)
+            if word.width < 64:
+                # ARM takes the byte in a whole register.
+                value = builder.trunc(value, word)
+            found = builder.call(run, [crc, value])
+            return found if register.width == 64 else builder.zext(found, ir.IntType(64))
+
+        return types.int64(types.int64, types.int64), generate
+
+    return intrinsic(step)
+
+
+_step_word = _stepper("llvm.x86.sse42.crc32.64.64", "llvm.aarch64.crc32cx", 64)
+
+
+_step_byte = _stepper(
+    "llvm.x86.sse42.crc32.32.8",
+    "llvm.aarch64.crc32cb",
+    8 if platform.machine() in _X86 else 32,
+)
+
+
+@overload(add_word, jit_options={"forceinline": True})
+def _choose_add_word(crc, data, at):
+    if HAS_INSTRUCTION:
+
+        def run(crc, data, at):
+            return _step_word(crc, load_word(data, at))
+
+    else:
+
+        def run(crc, data, at):
+            for place in range(at, at + WORD_SIZE):
+                crc = add_byte(crc, data, place)
+            return crc
+
+    return run
+
+
+@overload(add_byte, jit_options={"forceinline": True})
+def _choose_add_byte(crc, data, at):
+    if HAS_INSTRUCTION:
+
+        def run(crc, data, at):
+            return _step_byte(crc, load_byte(data, at))
+
+    else:
+
+        def run(crc, data, at):
+            crc ^= load_byte(data, at)
+            for _ in range(8):
+                crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
+            return crc
+
+    return run
+
+
+_TOP: Final = 1 << 31
+
+
+_LENGTH_BYTES: Final = 4
+
+
+_VALUES: Final = 256
+
+
+@inlined
+def multiply(left: int, right: int) -> int:
+    """The product of two remainders."""
+    product, bit = 0, _TOP
+    while bit != 0:
+        if left & bit != 0:
+            product ^= right
+        bit >>= 1
+        right = (right >> 1) ^ (CRC32C_POLYNOMIAL if right & 1 != 0 else 0)
+    return product
+
+
+@inlined
+def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
+    """The checksum of two pieces side by side.
+
+    Args:
+        first: That of the first piece.
+        second: That of the second one.
+        size: Bytes of the second one, below 2^32.
+        powers: What `fill_powers` filled.
+    """
+    for place in range(_LENGTH_BYTES):
+        byte = (size >> (8 * place)) & 0xFF
+        if byte != 0:
+            first = multiply(powers[place, byte], first)
+    return first ^ second
+
+
+@inlined
+def sum_bytes(data: Bytes, start: int, end: int, table: Longs) -> int:
+    """The checksum of a few bytes."""
+    crc = UINT32_MAX
+    for at in range(start, end):
+        crc = table[(crc ^ load_byte(data, at)) & 0xFF] ^ (crc >> 8)
+    return crc ^ UINT32_MAX
+
+
+@kernel
+def fill_tables(powers: Longs, table: Longs) -> None:
+    """What `join_sums` and `sum_bytes` look things up in.
+
+    Shape:
+        powers: int64[4, 256], x^(8 * value * 256^row).
+        table: int64[256], what a byte alone leaves.
+    """
+    for value in range(_VALUES):
+        crc = value
+        for _ in range(8):
+            crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
+        table[value] = crc
+    step = 1 << 23  # x^8: reflected, so x^0 is the top bit
+    for row in range(_LENGTH_BYTES):
+        powers[row, 0] = _TOP
+        for value in range(1, _VALUES):
+            powers[row, value] = multiply(powers[row, value - 1], step)
+        step = multiply(powers[row, _VALUES - 1], step)
+
+
+def sum_tables() -> tuple[Longs, Longs]:
+    """Both tables, filled."""
+    powers, table = np.empty((_LENGTH_BYTES, _VALUES), np.int64), np.empty(_VALUES, np.int64)
+    fill_tables(powers, table)
+    return powers, table
+
+
+@kernel
+def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
+    """How many rows end with the checksum of what was before them in the row, and of all before.
+
+    Shape:
+        rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
+        crc: The checksum that the first row's goes on from.
+        table: What `fill_tables` filled.
+    """
+    at = 0
+    while at < rows.size:
+        end = at + row_size - 4
+        crc ^= UINT32_MAX
+        for place in range(at, end):
+            crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
+        crc ^= UINT32_MAX
+        if load_int32(rows, end) & UINT32_MAX != crc:
+            break
+        at += row_size
+    return at // row_size
+
+
+@kernel
+def sum_rows(rows: Bytes, row_size: int, table: Longs, out: Longs) -> None:
+    """The checksum of each row.
+
+    Shape:
+        rows: uint8[n * row_size].
+        table: What `fill_tables` filled.
+        out: int64[n].
+    """
+    for row in range(out.size):
+        out[row] = sum_bytes(rows, row * row_size, (row + 1) * row_size, table)
+
+
+@kernel
+def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
+    """Let rows end with the checksum that `count_chained` asks of them.
+
+    Shape:
+        rows: uint8[n * row_size]; the last 4 bytes of a row are written.
+        crc: The checksum that the first row's goes on from.
+        table: What `fill_tables` filled.
+
+    Returns:
+        The last row's; `crc` where there is none.
+    """
+    for row in range(rows.size // row_size):
+        at, end = row * row_size, (row + 1) * row_size - _LENGTH_BYTES
+        crc ^= UINT32_MAX
+        for place in range(at, end):
+            crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
+        crc ^= UINT32_MAX
+        store_int32(rows, end, crc)
+    return crc
+
 
 # Bytes of each of three runs. Short ones: three that are far from each other are more than the
 # machine guesses right when it fetches ahead (runs of 1024 bytes: half as fast from memory).
 FAR: Final = 256
+
+
 NEAR: Final = 128
+
+
 # A table has a row of 256 for each byte of the register; that for NEAR stands behind that for FAR.
 TABLE_SIZE: Final = 4 * 256
+
+
 SHIFTS_SIZE: Final = 2 * TABLE_SIZE
+
+
 _NEAR_AT: Final = TABLE_SIZE
+
+
 # Bytes of a line of the cache; both sizes are lines.
 _LINE: Final = 64
+
+
 # Of a body so much is fetched at once; the nearest cache holds it.
 _BODY_MAX: Final = 32 << 10
+
+
 # How far ahead of the runs lines are asked for.
 _AHEAD: Final = 1024
+
+
 NONE_BAD: Final = -1
+
+
 # In place of `shifts()`: nothing is to be checked.
 NO_SHIFTS: Final = np.empty(0, np.int64)
 

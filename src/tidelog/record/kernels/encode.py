@@ -10,11 +10,10 @@ Source: docs/format.md#record.
 from typing import Final, NamedTuple
 
 from tidelog.record.header import HEADER_SIZE
-from tidelog.record.kernels.arithmetic import subtract_wrapping
 from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.integers import subtract_wrapping, varlong_size, write_varlong
 from tidelog.record.kernels.layout import BAD_COLUMN, DONE, FULL, TOO_LARGE
 from tidelog.record.kernels.memory import Bytes, Ints, Longs, copy_bytes, load_byte, store_byte
-from tidelog.record.kernels.varints import varlong_size, write_varlong
 from tidelog.types import INT32_MAX
 
 _NULL: Final = -1

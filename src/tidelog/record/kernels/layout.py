@@ -1,52 +1,200 @@
-"""Columns of the batch table, and the statuses that kernels return. Integer constants only.
+"""Columns and statuses, words.
+
+Columns of the batch table, and the statuses that kernels return. Integer constants only.
 
 A batch table is `int64[n, BATCH_FIELDS]`, one row per batch, made by `scan_batches`; the columns
 below are its second index. `POSITION`, `BODY_START` and `BODY_END` are places in the array that
 holds the bytes; for a batch that was decompressed the body lies in another array than the header.
+
+Words for the statuses that mean damage, for the errors that the kernels' callers raise.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.batch_walk import frame_size, view_batch
+from tidelog.record.header import HEADERS_MAX, MAGIC_2
+from tidelog.record.offset_order import bad_order, jump_problem
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Longs
+
 
 POSITION: Final = 0
+
+
 SIZE: Final = 1
+
+
 BASE_OFFSET: Final = 2
+
+
 LAST_OFFSET: Final = 3
+
+
 RECORD_COUNT: Final = 4
+
+
 ATTRIBUTES: Final = 5
+
+
 BASE_TIMESTAMP: Final = 6
+
+
 MAX_TIMESTAMP: Final = 7
+
+
 PRODUCER_ID: Final = 8
+
+
 PRODUCER_EPOCH: Final = 9
+
+
 BASE_SEQUENCE: Final = 10
+
+
 LEADER_EPOCH: Final = 11
+
+
 MAGIC: Final = 12
+
+
 CRC: Final = 13
+
+
 BODY_START: Final = 14
+
+
 BODY_END: Final = 15
+
+
 # What `createTimestamp` of a LogAppendTime batch is worth: `CREATE_KNOWN` or `CREATE_LOST`.
 CREATE_STATE: Final = 16
+
+
 BATCH_FIELDS: Final = 17
 
+
 CREATE_KNOWN: Final = 0
+
+
 CREATE_LOST: Final = 1
+
 
 # Statuses. Those from BAD_SIZE on mean damage; `reasons` has the words.
 DONE: Final = 0
+
+
 FULL: Final = 1
+
+
 PARTIAL: Final = 2
+
+
 FOUND: Final = 3
+
+
 NOT_FOUND: Final = 4
+
+
 NEED_PLAIN: Final = 5
+
+
 BAD_SIZE: Final = 16
+
+
 BAD_MAGIC: Final = 17
+
+
 BAD_OFFSETS: Final = 18
+
+
 BAD_COUNT: Final = 19
+
+
 BAD_RECORD: Final = 20
+
+
 BAD_DELTA: Final = 21
+
+
 BAD_REST: Final = 22
+
+
 BAD_INDEX: Final = 23
+
+
 BAD_SUM: Final = 26
+
+
 BAD_ORDER: Final = 27
+
+
 # Of the encoder: its input can't be written.
 BAD_COLUMN: Final = 24
+
+
 TOO_LARGE: Final = 25
+
+
+REASONS: Final = {
+    BAD_SIZE: "a batch length below the smallest that its magic allows",
+    BAD_MAGIC: "a magic other than 0, 1 and 2",
+    BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
+    BAD_ORDER: "offsets that don't lie behind those of the batch before it",
+    BAD_COUNT: "a record count that the batch has no room for",
+    BAD_RECORD: (
+        "a record whose fields don't end where its length says, or with more than"
+        f" {HEADERS_MAX} headers"
+    ),
+    BAD_DELTA: "an offset delta that is not above the last one, or above the batch's last",
+    BAD_REST: "bytes are left after the last record",
+    BAD_INDEX: "an index entry that leads to no batch that it can mean",
+    BAD_SUM: "a CRC-32C that is not that of the bytes",
+    BAD_COLUMN: "an Arrow column whose offsets lead out of its data",
+    TOO_LARGE: "a record larger than the format's 2147483647 bytes",
+}
+
+
+def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what came back
+    log: "Bytes",
+    table: "Longs",
+    count: int,
+    at: int,
+    status: int,
+    next_offset: int = 0,
+    end_offset: int = INT64_MAX,
+) -> CorruptBatch:
+    """The error for a BAD_ status of `scan_batches`, with its place in the bytes.
+
+    Args:
+        log: The bytes.
+        table: The table that was to be filled.
+        count: The number of sound batches in it.
+        at: Place of the damaged batch.
+        status: What came back.
+        next_offset: Smallest offset that the first batch of the table might have.
+        end_offset: Offset that no batch might reach.
+    """
+    if count:
+        next_offset = int(table[count - 1, LAST_OFFSET]) + 1
+    if status == BAD_OFFSETS:
+        batch = view_batch(log.data, at)
+        reason = f"{REASONS[status]}: {batch.base_offset} to {batch.last_offset}"
+        return CorruptBatch(reason, at=at, offset=next_offset)
+    if status != BAD_ORDER:
+        try:  # the plain walk says which value is wrong
+            frame_size(log.data, at, log.size)
+        except CorruptBatch as error:
+            return error
+        return CorruptBatch(REASONS[status], at=at)
+    row = table[count].tolist()
+    last = row[LAST_OFFSET]
+    first = last if row[MAGIC] < MAGIC_2 else row[BASE_OFFSET]
+    problem = bad_order(first, last, next_offset, end_offset)
+    if problem is None:
+        behind = at + row[SIZE]
+        following = int.from_bytes(log[behind : behind + 8].tobytes(), "big", signed=True)
+        problem = jump_problem(first, last, next_offset, following)
+    return CorruptBatch(problem, at=at, offset=next_offset)

@@ -1,6 +1,6 @@
 """Passes over a set of uncompressed messages of magic 0 or 1, such as a wrapper holds.
 
-The rules and the answers are those of `tidelog.storage.set_check`, the plain reference. What is
+The rules and the answers are those of `tidelog.storage.log.message_sets`, the plain reference. What is
 broken is not named here: its place is handed back, and the plain code says what is wrong with it.
 
 Source: docs/format.md#magic-0-and-1.
@@ -11,7 +11,17 @@ from typing import Final
 
 import numpy as np
 
-from tidelog.record.header import CODEC_MASK, LENGTH_AT, LOG_OVERHEAD
+from tidelog.record.header import (
+    CODEC_MASK,
+    KEY_LENGTH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MESSAGE_ATTRIBUTES_AT,
+    MESSAGE_CRC_AT,
+    MESSAGE_LENGTH_MIN,
+    MESSAGE_MAGIC_AT,
+    MESSAGE_TIMESTAMP_AT,
+)
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.layout import BAD_RECORD, DONE
 from tidelog.record.kernels.memory import (
@@ -23,14 +33,6 @@ from tidelog.record.kernels.memory import (
     store_byte,
     store_int32,
     store_int64,
-)
-from tidelog.record.legacy_header import (
-    KEY_LENGTH_AT,
-    MESSAGE_ATTRIBUTES_AT,
-    MESSAGE_CRC_AT,
-    MESSAGE_LENGTH_MIN,
-    MESSAGE_MAGIC_AT,
-    MESSAGE_TIMESTAMP_AT,
 )
 from tidelog.types import NO_TIMESTAMP, UINT32_MAX
 

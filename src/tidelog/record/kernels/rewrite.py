@@ -1,4 +1,6 @@
-"""Writes cleaned batches: copies, batches with some of their records, empty ones.
+"""Cleaned batches and index entries.
+
+Writes cleaned batches: copies, batches with some of their records, empty ones.
 
 What stays of a batch keeps offsets, keys, values, headers and times; the header keeps base and
 last offset, leader epoch, the producer's fields and the flags. Records are copied as they lie
@@ -7,6 +9,12 @@ unless the batch gets another base timestamp, against which their times are then
 Batches that were compressed come out plain: the caller compresses them. Checksums are the caller's.
 
 Source: Kafka 4.x MemoryRecords.filterTo; docs/format.md#batch; KIP-534.
+
+Entries of the offset and the time index of a segment that is being written, batch by batch.
+
+The rule is that of `tidelog.storage.segment.derived_files.IndexBuilder`, the plain reference.
+
+Source: Kafka 4.x LogSegment.
 """
 
 from typing import Final, NamedTuple
@@ -33,10 +41,17 @@ from tidelog.record.header import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from tidelog.record.kernels.arithmetic import add_wrapping, subtract_wrapping
 from tidelog.record.kernels.checksums import fetch_body
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import parse_record
+from tidelog.record.kernels.integers import (
+    POISON,
+    add_wrapping,
+    read_varint,
+    read_varlong,
+    subtract_wrapping,
+    varlong_size,
+    write_varlong,
+)
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_RECORD,
@@ -66,50 +81,92 @@ from tidelog.record.kernels.memory import (
     store_int32,
     store_int64,
 )
-from tidelog.record.kernels.varints import (
-    POISON,
-    read_varint,
-    read_varlong,
-    varlong_size,
-    write_varlong,
-)
+from tidelog.record.kernels.records import parse_record
 from tidelog.types import NO_TIMESTAMP
 
 # What to do with a batch.
 DROP: Final = 0
+
+
 COPY: Final = 1
+
+
 FILTER: Final = 2
+
+
 EMPTY: Final = 3
+
 
 # Columns of the plan, one row for each batch of the table.
 ACTION: Final = 0
+
+
 NUMBER: Final = 1  # the first record's number in `lost`; -1: none has lost
+
+
 HORIZON: Final = 2  # delete horizon to set where a tombstone is left, -1 for none
+
+
 FORCES_HORIZON: Final = 3  # 1: set it whatever is left
+
+
 DROPS_TOMBSTONES: Final = 4  # 1: tombstones go too
+
+
 KEEPS_EMPTY: Final = 5  # 1: where no record is left, an empty batch stays
+
+
 PLAN_FIELDS: Final = 6
+
 
 # Columns of the table of batches that were written.
 WRITTEN_AT: Final = 0
+
+
 WRITTEN_SIZE: Final = 1
+
+
 WRITTEN_BASE: Final = 2
+
+
 WRITTEN_LAST: Final = 3
+
+
 WRITTEN_MAX_TIMESTAMP: Final = 4
+
+
 WRITTEN_SLOT: Final = 5  # its row in the table
+
+
 WRITTEN_RECORDS: Final = 6
+
+
 WRITTEN_TOMBSTONES: Final = 7  # of a copy: 0, its caller knows
+
+
 IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression where it says so
+
+
 WRITTEN_FIELDS: Final = 9
+
 
 # A time takes up to 10 bytes where it took 1 before, and so the record's length one more.
 GROWTH_MAX: Final = 10
 
+
 # Facts on what is left of a batch.
 _LEFT: Final = 0
+
+
 _LEFT_TOMBSTONES: Final = 1
+
+
 _FIRST_TIMESTAMP: Final = 2
+
+
 _LAST_TIMESTAMP: Final = 3  # the largest
+
+
 FACT_FIELDS: Final = 4
 
 
@@ -396,3 +453,79 @@ def _write_header(
     store_int16(out, start + PRODUCER_EPOCH_AT, batch[PRODUCER_EPOCH])
     store_int32(out, start + BASE_SEQUENCE_AT, batch[BASE_SEQUENCE])
     store_int32(out, start + RECORD_COUNT_AT, row[WRITTEN_RECORDS])
+
+
+# Places in the state of `index_batches`.
+INDEXED_POSITION: Final = 0
+
+
+LARGEST_TIMESTAMP: Final = 1
+
+
+LARGEST_OFFSET: Final = 2
+
+
+ENTRY_TIMESTAMP: Final = 3  # of the last time index entry
+
+
+OFFSET_ENTRIES: Final = 4  # in the whole index
+
+
+TIME_ENTRIES: Final = 5
+
+
+INDEX_FIELDS: Final = 6
+
+
+class IndexRules(NamedTuple):
+    """When an entry is made.
+
+    Attributes:
+        interval_bytes: More than this must lie behind the last indexed position.
+        offset_entry_limit: Entries that the offset index may have.
+        time_entry_limit: Entries that the time index may have, the closing one left out.
+    """
+
+    interval_bytes: int
+    offset_entry_limit: int
+    time_entry_limit: int
+
+
+@kernel
+def index_batches(
+    written: Longs, position: int, rules: IndexRules, state: Longs, offsets: Longs, times: Longs
+) -> tuple[int, int]:
+    """Index entries of batches that follow each other in a log file.
+
+    Shape:
+        written: int64[batches, WRITTEN_FIELDS].
+        position: Where the place 0 of WRITTEN_AT lies in the file.
+        state: int64[INDEX_FIELDS], of the whole segment.
+        offsets: int64[batches, 2], written: last offset and position.
+        times: int64[batches, 2], written: timestamp and offset.
+
+    Returns:
+        How many entries of each there are.
+    """
+    offset_count = time_count = 0
+    for slot in range(written.shape[0]):
+        at, last = position + written[slot, WRITTEN_AT], written[slot, WRITTEN_LAST]
+        if written[slot, WRITTEN_MAX_TIMESTAMP] > state[LARGEST_TIMESTAMP]:
+            state[LARGEST_TIMESTAMP] = written[slot, WRITTEN_MAX_TIMESTAMP]
+            state[LARGEST_OFFSET] = last
+        if at - state[INDEXED_POSITION] <= rules.interval_bytes:
+            continue
+        state[INDEXED_POSITION] = at
+        if state[OFFSET_ENTRIES] < rules.offset_entry_limit:
+            offsets[offset_count, 0] = last
+            offsets[offset_count, 1] = at
+            offset_count += 1
+            state[OFFSET_ENTRIES] += 1
+        is_later = state[LARGEST_TIMESTAMP] > state[ENTRY_TIMESTAMP]
+        if is_later and state[TIME_ENTRIES] < rules.time_entry_limit:
+            times[time_count, 0] = state[LARGEST_TIMESTAMP]
+            times[time_count, 1] = state[LARGEST_OFFSET]
+            time_count += 1
+            state[ENTRY_TIMESTAMP] = state[LARGEST_TIMESTAMP]
+            state[TIME_ENTRIES] += 1
+    return offset_count, time_count

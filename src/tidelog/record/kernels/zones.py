@@ -2,15 +2,15 @@
 
 `describe_batches` looks at every record of plain magic-2 bodies, `fold_zones` puts batches
 together to zones. The fields of a row are those of `storage.zone_format.Zone`, which the plain
-reference in `storage.zone_builder` fills likewise.
+reference in `storage.segment.zone_map_builder` fills likewise.
 """
 
 from typing import Final, NamedTuple
 
 from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
-from tidelog.record.kernels.arithmetic import add_wrapping, bit_length
+from tidelog.record.kernels.checksums import join_sums, sum_bytes
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.decode import parse_record
+from tidelog.record.kernels.integers import POISON, add_wrapping, bit_length
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -33,8 +33,7 @@ from tidelog.record.kernels.layout import (
     SIZE,
 )
 from tidelog.record.kernels.memory import Bytes, Longs
-from tidelog.record.kernels.sums import join_sums, sum_bytes
-from tidelog.record.kernels.varints import POISON
+from tidelog.record.kernels.records import parse_record
 from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 

@@ -1,40 +1,62 @@
-"""The group coordinator: what handlers ask. It knows which groups are loaded, and what time it is.
+"""The group coordinator: loading, expiry, deleted topics, the entry for handlers.
+
+The group coordinator: what handlers ask. It knows which groups are loaded, and what time it is.
 
 Source: Kafka 4.3's group coordinator.
+
+Topics that were deleted, for groups that are loaded behind that.
+
+A deletion is carried out on groups that are there. Others have their offsets of it still: those of
+a partition of `__consumer_offsets` that is being read, or was lost before all of it was written.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.commits import Commits
-from tidelog.server.groups.consumer.group import ConsumerGroup
-from tidelog.server.groups.consumer_classic import ClassicMembers
-from tidelog.server.groups.consumer_fencing import Fencing
-from tidelog.server.groups.consumer_heartbeats import Heartbeats
-from tidelog.server.groups.consumer_look_up import look_up_beside
-from tidelog.server.groups.consumer_parts import Parts
-from tidelog.server.groups.consumer_regexes import Regexes
-from tidelog.server.groups.consumer_steps import Steps
-from tidelog.server.groups.conversion import Conversion
-from tidelog.server.groups.deleted_topics import DeletedTopics
-from tidelog.server.groups.group_settings import GroupSettings
-from tidelog.server.groups.host import Host
-from tidelog.server.groups.membership import Membership
-from tidelog.server.groups.offsets import DeletedTopic
-from tidelog.server.groups.pending import PendingOffsets
+from tidelog.server.coordinator.host import Host
+from tidelog.server.groups.classic_in_consumer import ClassicMembers
+from tidelog.server.groups.classic_members import Membership
+from tidelog.server.groups.committed_offsets import DeletedTopic, PendingOffsets
+from tidelog.server.groups.consumer_heartbeat import Heartbeats
+from tidelog.server.groups.group_updates import Steps
+from tidelog.server.groups.migration import Conversion, Fencing, Parts
+from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
+from tidelog.server.groups.offset_commits import Commits, TransactionalCommits
+from tidelog.server.groups.offsets_topic import Shards
 from tidelog.server.groups.rebalance import Rebalances
-from tidelog.server.groups.shards import Shards
-from tidelog.server.groups.share.group import ShareGroup
-from tidelog.server.groups.share_heartbeats import ShareHeartbeats
-from tidelog.server.groups.share_topics import ShareTopics
-from tidelog.server.groups.table import AnyGroup, GroupTable
-from tidelog.server.groups.transactional import TransactionalCommits
-from tidelog.server.slices import SLICE_MS
-from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.storage.topic_info import TopicInfo
+from tidelog.server.groups.replay import AnyGroup, GroupTable
+from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics
+from tidelog.server.groups.topic_regexes import Regexes, look_up_beside
+from tidelog.server.runtime.loop import SLICE_MS
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.types import OFFSETS_TOPIC
+
+# Far more than are deleted while a partition is read; some megabytes.
+TOPICS_MAX: Final = 10_000
+
+
+class DeletedTopics:
+    """The last ones since the start. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self._topics: deque[DeletedTopic] = deque(maxlen=TOPICS_MAX)
+
+    def add(self, gone: DeletedTopic) -> None:
+        """One more."""
+        self._topics.append(gone)
+
+    def by_name(self) -> Mapping[str, Sequence[DeletedTopic]]:
+        """All that are known, of each name in their order."""
+        found: dict[str, list[DeletedTopic]] = {}
+        for gone in self._topics:
+            found.setdefault(gone.name, []).append(gone)
+        return found
+
 
 # So often it is looked whether transactions have ended that something waits for.
 PENDING_CHECK_MS: Final = 1000

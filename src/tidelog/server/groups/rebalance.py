@@ -14,11 +14,11 @@ from typing import Final, TypeAlias
 from tidelog.config import BrokerConfig
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.records import group_record
-from tidelog.server.groups.results import Joined, Synced
-from tidelog.server.groups.table import GroupTable, Journal
-from tidelog.server.timers import Timer, Timers
+from tidelog.server.groups.replay import GroupTable, Journal
+from tidelog.server.groups.requests import Joined, Synced
+from tidelog.server.runtime.loop import Timer, Timers
 
 # How long a new member's JoinGroup may be parked: it has no id yet that it could go on with.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000

@@ -1,37 +1,128 @@
-"""Groups out of the records of one partition of `__consumer_offsets`.
+"""Groups from the records of one partition.
+
+Groups out of the records of one partition of `__consumer_offsets`.
 
 Of each key only the last record counts, so the others are not even decoded: what is kept while
 reading is one value per key. What was committed in a transaction counts from its commit marker on,
 and only where nothing newer stands.
 
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
+
+The groups that are loaded, of all protocols, and where they are written.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import GroupMetadataValue
 from tidelog.record.batch import RecordBatch
-from tidelog.record.pairs import read_pairs
-from tidelog.record.record import ControlType
-from tidelog.record.views import Batch
-from tidelog.server.groups.consumer.group import ConsumerGroup
-from tidelog.server.groups.consumer.reading import ConsumerRecord, read_group_change
-from tidelog.server.groups.group import ClassicGroup, GroupState, Member
-from tidelog.server.groups.log_pieces import FindKernels, take_log
-from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.groups.pending import PendingOffset
-from tidelog.server.groups.records import Change, GroupChange, OffsetChange, read_change
-from tidelog.server.groups.share.group import ShareGroup
-from tidelog.server.groups.share.reading import ShareRecord, read_share_change
-from tidelog.server.groups.table import AnyGroup
-from tidelog.storage.reading import LogSlice
+from tidelog.record.batch_walk import Batch
+from tidelog.record.record import ControlType, read_pairs
+from tidelog.server.coordinator.log_loader import FindKernels, take_log
+from tidelog.server.coordinator.state_topic import ByPartition, KeyValue
+from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset
+from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
+from tidelog.server.groups.records import (
+    Change,
+    ConsumerRecord,
+    GroupChange,
+    OffsetChange,
+    ShareRecord,
+    read_change,
+    read_group_change,
+    read_share_change,
+)
+from tidelog.server.runtime.reply import Reply
+from tidelog.storage.segment.slices import LogSlice
 
 if TYPE_CHECKING:
-    from tidelog.record.latest_records import LatestRecord
+    from tidelog.record.columns.decode import LatestRecord
+
+
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
+
+
+class Journal(Protocol):
+    """Where groups are written."""
+
+    def append(self, group_id: str, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
+        """Write records; when they are safe, or why they were not written.
+
+        A failure that is known at once is answered at once: then nothing was written.
+        """
+        ...
+
+    def settled(self, group_id: str) -> Reply[ErrorCode]:
+        """When all that was written of a group is safe."""
+        ...
+
+
+class GroupTable:
+    """The groups that are loaded, by name. Belongs to the loop's thread.
+
+    Attributes:
+        groups: All of them; only to be read.
+    """
+
+    def __init__(self, clock: Clock, number_of: Callable[[str], int] = lambda _: 0) -> None:
+        """No groups yet; `number_of` says which partition of the topic keeps one."""
+        self._clock = clock
+        self._kept: ByPartition[AnyGroup] = ByPartition(number_of)
+        self.groups: Mapping[str, AnyGroup] = self._kept.all
+
+    def put(self, group: AnyGroup) -> None:
+        """A group that is there from now on, in the place of one of its name."""
+        self._kept.put(group.group_id, group)
+
+    def put_all(self, number: int, groups: Mapping[str, AnyGroup]) -> None:
+        """The groups of a partition, by name."""
+        self._kept.put_all(number, groups)
+
+    def remove(self, group_id: str) -> None:
+        """A group that has gone; fine where there was none."""
+        self._kept.remove(group_id)
+
+    def take_out(self, number: int | None) -> list[AnyGroup]:
+        """Let go of the groups of a partition, or of all (None); which these were."""
+        return self._kept.take_out(number)
+
+    def get(self, group_id: str) -> AnyGroup | None:
+        """A group, None where there is none."""
+        return self.groups.get(group_id)
+
+    def classic(self, group_id: str) -> ClassicGroup | None:
+        """A group of the classic protocol, None where there is none."""
+        found = self.groups.get(group_id)
+        return found if isinstance(found, ClassicGroup) else None
+
+    def consumer(self, group_id: str) -> ConsumerGroup | None:
+        """A group whose coordinator assigns, None where there is none."""
+        found = self.groups.get(group_id)
+        return found if isinstance(found, ConsumerGroup) else None
+
+    def share(self, group_id: str) -> ShareGroup | None:
+        """A share group, None where there is none."""
+        found = self.groups.get(group_id)
+        return found if isinstance(found, ShareGroup) else None
+
+    def get_or_create(self, group_id: str) -> AnyGroup:
+        """A group, a classic one without members where there was none."""
+        found = self.groups.get(group_id)
+        if found is None:
+            found = self.new_classic(group_id)
+            self.put(found)
+        return found
+
+    def new_classic(self, group_id: str) -> ClassicGroup:
+        """A classic group without members, which is not in the table yet."""
+        return ClassicGroup(group_id, self._clock.now_ms())
+
 
 Value = tuple[bytes | None, int]
 

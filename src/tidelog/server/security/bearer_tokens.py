@@ -38,9 +38,8 @@ from urllib.request import (
 
 from tidelog.env import Env
 from tidelog.errors import ConfigError
-from tidelog.server.security.errors import LoginFailed
-from tidelog.server.security.sasl import Login
-from tidelog.server.security.watched import Watched
+from tidelog.server.security.sasl import Login, LoginFailed
+from tidelog.server.security.tls import Watched
 from tidelog.storage.files import read_file
 from tidelog.types import Buffer
 

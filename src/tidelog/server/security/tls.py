@@ -1,20 +1,157 @@
-"""TLS of listeners: contexts from PEM files, read again when those change.
+"""TLS contexts reloaded from files, alerts for failed handshakes.
+
+TLS of listeners: contexts from PEM files, read again when those change.
 
 Every handshake looks whether the files are still the same.
 
 Sessions are not resumed: a resumed one would keep what an older certificate has proven.
+
+TLS handshakes whose failure the client is told.
+
+OpenSSL has an alert ready for who is refused, such as one whose certificate nobody vouches for. The
+event loops (asyncio's of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending it,
+and a client that hears nothing takes that for a broken network and tries again: Kafka's Java client
+only tells of an SslAuthenticationException for an alert.
+
+What stands in files that people replace while the broker runs.
 """
 
+import logging
+import socket
 import ssl
-from typing import Final
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import Final, Generic, TypeVar
 
 from tidelog.config import BrokerConfig
-from tidelog.env import FileSystem
-from tidelog.errors import ConfigError
-from tidelog.server.security.handshakes import HandshakeContext
-from tidelog.server.security.watched import Watched
+from tidelog.env import FileStat, FileSystem
+from tidelog.errors import ConfigError, TidelogError
+
+# Whose handshake the running task begins: a loop says nothing of that to a context, and takes no
+# stand-in for one. The socket does not block.
+SHAKING: Final[ContextVar[socket.socket | None]] = ContextVar("SHAKING", default=None)
+
+
+class Handshake(ssl.SSLObject):
+    """The server's side of TLS.
+
+    Attributes:
+        send_alert: Called where the handshake fails, before anybody hears of it; None once it
+            went well.
+    """
+
+    send_alert: Callable[[], None] | None = None
+
+    def do_handshake(self) -> None:
+        """A step; raises ssl.SSLError as ssl.SSLObject."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.send_alert is not None:
+                self.send_alert()
+            raise
+        # A connection of days needs no way to its socket beside the loop's.
+        self.send_alert = None
+
+
+class HandshakeContext(ssl.SSLContext):
+    """A context whose handshakes send alerts to the `SHAKING` socket."""
+
+    sslobject_class = Handshake  # type: ignore[mutable-override]  # ours is one
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """As ssl.SSLContext's."""
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        sock = SHAKING.get()
+        if sock is not None and isinstance(made, Handshake):
+            made.send_alert = partial(_send, sock, outgoing)
+        return made
+
+
+def _send(sock: socket.socket, outgoing: ssl.MemoryBIO) -> None:
+    """Send what is there, some bytes, as far as the system takes it at once."""
+    with suppress(OSError):  # he has gone, or takes nothing: then he is not told
+        sock.send(outgoing.read())
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """OpenSSL's words for a failure, in which nothing is what somebody has sent."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason or "unknown").replace("_", " ").lower()
+
+
+_LOGGER: Final = logging.getLogger("tidelog.server")
+
+
+Content = TypeVar("Content")
+
+
+class Watched(Generic[Content]):
+    """What files say: read again when one of them has changed. Any thread may ask.
+
+    New files that can't be used are logged once, and what the old ones said goes on to hold: a
+    half-written file must not close the door.
+    """
+
+    def __init__(
+        self, files: FileSystem, *paths: str, what: str, read: Callable[[], Content]
+    ) -> None:
+        """Read the files.
+
+        Args:
+            files: Where they are.
+            paths: The files; an empty one is none.
+            what: What they hold, for the log.
+            read: Reads them; raises TidelogError for those that can't be used.
+
+        Raises:
+            TidelogError: As `read`.
+        """
+        self._files = files
+        self._paths = [path for path in paths if path]
+        self._what = what
+        self._read = read
+        self._seen = self._look()
+        self._newest = read()
+
+    def newest(self) -> Content:
+        """What the newest files that can be used say."""
+        found = self._look()
+        if found != self._seen:
+            self._seen = found
+            try:
+                self._newest = self._read()
+            except TidelogError as error:
+                _LOGGER.warning("the old %s stay: %s", self._what, error)
+            else:
+                _LOGGER.info("new %s are used from now on", self._what)
+        return self._newest
+
+    def _look(self) -> list[FileStat | None]:
+        return [self._stat(path) for path in self._paths]
+
+    def _stat(self, path: str) -> FileStat | None:
+        try:
+            return self._files.stat(path)
+        except OSError:
+            return None
+
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,

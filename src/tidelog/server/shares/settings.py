@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tidelog.config import BrokerConfig
-from tidelog.config.group_keys import (
+from tidelog.config.group import (
     SHARE_DELIVERY_LIMIT,
     SHARE_ISOLATION,
     SHARE_LOCK_DURATION,
@@ -17,8 +17,8 @@ from tidelog.config.group_keys import (
     group_text,
     group_value,
 )
-from tidelog.config.resets import parse_reset
-from tidelog.server.shares.states import Limits
+from tidelog.config.values import parse_reset
+from tidelog.server.shares.record_runs import Limits
 from tidelog.types import IsolationLevel
 
 

@@ -8,16 +8,17 @@ from typing import Final, NamedTuple
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
-from tidelog.server.arrivals import arrival
-from tidelog.server.groups.reply import Reply
-from tidelog.server.slices import SLICE_MS
-from tidelog.server.timers import Timer
-from tidelog.server.topics import TRANSACTIONS_TOPIC
-from tidelog.server.transactions.endings import Endings
-from tidelog.server.transactions.host import LOGGER, TransactionHost
-from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
-from tidelog.server.transactions.seam import Markers
-from tidelog.server.transactions.steps import (
+from tidelog.server.partitions.partition import Markers
+from tidelog.server.runtime.loop import SLICE_MS, Timer
+from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.transactions.markers import Endings
+from tidelog.server.transactions.metadata import (
+    LOGGER,
+    Transaction,
+    TransactionHost,
+    TransactionMetadata,
+)
+from tidelog.server.transactions.rules import (
     SERVER_VERSION,
     AddAsked,
     EndAsked,
@@ -29,9 +30,9 @@ from tidelog.server.transactions.steps import (
     plan_init,
     verify,
 )
-from tidelog.server.transactions.table import TransactionTable
-from tidelog.storage.topic_info import TopicInfo
-from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from tidelog.server.transactions.state_topic import TransactionTable
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
 
 # How long to add partitions waits for the end of the transaction before, rather than be asked
 # again. Source: `add.partitions.to.txn.retry.backoff.max.ms`, by which Kafka's brokers ask again.

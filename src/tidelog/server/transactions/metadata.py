@@ -1,4 +1,6 @@
-"""What is known of one transactional id, and the states that it goes through.
+"""One transactional id and its states.
+
+What is known of one transactional id, and the states that it goes through.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort
@@ -7,14 +9,18 @@ A state is written to the log before it holds. A transaction is decided once Pre
 PrepareAbort is written: from then on only markers are missing, which can be written again.
 
 Source: KIP-98; KIP-360 (the epoch before); KIP-890 (an epoch for each transaction, ids to come).
+
+What transactions need of the broker that they live in.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from tidelog.storage.producer_rules import EPOCH_BUMP_VERSION
+from tidelog.server.coordinator.host import Host
+from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
 from tidelog.types import (
     INT16_MAX,
     INT32_MAX,
@@ -23,6 +29,10 @@ from tidelog.types import (
     NO_TIMESTAMP,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from tidelog.server.partitions.services import ProducerIds
+
 
 # The last epoch that a producer may have; one more is kept to fence it with.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
@@ -49,6 +59,8 @@ class TransactionState(IntEnum):
 _ENDED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
+
+
 # A producer is fenced and its transaction aborted in one step here: nothing goes through the last.
 _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.EMPTY: _ENDED,
@@ -220,3 +232,15 @@ class Transaction:
         """Tell who waits, unless another step has begun."""
         while self.waiting and (self.pending is None or self.is_gone):
             self.waiting.pop(next(iter(self.waiting)))()
+
+
+LOGGER: Final = logging.getLogger("tidelog.server.transactions")
+
+
+class TransactionHost(Host, Protocol):
+    """A broker, as far as transactions go; a `Node` is one."""
+
+    @property
+    def producer_ids(self) -> "ProducerIds":
+        """Ids that nobody has."""
+        ...

@@ -7,8 +7,7 @@ check only reads. `repair` replaces derived files and never touches a record or 
 Source: docs/recovery.md#tidelog-doctor.
 """
 
-from tidelog.storage.checks.directory import DirectoryCheck, Selection
-from tidelog.storage.checks.findings import Finding, Severity
-from tidelog.storage.checks.place import CheckOptions
+from tidelog.storage.checks.directory_check import DirectoryCheck, Selection
+from tidelog.storage.checks.findings import CheckOptions, Finding, Severity
 
 __all__ = ["CheckOptions", "DirectoryCheck", "Finding", "Selection", "Severity"]

@@ -13,21 +13,24 @@ from functools import partial
 from tidelog.env import Env, LockHandle
 from tidelog.errors import CorruptData, CorruptFile, DirectoryLocked, UnsupportedCompression
 from tidelog.record.offset_order import in_order, segment_limit
-from tidelog.storage import files, text_files, zone_files
-from tidelog.storage.checks.checkpoints import rebuild_offset_checkpoint
-from tidelog.storage.checks.directory import OFFSET_CHECKPOINTS, DirectoryCheck
-from tidelog.storage.checks.epochs import rebuild_epochs
-from tidelog.storage.checks.findings import Finding
-from tidelog.storage.checks.partition import Learned
-from tidelog.storage.checks.place import PartitionPlace
+from tidelog.storage import files, text_files
+from tidelog.storage.checks.directory_check import (
+    OFFSET_CHECKPOINTS,
+    DirectoryCheck,
+    rebuild_offset_checkpoint,
+)
+from tidelog.storage.checks.findings import Finding, PartitionPlace
+from tidelog.storage.checks.partition_check import Learned
 from tidelog.storage.checks.set_aside import mend
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.handles import FilePool, MapCache, walk_file
-from tidelog.storage.index_files import IndexBuilder
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.segment import SegmentContext
-from tidelog.storage.trust import AppendTimeCheckpoint
-from tidelog.storage.txn_index import TxnIndex
+from tidelog.storage.checks.sidecar_checks import rebuild_epochs
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.open_files import FilePool, MapCache, walk_file
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index import TxnIndex
+from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import Buffer, TopicPartition
 
 _INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
@@ -225,7 +228,7 @@ class PartitionRepair:
     def _build_map(self, segment: ClosedSegment) -> None:
         name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)
         try:
-            self._replace(name, zone_files.build(segment))
+            self._replace(name, zone_map_files.build(segment))
         except (CorruptData, UnsupportedCompression) as error:
             self._fail(name, str(error))
 

@@ -21,17 +21,24 @@ from typing import Final
 from tidelog.env import Env
 from tidelog.errors import DamagedLog
 from tidelog.record.offset_order import first_known_offset
-from tidelog.storage import files, recovery
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.checks.place import PartitionPlace
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.handles import FilePool, MapCache, walk_file
-from tidelog.storage.loading import file_names, list_bases, states_at
-from tidelog.storage.log_end import RecordedEnd, damaged, sound_batches
-from tidelog.storage.resync import PATIENT_LIMIT, TooManyPlaces, find_sound_batch
-from tidelog.storage.segment import SegmentContext
-from tidelog.storage.tail import TailSegment, judge_tail
-from tidelog.storage.trust import fingerprint
+from tidelog.storage import files
+from tidelog.storage.checks.findings import PartitionPlace
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.log import recovery
+from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.producer_loading import file_names, list_bases, states_at
+from tidelog.storage.open_files import FilePool, MapCache, walk_file
+from tidelog.storage.segment.active_segment import TailSegment, judge_tail
+from tidelog.storage.segment.append_time_trust import fingerprint
+from tidelog.storage.segment.log_end import (
+    PATIENT_LIMIT,
+    RecordedEnd,
+    TooManyPlaces,
+    damaged,
+    find_sound_batch,
+    sound_batches,
+)
+from tidelog.storage.segment.segment import SegmentContext
 
 ASIDE_SUFFIX: Final = ".aside"
 # Each place of damage is set aside by itself; a log that has more is restored from elsewhere.

@@ -1,33 +1,186 @@
-"""The files of one `.cleaned` segment: written in large pieces, synced, or removed again.
+"""[k] the `.cleaned` files: bytes, indexes, times, zone map.
+
+The files of one `.cleaned` segment: written in large pieces, synced, or removed again.
 
 The log comes batch by batch; indexes, append times and the index of aborted transactions are made
 on the way, the zone map at the end. Nothing is renamed: the lock's holder swaps.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
+
+Planned batches to the bytes of a cleaned log: by kernel, then checksums and compression.
+
+Imports numpy and numba.
+
+When the records of a cleaned segment were appended: taken over from the files of its sources.
+
+Imports numpy and numba.
+
+The zone map of a `.cleaned` segment, by the builder of all others.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tidelog.config import TopicConfig
 from tidelog.env import Env, File
 from tidelog.errors import CorruptData, OffsetOverflow, UnsupportedCompression
-from tidelog.record.kernels import index_entries, rewrite
+from tidelog.record.coding import crc32c, crc32c_spans
+from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, compress
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CRC,
+    CRC_AT,
+    HEADER_SIZE,
+    LENGTH,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+)
+from tidelog.record.kernels import layout, rewrite
+from tidelog.record.kernels import rewrite as index_entries
+from tidelog.record.kernels.layout import REASONS
 from tidelog.storage import files
-from tidelog.storage.compaction.cleaned_times import Batches, CleanedTimes, SourceTimes
+from tidelog.storage.clocks import append_time_columns
+from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
-from tidelog.storage.index_files import INDEX_BYTES_MIN
-from tidelog.storage.staging import write_staged
-from tidelog.storage.txn_index import AbortedTxn, TxnIndex
-from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
+from tidelog.storage.compaction.source_reader import Opened, Piece
+from tidelog.storage.directory.staging import write_staged
+from tidelog.storage.open_files import FilePool, MapCache
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.derived_files import INDEX_BYTES_MIN
+from tidelog.storage.segment.index import AbortedTxn, TxnIndex
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.types import INT32_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, Codec, TopicPartition
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tidelog.record.kernels.memory import Longs
+    from tidelog.record.kernels.memory import Bytes, Longs
+    from tidelog.storage.compaction.source_reader import Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches to write, back to back.
+
+    Shape:
+        rows: int64[batches, WRITTEN_FIELDS]; WRITTEN_AT counts from the first one.
+        crcs: int64[batches], the checksum fields.
+        epochs: int64[batches], leader epochs.
+
+    Attributes:
+        buffers: Their bytes.
+    """
+
+    rows: "Longs"
+    crcs: "Longs"
+    epochs: "Longs"
+    buffers: list[Buffer]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return int(self.rows[:, rewrite.WRITTEN_SIZE].sum())
+
+
+class SourceTimes:
+    """When the records of a source were appended, as far as its file is believed."""
+
+    def __init__(self, job: CleaningJob, source: SourceSegment, env: Env) -> None:
+        self._offsets, known = _read_times(job, source, env)
+        self._known: Longs = np.concatenate(([UNKNOWN_MS], known))
+
+    def at(self, offsets: "Longs") -> "Longs":
+        """The append time of each offset in ms, -1 for unknown."""
+        found: Longs = self._known[np.searchsorted(self._offsets, offsets, side="right")]
+        return found
+
+
+def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Longs, Longs]":
+    """Offsets and times of a source's rows."""
+    name = files.file_name(source.base_offset, files.APPEND_TIME_SUFFIX)
+    limit = max(source.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
+    try:
+        data = files.read_file(env.files, f"{job.directory}/{name}", limit=limit)
+    except (FileNotFoundError, CorruptData):
+        data = b""
+    is_whole = source.append_end >= source.end_offset
+    if is_whole and (
+        found := append_time_columns.sound_rows(data, source.base_offset, job.topic_id)
+    ):
+        return found
+    times, _ = AppendTimes.decode(data, source.base_offset, job.topic_id, open_end=True)
+    if not is_whole:
+        times.truncate_to(source.append_end)
+        times.mark_unknown(source.append_end)
+    offsets, known, _ = times.rows().columns
+    return np.array(offsets, np.int64), np.array(known, np.int64)
+
+
+class CleanedTimes:
+    """The append times of one cleaned segment: write* -> finish.
+
+    Attributes:
+        known: The times so far.
+    """
+
+    def __init__(self, job: CleaningJob, base_offset: int) -> None:
+        self.known = AppendTimes(base_offset, job.topic_id)
+        self._next_offset = base_offset
+        self._last_named = 0
+        self._last_ms = UNKNOWN_MS
+
+    def write(self, batches: Batches, times: SourceTimes) -> None:
+        """Note when batches were appended, as their source knows it; a row where that moves."""
+        bases = batches.rows[:, rewrite.WRITTEN_BASE]
+        found = times.at(bases)
+        before = np.concatenate(([self._last_ms], found[:-1]))
+        rows = np.flatnonzero(found != before)
+        names = append_time_columns.fingerprints(batches.crcs, batches.epochs, bases)
+        last_ms = self.known.last_known_ms
+        is_growing = bool((found[rows] > before[rows]).all())
+        if is_growing and (last_ms is None or not len(rows) or found[rows[0]] > last_ms):
+            append_time_columns.add_known(self.known, bases[rows], found[rows], names[rows])
+        else:
+            self._note_one_by_one(batches, rows, found, names)
+        self._last_ms, self._last_named = int(found[-1]), int(names[-1])
+        self._next_offset = int(batches.rows[-1, rewrite.WRITTEN_LAST]) + 1
+
+    def _note_one_by_one(
+        self, batches: Batches, rows: "npt.NDArray[np.intp]", found: "Longs", names: "Longs"
+    ) -> None:
+        """Where some times are not known, or fall from one source to the next."""
+        for row in rows.tolist():
+            append_ms, last_ms = int(found[row]), self.known.last_known_ms
+            if append_ms == UNKNOWN_MS or (last_ms is not None and append_ms < last_ms):
+                self._note_unknown(batches, row, names)
+            else:
+                base = int(batches.rows[row, rewrite.WRITTEN_BASE])
+                self.known.note(base, append_ms, int(names[row]))
+
+    def _note_unknown(self, batches: Batches, row: int, names: "Longs") -> None:
+        """Nobody knows when that batch was appended."""
+        if row == 0:
+            self.known.mark_unknown(self._next_offset, self._last_named)
+            return
+        end = int(batches.rows[row - 1, rewrite.WRITTEN_LAST]) + 1
+        self.known.mark_unknown(end, int(names[row - 1]))
+
+    def finish(self) -> bytes:
+        """The bytes of the file, none where nothing is known."""
+        self.known.close(self._next_offset, self._last_named)
+        return append_time_columns.encode(self.known) if self.known.row_count else b""
+
 
 _WRITE_BYTES: Final = 4 << 20
+
+
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
+
+
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
@@ -129,8 +282,6 @@ class CleanedFiles:
 
     def add_zones(self) -> None:
         """Build the zone map, where the records allow it; whoever reads damage is told of it."""
-        from tidelog.storage.compaction.cleaned_zones import build_zones
-
         try:
             data = build_zones(
                 self._job, self._base, self._sources[-1].end_offset, self._times.known, self._env
@@ -197,3 +348,188 @@ def _pack(kind: "npt.DTypeLike", *columns: "Longs") -> bytes:
     for name, column in zip(row.names, columns, strict=True):
         packed[name] = column
     return packed.tobytes()
+
+
+_CRC_SIZE: Final = 4
+
+
+def write_group(piece: Piece, opened: Opened, plan: "Longs", lost: "Bytes") -> Batches:
+    """The batches that a plan leaves.
+
+    Args:
+        piece: Where copies come from.
+        opened: The same batches, those to filter opened.
+        plan: As `kernels.rewrite`.
+        lost: One bit for each record.
+
+    Raises:
+        CorruptBatch: A batch's records are not what they were when they were looked at; located.
+    """
+    table = opened.table
+    if (plan[:, rewrite.ACTION] == rewrite.COPY).all():
+        return _copy_all(piece, table)
+    out: Bytes = np.empty(_capacity(table, plan), np.uint8)
+    written: Longs = np.empty((len(table), rewrite.WRITTEN_FIELDS), np.int64)
+    facts: Longs = np.empty(rewrite.FACT_FIELDS, np.int64)
+    sources = rewrite.Sources(piece.data, opened.bodies, table, plan, lost)
+    status, number = rewrite.write_batches(sources, out, written, facts)
+    if status == layout.BAD_RECORD:
+        raise piece.corrupt(number, REASONS[status])
+    assert status == layout.DONE
+    rows = written[:number]
+    slots = rows[:, rewrite.WRITTEN_SLOT]
+    crcs = table[slots, layout.CRC]
+    codecs = table[slots, layout.ATTRIBUTES] & CODEC_MASK
+    is_new = rows[:, rewrite.IS_NEW] == 1
+    is_packed = is_new & (codecs != 0) & (rows[:, rewrite.WRITTEN_RECORDS] > 0)
+    is_packed &= ~_leave_plain(out, rows, is_packed)
+    _seal(out, rows, np.flatnonzero(is_new & ~is_packed), crcs)
+    buffers = _buffers(out, rows, crcs, codecs, np.flatnonzero(is_packed))
+    return Batches(rows, crcs, table[slots, layout.LEADER_EPOCH], buffers)
+
+
+def _capacity(table: "Longs", plan: "Longs") -> int:
+    """Room for all that the kernel may write."""
+    action, size = plan[:, rewrite.ACTION], table[:, layout.SIZE]
+    body = table[:, layout.BODY_END] - table[:, layout.BODY_START]
+    filtered = HEADER_SIZE + body + rewrite.GROWTH_MAX * table[:, layout.RECORD_COUNT]
+    room = np.where(action == rewrite.FILTER, np.maximum(size, filtered), HEADER_SIZE)
+    room = np.where(action == rewrite.COPY, size, room)
+    return int(np.where(action == rewrite.DROP, 0, room).sum())
+
+
+def _copy_all(piece: Piece, table: "Longs") -> Batches:
+    """All batches as they lie, which is back to back."""
+    rows: Longs = np.zeros((len(table), rewrite.WRITTEN_FIELDS), np.int64)
+    start = int(table[0, layout.POSITION])
+    rows[:, rewrite.WRITTEN_AT] = table[:, layout.POSITION] - start
+    rows[:, rewrite.WRITTEN_SIZE] = table[:, layout.SIZE]
+    rows[:, rewrite.WRITTEN_BASE] = table[:, layout.BASE_OFFSET]
+    rows[:, rewrite.WRITTEN_LAST] = table[:, layout.LAST_OFFSET]
+    rows[:, rewrite.WRITTEN_MAX_TIMESTAMP] = table[:, layout.MAX_TIMESTAMP]
+    rows[:, rewrite.WRITTEN_SLOT] = np.arange(len(table))
+    rows[:, rewrite.WRITTEN_RECORDS] = table[:, layout.RECORD_COUNT]
+    data = piece.data.data[start : start + int(table[:, layout.SIZE].sum())]
+    return Batches(rows, table[:, layout.CRC].copy(), table[:, layout.LEADER_EPOCH].copy(), [data])
+
+
+def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
+    """Which of the batches to compress nobody could open again; they say that they are plain.
+
+    Only others than we take bodies so long into a log that they can grow beyond a reader's limit.
+    """
+    sizes = rows[:, rewrite.WRITTEN_SIZE] - HEADER_SIZE
+    found: Mask = is_packed & (sizes > DEFAULT_DECOMPRESSION_LIMIT)
+    out[rows[found, rewrite.WRITTEN_AT] + ATTRIBUTES_AT + 1] &= 0xFF & ~CODEC_MASK
+    return found
+
+
+def _seal(out: "Bytes", rows: "Longs", slots: "npt.NDArray[np.intp]", crcs: "Longs") -> None:
+    """Write the checksums of new batches that are not to be compressed."""
+    if not len(slots):
+        return
+    starts = rows[slots, rewrite.WRITTEN_AT]
+    ends = starts + rows[slots, rewrite.WRITTEN_SIZE]
+    found = crc32c_spans(out.data, (starts + ATTRIBUTES_AT).tolist(), ends.tolist())
+    crcs[slots] = found
+    for byte in range(_CRC_SIZE):
+        out[starts + CRC_AT + byte] = crcs[slots] >> (8 * (_CRC_SIZE - 1 - byte)) & 0xFF
+
+
+def _buffers(
+    out: "Bytes",
+    rows: "Longs",
+    crcs: "Longs",
+    codecs: "Longs",
+    packed: "npt.NDArray[np.intp]",
+) -> list[Buffer]:
+    """The bytes to write, the batches in `packed` compressed; sizes and places are put right."""
+    if not len(rows):
+        return []
+    buffers: list[Buffer] = []
+    done = 0
+    for slot in packed.tolist():
+        at, size = int(rows[slot, rewrite.WRITTEN_AT]), int(rows[slot, rewrite.WRITTEN_SIZE])
+        batch = _compress(out[at : at + size].data, Codec(int(codecs[slot])))
+        (crcs[slot],) = CRC.unpack_from(batch, CRC_AT)
+        rows[slot, rewrite.WRITTEN_SIZE] = len(batch)
+        if done < at:
+            buffers.append(out[done:at].tobytes())
+        buffers.append(batch)
+        done = at + size
+    end = int(rows[-1, rewrite.WRITTEN_AT] + rows[-1, rewrite.WRITTEN_SIZE])
+    if not len(packed):
+        # What is mostly empty would keep much memory until it is written.
+        buffers.append(out[:end].data if 2 * end >= out.size else out[:end].tobytes())
+        return buffers
+    if packed[-1] != len(rows) - 1:
+        buffers.append(out[done:end].tobytes())
+    sizes = rows[:, rewrite.WRITTEN_SIZE]
+    rows[:, rewrite.WRITTEN_AT] = np.cumsum(sizes) - sizes
+    return buffers
+
+
+def _compress(batch: memoryview, codec: Codec) -> bytearray:
+    """A batch that lies plainly, compressed and sealed."""
+    packed = bytearray(batch[:HEADER_SIZE])
+    packed += compress(codec, batch[HEADER_SIZE:])
+    LENGTH.pack_into(packed, LENGTH_AT, len(packed) - LOG_OVERHEAD)
+    crc = crc32c(memoryview(packed)[ATTRIBUTES_AT:])
+    packed[CRC_AT : CRC_AT + _CRC_SIZE] = crc.to_bytes(_CRC_SIZE, "big")
+    return packed
+
+
+def build_zones(
+    job: CleaningJob, base_offset: int, end_offset: int, times: AppendTimes, env: Env
+) -> bytes:
+    """The bytes of the map.
+
+    Args:
+        job: Whose segment it is.
+        base_offset: Its name.
+        end_offset: Offset behind it.
+        times: Its append times.
+        env: Where its files are, all but the map itself.
+
+    Raises:
+        CorruptData: A record is damaged.
+        UnsupportedCompression: A codec that nobody defined.
+        OSError: The disk failed.
+    """
+    pool = FilePool(env.files, write=False)
+    maps = MapCache(env.files)
+    context = SegmentContext(
+        env=env,
+        directory=job.directory,
+        topic_partition=TopicPartition(job.topic, job.partition),
+        topic_id=job.topic_id,
+        config=TopicConfig(),
+        pool=pool,
+        maps=maps,
+        report=_ignore,
+        overlay=_overlay(job, base_offset, env),
+    )
+    segment = ClosedSegment(context, base_offset, end_offset)
+    segment.set_append_times(times)
+    try:
+        # Every batch of it was checked when it was read, or has just been written.
+        return zone_map_files.build(segment, check_crc=False)
+    finally:
+        segment.unload()
+        pool.close()
+        maps.clear()
+
+
+def _overlay(job: CleaningJob, base_offset: int, env: Env) -> dict[str, str]:
+    """The cleaned files by the names that they are to have, and those that there are none of."""
+    found = {}
+    for suffix in files.SEGMENT_SUFFIXES:
+        name = files.file_name(base_offset, suffix)
+        cleaned = f"{name}{files.CLEANED_SUFFIX}"
+        is_there = env.files.exists(f"{job.directory}/{cleaned}")
+        found[name] = cleaned if is_there else f"{name}{files.REMOVED_SUFFIX}"
+    return found
+
+
+def _ignore(_text: str) -> None:
+    """Nothing of what is found concerns anybody but the builder."""

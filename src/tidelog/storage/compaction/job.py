@@ -1,23 +1,155 @@
-"""What a cleaning is told to do, and what it tells afterwards: plain values, that go through JSON.
+"""A cleaning as plain values: job, groups, parts, result, rules.
+
+What a cleaning is told to do, and what it tells afterwards: plain values, that go through JSON.
 
 A job holds everything that a cleaning needs to know beside the segments' files, so that it can run
 in another process, without the directory's lock. Paths in it are the machine's own.
 
 Source: Kafka 4.x LogToClean, CleanerStats.
+
+A cleaning's job in parts, for workers side by side: each maps all of the head's keys.
+
+So what stays is what one cleaner would have kept, to the record. Markers of transactions go by what
+was met before them in the log, and where versions decide, who rewrites the head has to have held
+the whole tail against it: such a job has one part.
+
+By which rule a log is compacted: which record of a key is the latest, and with what memory.
+
+Owns no decision on a single record (`cleaning`). Source: KIP-280; Kafka 4.x CleanerConfig.
+
+Which segments become one: runs that fit a segment's limits together. A decision, no effects.
+
+Source: Kafka 4.x Cleaner.groupSegmentsBySize; KAFKA-6264 (offsets must fit 32 bits).
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Protocol, Self
 from uuid import UUID
 
-from tidelog.errors import CorruptFile, InvalidRequest
-from tidelog.storage.compaction.rules import CompactionRules
-from tidelog.storage.text_files import parse_number
-from tidelog.storage.tiers.fields import Fields, read_json
-from tidelog.storage.txn_index import AbortedTxn
-from tidelog.types import INT64_MAX, INT64_MIN
+from tidelog.config.values import LOAD_FACTOR_MAX
+from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
+from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.text_files import Fields, parse_number, read_json
+from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN
+
+OFFSET_STRATEGY: Final = "offset"
+
+
+TIMESTAMP_STRATEGY: Final = "timestamp"
+
+
+HEADER_STRATEGY: Final = "header"
+
+
+STRATEGIES: Final = (OFFSET_STRATEGY, TIMESTAMP_STRATEGY, HEADER_STRATEGY)
+
+
+SIPHASH: Final = "siphash"
+
+
+MD5: Final = "md5"
+
+
+HASH_NAMES: Final = (SIPHASH, MD5)
+
+
+# Kafka's smallest: below it a map holds so few keys that a log is read over and over.
+DEDUPE_BUFFER_BYTES_MIN: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRules:
+    """The settings that a cleaning goes by.
+
+    Attributes:
+        strategy: Which record of a key stays: the one with the highest `offset`, the highest
+            record `timestamp`, or the highest version in a `header`; of equal ones the one with
+            the highest offset.
+        header: Name of the version header for that strategy, else empty. Its last occurrence
+            counts, 8 bytes, a big-endian int64; a record without one, or with another length,
+            comes after all that have one.
+        delete_retention_ms: How long tombstones and markers stay after they were first cleaned.
+        hash_name: How keys are hashed, `siphash` (with a fresh secret) or `md5`.
+        verify_keys: Keep the keys themselves, so that equal hashes of different keys are told
+            apart; the keys then take their room from the same buffer.
+        dedupe_buffer_bytes: Memory of the offset map, keys included.
+        load_factor: Part of its slots that may be used, at most 0.9.
+        index_interval_bytes: As the topic's `index.interval.bytes`.
+        segment_index_bytes: As the topic's `segment.index.bytes`.
+    """
+
+    strategy: str = OFFSET_STRATEGY
+    header: str = ""
+    delete_retention_ms: int = 86_400_000
+    hash_name: str = SIPHASH
+    verify_keys: bool = False
+    dedupe_buffer_bytes: int = 128 << 20
+    load_factor: float = 0.9
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 << 20
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be meant; raises ConfigError."""
+        if self.strategy not in STRATEGIES:
+            raise ConfigError("compaction strategy", self.strategy, f"one of {STRATEGIES}")
+        if (self.strategy == HEADER_STRATEGY) != bool(self.header):
+            allowed = f"a name for the strategy {HEADER_STRATEGY}, and only for that"
+            raise ConfigError("compaction header", self.header, allowed)
+        if self.hash_name not in HASH_NAMES:
+            raise ConfigError("hash of keys", self.hash_name, f"one of {HASH_NAMES}")
+        if self.delete_retention_ms < 0:
+            raise ConfigError("delete.retention.ms", str(self.delete_retention_ms), "0 or more")
+        if self.dedupe_buffer_bytes < DEDUPE_BUFFER_BYTES_MIN:
+            allowed = f"{DEDUPE_BUFFER_BYTES_MIN} or more"
+            raise ConfigError(
+                "log.cleaner.dedupe.buffer.size", str(self.dedupe_buffer_bytes), allowed
+            )
+        if not 0.0 < self.load_factor <= LOAD_FACTOR_MAX:
+            allowed = f"above 0, at most {LOAD_FACTOR_MAX}"
+            raise ConfigError("log.cleaner.io.buffer.load.factor", str(self.load_factor), allowed)
+        self._check_indexes()
+
+    def _check_indexes(self) -> None:
+        if not 0 <= self.index_interval_bytes <= INT32_MAX:
+            allowed = f"0 to {INT32_MAX}"
+            raise ConfigError("index.interval.bytes", str(self.index_interval_bytes), allowed)
+        if not 0 < self.segment_index_bytes <= INT32_MAX:
+            allowed = f"1 to {INT32_MAX}"
+            raise ConfigError("segment.index.bytes", str(self.segment_index_bytes), allowed)
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether more than the offset decides, so that the whole log has to be mapped."""
+        return self.strategy != OFFSET_STRATEGY
+
+    def to_fields(self) -> dict[str, object]:
+        """The rules as values that JSON knows."""
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        """What `to_fields` gave; raises CorruptFile for another shape, ConfigError for a value."""
+        return cls(
+            strategy=fields.text("strategy"),
+            header=fields.text("header"),
+            delete_retention_ms=fields.integer("delete_retention_ms"),
+            hash_name=fields.text("hash_name"),
+            verify_keys=fields.flag("verify_keys"),
+            dedupe_buffer_bytes=fields.integer("dedupe_buffer_bytes"),
+            load_factor=_rules_number(fields, "load_factor"),
+            index_interval_bytes=fields.integer("index_interval_bytes"),
+            segment_index_bytes=fields.integer("segment_index_bytes"),
+        )
+
+
+def _rules_number(fields: Fields, name: str) -> float:
+    value = fields.value(name)
+    if not isinstance(value, float):
+        raise CorruptFile(f"{fields.what}: `{name}` is {str(value)[:80]}, a number expected")
+    return value
+
 
 SEED_SIZE: Final = 16
 
@@ -384,3 +516,100 @@ def _bytes(fields: Fields, name: str) -> bytes:
     if len(data) != SEED_SIZE:
         raise CorruptFile(f"{fields.what}: `{name}` is no {SEED_SIZE} bytes in hexadecimal digits")
     return data
+
+
+def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
+    """The job in parts that rewrite about so many bytes each, in order; whole where None."""
+    sizes = {source.base_offset: source.size_bytes for source in job.sources}
+    group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
+    mine: list[Group] = []
+    size = 0
+    for group, more in zip(job.groups, group_sizes, strict=True):
+        if mine and part_bytes is not None and size + more > part_bytes:
+            yield _part(job, mine)
+            mine, size = [], 0
+        mine.append(group)
+        size += more
+    # A job that rewrites nothing tells all the same how far its map reaches.
+    if mine or not job.groups:
+        yield _part(job, mine)
+
+
+def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
+    """Some groups of a job: their segments, and those whose keys are mapped."""
+    bases = {base for group in groups for base in group.bases}
+    sources = tuple(
+        source
+        for source in job.sources
+        if source.base_offset in bases or source.end_offset > job.map_from
+    )
+    return replace(job, groups=tuple(groups), sources=sources)
+
+
+def together(parts: Sequence[Cleaned]) -> Cleaned:
+    """What the parts of a job have done, as one."""
+    reached = {part.mapped_to for part in parts}
+    assert len(reached) == 1, f"maps of one job reach to {sorted(reached)}"
+    return Cleaned(
+        groups=tuple(group for part in parts for group in part.groups),
+        mapped_to=reached.pop(),
+        keys=max(part.keys for part in parts),
+        bytes_read=sum(part.bytes_read for part in parts),
+        bytes_written=sum(part.bytes_written for part in parts),
+    )
+
+
+# Segments that become one have no more bytes together, whatever `segment.bytes` allows: what is
+# written may be longer than what was read, and what does not fit could never be cleaned.
+GROUP_BYTES_MAX: Final = INT32_MAX // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSize:
+    """What grouping looks at in a finished segment.
+
+    Attributes:
+        base_offset: Its base offset.
+        end_offset: Offset behind it, exclusive.
+        log_bytes: Size of its log file.
+        index_bytes: Size of its offset index.
+        time_index_bytes: Size of its time index.
+    """
+
+    base_offset: int
+    end_offset: int
+    log_bytes: int
+    index_bytes: int
+    time_index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What one segment may hold: bytes of its log, and of each of its two indexes."""
+
+    log_bytes: int
+    index_bytes: int
+
+
+def group_segments(segments: Iterable[SegmentSize], limits: GroupLimits) -> list[tuple[int, ...]]:
+    """Base offsets of segments that become one, in order; each segment is in one group.
+
+    A segment that is over a limit by itself has a group of its own.
+    """
+    groups: list[list[SegmentSize]] = []
+    for segment in segments:
+        if groups and _fits(groups[-1], segment, limits):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return [tuple(segment.base_offset for segment in group) for group in groups]
+
+
+def _fits(group: list[SegmentSize], segment: SegmentSize, limits: GroupLimits) -> bool:
+    together = [*group, segment]
+    return (
+        sum(each.log_bytes for each in together) <= min(limits.log_bytes, GROUP_BYTES_MAX)
+        and sum(each.index_bytes for each in together) <= limits.index_bytes
+        and sum(each.time_index_bytes for each in together) <= limits.index_bytes
+        and segment.end_offset - 1 - group[0].base_offset <= INT32_MAX
+    )

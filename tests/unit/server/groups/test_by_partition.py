@@ -9,10 +9,10 @@ from tests.unit.server.groups.test_shards import NAMES, commit, committed, fail,
 from tests.unit.server.loops import on_a_loop
 
 from tidelog.env import Env
-from tidelog.server.groups.by_partition import ByPartition
-from tidelog.server.groups.partitioning import partition_for
-from tidelog.server.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from tidelog.server.transactions.steps import InitAsked
+from tidelog.server.coordinator.java_hash import partition_for
+from tidelog.server.coordinator.state_topic import ByPartition
+from tidelog.server.transactions.rules import InitAsked
+from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 COUNT = 4
 names = st.sampled_from([f"name {n}" for n in range(12)])

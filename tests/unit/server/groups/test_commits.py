@@ -3,13 +3,11 @@
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.data_messages import SUBSCRIPTION
-from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.group import GroupState
-from tidelog.server.groups.reply import Reply
-from tidelog.server.groups.results import CommitAsked, MemberRef
-from tidelog.server.groups.subscriptions import subscribed_topics
+from tidelog.protocol.messages.group_records import SUBSCRIPTION, ConsumerProtocolSubscription
+from tidelog.server.groups.classic_group import GroupState, subscribed_topics
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.requests import CommitAsked, MemberRef
+from tidelog.server.runtime.reply import Reply
 from tidelog.types import MINUTE_MS
 
 RETENTION_MS = 10_080 * MINUTE_MS

@@ -9,13 +9,14 @@ from tests.worlds.brokers.groups import GROUP, World, topic_id
 from tests.worlds.brokers.groups import SESSION_MS as GROUP_SESSION_MS
 
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.data_messages import ASSIGNMENT, SUBSCRIPTION
-from tidelog.protocol.messages.consumer_protocol import (
+from tidelog.protocol.messages.group_records import (
+    ASSIGNMENT,
+    SUBSCRIPTION,
     ConsumerProtocolSubscription,
     OwnedPartitions,
 )
-from tidelog.server.groups.commit_checks import fetch_error
-from tidelog.server.groups.results import Beat, BeatAsked, Joined, MemberRef, Owned, SyncAsked
+from tidelog.server.groups.offset_commits import fetch_error
+from tidelog.server.groups.requests import Beat, BeatAsked, Joined, MemberRef, Owned, SyncAsked
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000

@@ -2,10 +2,9 @@
 
 import pytest
 
-from tidelog.protocol.data_messages import CONSUMER_MEMBER_VALUE
-from tidelog.server.groups.consumer.changes import MemberChange
-from tidelog.server.groups.consumer.member import Asks, ClassicPart
-from tidelog.server.groups.consumer.reading import read_group_change
+from tidelog.protocol.messages.group_records import CONSUMER_MEMBER_VALUE
+from tidelog.server.groups.modern_group import Asks, ClassicPart
+from tidelog.server.groups.records import MemberChange, read_group_change
 
 SUBSCRIBED = b"\0\0\0\0\0\1\0\x06routes\xff\xff\xff\xff"
 # The last field is a tagged one that may be null: Kafka writes it all the same.

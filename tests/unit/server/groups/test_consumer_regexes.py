@@ -6,8 +6,8 @@ import pytest
 from tests.worlds.brokers.groups import GROUP, World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.consumer_regexes import find_meanings
-from tidelog.server.groups.results import Beat, BeatAsked
+from tidelog.server.groups.requests import Beat, BeatAsked
+from tidelog.server.groups.topic_regexes import find_meanings
 
 
 def subscribe(regex: str) -> Beat:

@@ -13,22 +13,22 @@ from tests.unit.server.loops import on_a_loop
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import TXN_OFFSET_COMMIT
-from tidelog.protocol.messages.txn_offsets import (
+from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.group_offsets import txn_offset_commit
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.groups.committed_offsets import CommittedOffset, DeletedTopic
 from tidelog.server.groups.coordinator import PENDING_CHECK_MS
-from tidelog.server.groups.offsets import CommittedOffset, DeletedTopic
-from tidelog.server.groups.results import CommitAsked, ShareBeatAsked
-from tidelog.server.groups.share.group import ShareGroup
-from tidelog.server.handlers.txn_offsets import txn_offset_commit
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.open_transactions import TransactionEnd
-from tidelog.server.requests import RequestContext
+from tidelog.server.groups.modern_group import ShareGroup
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.requests import CommitAsked, ShareBeatAsked
+from tidelog.server.partitions.partition import TransactionEnd
+from tidelog.server.runtime.reply import arrival
 from tidelog.types import TopicPartition
 
 TOPIC = "flights"

@@ -22,12 +22,12 @@ from tests.unit.server.loops import on_a_loop
 from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.deleted_topics import TOPICS_MAX, DeletedTopics
-from tidelog.server.groups.offsets import DeletedTopic
-from tidelog.server.groups.results import ShareBeatAsked
-from tidelog.server.groups.share.group import ShareGroup
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.server.groups.committed_offsets import DeletedTopic
+from tidelog.server.groups.coordinator import TOPICS_MAX, DeletedTopics
+from tidelog.server.groups.modern_group import ShareGroup
+from tidelog.server.groups.requests import ShareBeatAsked
+from tidelog.server.runtime.reply import arrival
+from tidelog.types import OFFSETS_TOPIC
 
 LATER_MS = 1_700_003_600_000
 

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from tests.worlds.brokers.groups import World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.gathering import GATHERED_BYTES_MAX, GATHERED_REPLIES_MAX
-from tidelog.server.groups.records import GroupRecord
-from tidelog.server.groups.reply import Reply
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.server.coordinator.state_topic import (
+    GATHERED_BYTES_MAX,
+    GATHERED_REPLIES_MAX,
+    KeyValue,
+)
+from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.types import OFFSETS_TOPIC
 
 PRODUCER = (7, 0)
 
@@ -26,7 +28,7 @@ class Log:
 
     def append(self, number: int, key: str, size: int = 0) -> Reply[ErrorCode]:
         """One record for a group of that partition."""
-        return self.shards.append(self.groups[number], [GroupRecord(key.encode(), bytes(size))])
+        return self.shards.append(self.groups[number], [KeyValue(key.encode(), bytes(size))])
 
     def batches(self, number: int) -> list[list[bytes | None]]:
         """Keys of each batch."""
@@ -80,7 +82,7 @@ async def test_what_is_not_gathered_comes_behind_what_is(log: Log) -> None:
     reply = log.append(0, "b")
     group = log.groups[0]
     guard = log.shards.guard(group, PRODUCER, raises_epochs=False).guard
-    record = GroupRecord(b"of a transaction", b"")
+    record = KeyValue(b"of a transaction", b"")
     pending = log.shards.append_pending(group, [record], PRODUCER, guard)
     assert (reply.value, pending.value) == (ErrorCode.NONE, ErrorCode.NONE)
     assert log.batches(0) == [[b"a"], [b"b"], [b"of a transaction"]]

@@ -10,17 +10,19 @@ import pytest
 
 from tidelog.errors import CorruptData
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.server.groups.kernel_pieces import SECRET_BYTES, KernelPieces
-from tidelog.server.groups.log_pieces import FindKernels
-from tidelog.server.groups.offsets import CommittedOffset
+from tidelog.record.columns.decode import SECRET_BYTES
+from tidelog.record.legacy import build_legacy_set
+from tidelog.server.coordinator.log_kernels import KernelPieces
+from tidelog.server.coordinator.log_loader import FindKernels
+from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import LoadedGroup, LoadedPending, Replay
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log_end import COPIED_GAPS_FILE
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.reading import LogSlice
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
+from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import Codec, NewRecord
 
 SEEDS = range(20)

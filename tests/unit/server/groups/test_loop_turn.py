@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from tests.unit.server.groups.test_consumer_groups import Member, settle
 from tests.worlds.brokers.groups import GROUP, World
 
-from tidelog.server.groups.loop_turn import LoopTurn
-from tidelog.server.groups.results import BeatAsked
-from tidelog.server.handlers.waiting import arrival
+from tidelog.server.groups.requests import BeatAsked
+from tidelog.server.runtime.loop import LoopTurn
+from tidelog.server.runtime.reply import arrival
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -22,17 +22,17 @@ from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import Closed
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from tidelog.server.handlers.offset_fetch import offset_fetch
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.partitions import Partition
-from tidelog.server.requests import RequestContext
-from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.group_offsets import offset_fetch
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.reply import arrival
+from tidelog.types import OFFSETS_TOPIC
 
 
 def partition_of(node: Node) -> Partition:

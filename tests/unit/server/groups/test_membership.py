@@ -4,11 +4,15 @@ import pytest
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.group import GroupState
-from tidelog.server.groups.membership import MEMBER_ID_BYTES, MEMBER_METADATA_BYTES, PENDING_MAX
+from tidelog.server.groups.classic_group import GroupState
+from tidelog.server.groups.classic_members import (
+    MEMBER_ID_BYTES,
+    MEMBER_METADATA_BYTES,
+    PENDING_MAX,
+)
+from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
-from tidelog.server.groups.results import CommitAsked, MemberRef
+from tidelog.server.groups.requests import CommitAsked, MemberRef
 
 
 class TestFirstRebalance:

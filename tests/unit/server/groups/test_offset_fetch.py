@@ -10,19 +10,19 @@ from tests.unit.server.loops import on_a_loop
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import OFFSET_FETCH
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
     OffsetFetchGroupTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.results import CommitAsked
-from tidelog.server.handlers.offset_fetch import offset_fetch
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.group_offsets import offset_fetch
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.runtime.reply import arrival
 
 TOPIC = "flights"
 # Of the former topic, of no topic that is known, of the present one; nothing.

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.record.views import walk
-from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.groups.pending import PendingOffset, PendingOffsets
+from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset, PendingOffsets
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import Replay
 from tidelog.types import NewRecord

@@ -4,13 +4,13 @@ import pytest
 from tests.worlds.brokers.groups import GROUP, World
 
 from tidelog.errors import CorruptMessage
+from tidelog.record.batch_walk import view_batch
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.record.views import view_batch
-from tidelog.server.groups.offsets import CommittedOffset
-from tidelog.server.groups.partitioning import java_hash, partition_for
+from tidelog.server.coordinator.java_hash import java_hash, partition_for
+from tidelog.server.coordinator.state_topic import KeyValue
+from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import (
     GroupChange,
-    GroupRecord,
     OffsetChange,
     group_record,
     offset_record,
@@ -53,7 +53,7 @@ def test_commit_and_its_end() -> None:
         GROUP, "flights", 3, CommittedOffset(5, 2, "why", 100, -1, found.topic_id, 77)
     )
     gone = offset_record(GROUP, "flights", 3, None)
-    assert gone == GroupRecord(record.key, None)
+    assert gone == KeyValue(record.key, None)
     assert read_change(gone.key, None, 78) == OffsetChange(GROUP, "flights", 3, None)
 
 

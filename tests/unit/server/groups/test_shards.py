@@ -15,18 +15,15 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
-from tidelog.server.groups.commit_checks import Commit
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
+from tidelog.server.coordinator.state_topic import RETRY_MS, KeyValue
 from tidelog.server.groups.coordinator import GroupCoordinator
-from tidelog.server.groups.internal_topic import RETRY_MS
-from tidelog.server.groups.records import GroupRecord
-from tidelog.server.groups.reply import Reply
-from tidelog.server.groups.results import CommitAsked
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.node import Node
-from tidelog.server.partitions import Partition
-from tidelog.server.server import open_node
-from tidelog.server.topics import OFFSETS_TOPIC
-from tidelog.types import Codec
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.types import OFFSETS_TOPIC, Codec
 
 SETTINGS = {"offsets.topic.num.partitions": "3"}
 GROUP = "readers"
@@ -257,7 +254,7 @@ async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
         partition = node.partitions.get(OFFSETS_TOPIC, shards.number_of(GROUP))
         fail(partition, disk)
         end = partition.log.log_end_offset
-        written = shards.append(GROUP, [GroupRecord(b"key", b"value")])
+        written = shards.append(GROUP, [KeyValue(b"key", b"value")])
         assert written.value is ErrorCode.NOT_COORDINATOR
         assert partition.log.log_end_offset == end
         partition.use(node.log_dir.reopen(OFFSETS_TOPIC, partition.name.partition))

@@ -6,9 +6,9 @@ import pytest
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.errors import Refusal
-from tidelog.server.groups.commit_checks import fetch_error
-from tidelog.server.groups.results import (
+from tidelog.server.groups.modern_group import SharedTopic, ShareGroupState
+from tidelog.server.groups.offset_commits import fetch_error
+from tidelog.server.groups.requests import (
     Beat,
     BeatAsked,
     MemberRef,
@@ -16,7 +16,7 @@ from tidelog.server.groups.results import (
     ShareBeatAsked,
     SyncAsked,
 )
-from tidelog.server.groups.share.group import SharedTopic, ShareGroupState
+from tidelog.server.runtime.errors import Refusal
 
 SESSION_MS = 45_000
 ROUTES, STOPS = topic_id("routes"), topic_id("stops")

@@ -5,8 +5,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.server.groups.consumer.member import Target
-from tidelog.server.groups.share.assignor import assign_simple
+from tidelog.server.groups.assignors import assign_simple
+from tidelog.server.groups.modern_group import Target
 
 TOPICS = [UUID(int=number) for number in range(1, 5)]
 topics = st.frozensets(st.sampled_from(TOPICS), max_size=4)

@@ -12,9 +12,9 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env, File, ManualClock, OsFileSystem, os_env
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.internal_topic import RETRY_MS
-from tidelog.server.node import Node
-from tidelog.storage.group_offsets import (
+from tidelog.server.api.node import Node
+from tidelog.server.coordinator.state_topic import RETRY_MS
+from tidelog.storage.directory.broker_files import (
     GROUPS_FILE,
     GroupOffset,
     GroupOffsets,

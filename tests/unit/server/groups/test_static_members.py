@@ -3,8 +3,8 @@
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.group import GroupState
-from tidelog.server.groups.results import Joined, MemberRef
+from tidelog.server.groups.classic_group import GroupState
+from tidelog.server.groups.requests import Joined, MemberRef
 
 
 class TestStaticMembers:

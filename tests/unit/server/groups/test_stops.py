@@ -17,8 +17,8 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.topics import OFFSETS_TOPIC
+from tidelog.server.runtime.reply import arrival
+from tidelog.types import OFFSETS_TOPIC
 
 
 async def make(path: Path) -> None:

@@ -12,10 +12,9 @@ import pytest
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.commit_checks import Commit
-from tidelog.server.groups.group import GroupState
-from tidelog.server.groups.reply import Reply
-from tidelog.server.groups.results import (
+from tidelog.server.groups.classic_group import GroupState
+from tidelog.server.groups.offset_commits import Commit
+from tidelog.server.groups.requests import (
     Beat,
     BeatAsked,
     CommitAsked,
@@ -26,6 +25,7 @@ from tidelog.server.groups.results import (
     SyncAsked,
     Synced,
 )
+from tidelog.server.runtime.reply import Reply
 
 SEEDS: Final = range(4)
 MEMBERS: Final = 120

@@ -4,7 +4,7 @@ import tracemalloc
 
 from tests.worlds.brokers.groups import World, topic_id
 
-from tidelog.server.groups.topic_facts import KNOWN_MAX, TopicFacts
+from tidelog.server.groups.group_updates import KNOWN_MAX, TopicFacts
 
 
 def asked(**partitions: int) -> tuple[World, TopicFacts]:

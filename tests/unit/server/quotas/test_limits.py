@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.server.quotas.limits import Limit, Limits
+from tidelog.server.admin.quotas import Limit, Limits
 
 if TYPE_CHECKING:
-    from tidelog.storage.cluster_file import Quotas
+    from tidelog.storage.directory.broker_files import Quotas
 
 KEY = "producer_byte_rate"
 # By falling precedence for the user u with the client id c; who shares it.

@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.env import ManualClock
-from tidelog.server.quotas.limits import Limit
-from tidelog.server.quotas.rates import FORGOTTEN_MS, Rate
-from tidelog.server.quotas.throttles import (
+from tidelog.server.admin.quotas import (
     FETCHED,
+    FORGOTTEN_MS,
     PRODUCED,
     RATES_MAX,
+    Limit,
+    Rate,
     Throttles,
     most_at_once,
 )

@@ -1,7 +1,7 @@
 """How long answers to failed log-ins are held back."""
 
 from tidelog.env import ManualClock
-from tidelog.server.security.failed_logins import (
+from tidelog.server.security.authentication import (
     ADDRESSES_MAX,
     DELAY_MAX_MS,
     FORGOTTEN_MS,

@@ -3,14 +3,14 @@
 import pytest
 
 from tidelog.config import BrokerConfig
-from tidelog.errors import ConfigError
-from tidelog.server.security.listeners import (
+from tidelog.config.listeners import (
+    Endpoint,
     ListenerPlan,
     SecurityProtocol,
     ensure_private,
     plan_listeners,
 )
-from tidelog.server.settings import Endpoint
+from tidelog.errors import ConfigError
 
 ALL = {
     "sasl.enabled.mechanisms": "PLAIN",

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from tidelog.errors import ConfigError
-from tidelog.server.security.passwords import PASSWORD_BYTES_MAX, hashed, read_users
+from tidelog.server.security.plain_users import PASSWORD_BYTES_MAX, hashed, read_users
 
 SALT = bytes(16)
 

@@ -6,8 +6,8 @@ The rules and what comes of them are those of KIP-371 and of Kafka's documentati
 import pytest
 
 from tidelog.errors import ConfigError
-from tidelog.server.security.errors import LoginFailed
-from tidelog.server.security.principals import name_of, parse_rules, short_name
+from tidelog.server.security.authentication import name_of, parse_rules, short_name
+from tidelog.server.security.sasl import LoginFailed
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 from tests.worlds.brokers.running import opened_node
 
-from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import CREATE_ACLS
-from tidelog.protocol.messages.acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from tidelog.server.handlers import acls as handlers
-from tidelog.server.handlers.acls import create_acls
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import RequestContext
-from tidelog.server.security import rules
-from tidelog.server.security.pretenders import Shape
-from tidelog.server.security.scram import ScramMechanism
-from tidelog.storage.metadata_file import ScramCredential
+from tidelog.protocol.messages.security import AclCreation, CreateAclsRequest, CreateAclsResponse
+from tidelog.server.admin import cluster_metadata
+from tidelog.server.api import security as handlers
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.security import create_acls
+from tidelog.server.security.sasl import ScramMechanism, Shape
+from tidelog.storage.directory.broker_files import ScramCredential
 
 WITH_RULES = {"authorizer.class.name": STANDARD_AUTHORIZER}
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
@@ -45,7 +44,7 @@ async def create(node: Node, *names: str) -> list[int]:
 
 @pytest.fixture
 def five(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (rules, handlers):
+    for module in (cluster_metadata, handlers):
         monkeypatch.setattr(module, "ACLS_MAX", 5)
 
 

@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.server.security.errors import LoginFailed
-from tidelog.server.security.pretenders import SHAPES_MAX, Shape, most_common, shape_of
-from tidelog.server.security.scram import (
+from tidelog.server.security.sasl import (
     ITERATIONS_MIN,
+    SHAPES_MAX,
+    LoginFailed,
     ScramMechanism,
     ScramServer,
+    Shape,
     credential_of,
+    most_common,
+    shape_of,
 )
-from tidelog.storage.metadata_file import ScramCredential
+from tidelog.storage.directory.broker_files import ScramCredential
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SALT = b"salt of a test"

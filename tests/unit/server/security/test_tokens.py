@@ -18,8 +18,7 @@ from tidelog.server.security.bearer_tokens import (
     read_keys,
     unpack,
 )
-from tidelog.server.security.errors import LoginFailed
-from tidelog.server.security.sasl import BearerExchange, Login
+from tidelog.server.security.sasl import BearerExchange, Login, LoginFailed
 
 NOW_S: Final = 1_700_000_000
 CLAIMS: Final[Mapping[str, object]] = {

@@ -25,15 +25,15 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchTopic,
     SharePartitionData,
 )
+from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import Batch, walk
-from tidelog.server.groups.share.group import SharedTopic, ShareGroup
-from tidelog.server.handlers.share_fetch import share_acknowledge, share_fetch
-from tidelog.server.node import ConnectionFacts, Node
-from tidelog.server.requests import Long, RequestContext
-from tidelog.server.server import open_node
-from tidelog.server.shares.kept import ShareKey
-from tidelog.server.shares.states import AckType
+from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.share_fetch import share_acknowledge, share_fetch
+from tidelog.server.broker import open_node
+from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
+from tidelog.server.shares.record_runs import AckType
+from tidelog.server.shares.state_topic import ShareKey
 from tidelog.types import NewRecord
 
 GROUP: Final = "workers"
@@ -175,7 +175,7 @@ class World:
 
     async def set_group(self, texts: dict[str, str], group: str = GROUP) -> None:
         """Give a group settings of its own."""
-        from tidelog.server.handlers.group_configs import alter_group
+        from tidelog.server.api.config_resources import alter_group
 
         await alter_group(self.node, group, lambda _given: texts, is_trial=False)
 

@@ -14,18 +14,18 @@ from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import DELETE_GROUPS, DELETE_SHARE_GROUP_OFFSETS
-from tidelog.protocol.messages.described_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.classic_groups import DeleteGroupsRequest
 from tidelog.protocol.messages.share_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
 )
-from tidelog.server.groups.results import ShareBeatAsked
-from tidelog.server.handlers.groups import delete_groups
-from tidelog.server.handlers.share_offsets import delete_share_group_offsets
-from tidelog.server.handlers.waiting import arrival
-from tidelog.server.node import ConnectionFacts
-from tidelog.server.requests import RequestContext
-from tidelog.server.shares.states import AckType
+from tidelog.server.api.classic_groups import delete_groups
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.share_offsets import delete_share_group_offsets
+from tidelog.server.groups.requests import ShareBeatAsked
+from tidelog.server.runtime.reply import arrival
+from tidelog.server.shares.record_runs import AckType
 
 
 async def delete(it: World) -> int:

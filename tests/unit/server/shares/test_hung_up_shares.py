@@ -9,15 +9,15 @@ from tests.unit.server.test_hung_up import Encrypted
 from tests.worlds.brokers.socketless import FakeTransport
 from tests.worlds.waiting import turn_until
 
-from tidelog.protocol.connection import ClientConnection
 from tidelog.protocol.messages import FETCH, SHARE_FETCH
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest
-from tidelog.server.clients import Clients
-from tidelog.server.connection import Connection
-from tidelog.server.fetch_sessions import LAST_EPOCH
-from tidelog.server.shares.sessions import SessionKey
-from tidelog.server.shares.states import AckType
+from tidelog.protocol.requests import ClientConnection
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
+from tidelog.server.partitions.fetch_sessions import LAST_EPOCH
+from tidelog.server.shares.record_runs import AckType
+from tidelog.server.shares.share_partitions import SessionKey
 
 MEMBER = "one"
 KEY = SessionKey(GROUP, MEMBER)

@@ -15,9 +15,12 @@ from tests.unit.server.shares.share_worlds import (
 
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.server.open_transactions import TransactionEnd
-from tidelog.server.shares.states import AckType
-from tidelog.server.transactional_writes import append_in_transaction, end_transaction
+from tidelog.server.partitions.partition import (
+    TransactionEnd,
+    append_in_transaction,
+    end_transaction,
+)
+from tidelog.server.shares.record_runs import AckType
 from tidelog.types import NewRecord
 
 COMMITTED = EARLIEST | {"share.isolation.level": "read_committed"}

@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given
 
 from tidelog.errors import CorruptMessage
-from tidelog.protocol.data_messages import SHARE_SNAPSHOT_VALUE
-from tidelog.protocol.messages.share_state_records import ShareSnapshotValue
-from tidelog.protocol.messages.share_state_records import StateBatch as WrittenBatch
-from tidelog.server.shares.kept import UNCHANGED, KeptState, ShareKey, Update, combined
-from tidelog.server.shares.records import (
+from tidelog.protocol.messages.group_records import SHARE_SNAPSHOT_VALUE
+from tidelog.protocol.messages.state_records import ShareSnapshotValue
+from tidelog.protocol.messages.state_records import StateBatch as WrittenBatch
+from tidelog.server.shares.record_runs import Limits, RecordState, StateBatch
+from tidelog.server.shares.share_partition import SharePartition
+from tidelog.server.shares.state_topic import (
     SNAPSHOT,
+    UNCHANGED,
     UPDATE,
+    KeptState,
+    ShareKey,
+    Update,
+    combined,
     forget_record,
     read_key,
     read_snapshot,
@@ -22,8 +28,6 @@ from tidelog.server.shares.records import (
     snapshot_record,
     update_record,
 )
-from tidelog.server.shares.share_partition import SharePartition
-from tidelog.server.shares.states import Limits, RecordState, StateBatch
 
 KEY = ShareKey("workers", UUID(int=7), 3)
 STATES = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)

@@ -9,10 +9,10 @@ from tests.unit.server.shares.share_worlds import GROUP, TOPIC, Member, acquired
 from tests.worlds.waiting import turn_until
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.node import ConnectionFacts
-from tidelog.server.shares.kept import ShareKey
-from tidelog.server.shares.sessions import SessionKey
-from tidelog.server.shares.states import AckType
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.shares.record_runs import AckType
+from tidelog.server.shares.share_partitions import SessionKey
+from tidelog.server.shares.state_topic import ShareKey
 
 
 @on_a_loop

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import acquired, world
 
-from tidelog.storage.cluster_file import ClusterState, Quotas
+from tidelog.storage.directory.broker_files import ClusterState, Quotas
 
 LITTLE: Quotas = {(("client-id", "test"),): {"consumer_byte_rate": 10.0}}
 

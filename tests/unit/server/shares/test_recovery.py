@@ -26,8 +26,8 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.env import ManualClock
 from tidelog.error_codes import ErrorCode
-from tidelog.server.shares import share_states
-from tidelog.server.shares.states import AckType
+from tidelog.server.shares import state_topic
+from tidelog.server.shares.record_runs import AckType
 
 ACCEPT, RELEASE, REJECT = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT
 PLACE: Final = "/data"
@@ -118,7 +118,7 @@ async def test_what_is_of_no_use_any_more_is_let_go(path: Path) -> None:
         one = it.member()
         await one.fetch(0)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(share_states, "USELESS_MAX", 20)
+            patch.setattr(state_topic, "USELESS_MAX", 20)
             for offset in range(1, 100):
                 assert await one.say(said(offset, offset, ACCEPT)) == 0
         log = it.node.partitions.get("__share_group_state", 0).log
@@ -151,7 +151,7 @@ async def come_and_go(path: Path, durability: str) -> None:
         shares = it.node.shares
         log = it.node.partitions.get("__share_group_state", 0).log
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(share_states, "USELESS_MAX", 20)
+            patch.setattr(state_topic, "USELESS_MAX", 20)
             for number in range(100):
                 key = it.key(group=f"short {number}")
                 assert await shares.begin_anew(key, 3) is ErrorCode.NONE
@@ -170,7 +170,7 @@ async def test_a_log_whose_groups_are_all_gone_is_cut_wholly(path: Path) -> None
         assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE
         log = it.node.partitions.get("__share_group_state", 0).log
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(share_states, "USELESS_MAX", 20)
+            patch.setattr(state_topic, "USELESS_MAX", 20)
             for _ in range(20):
                 assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
                 assert await it.node.shares.begin_anew(it.key(), 3) is ErrorCode.NONE

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, of, said, world
 
-from tidelog.config.door_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
 from tidelog.server.security.authorizer import (
     Acl,
@@ -14,7 +14,7 @@ from tidelog.server.security.authorizer import (
     Permission,
     ResourceType,
 )
-from tidelog.server.shares.states import AckType
+from tidelog.server.shares.record_runs import AckType
 
 ANNA = "User:anna"
 READ_GROUP = (ResourceType.GROUP, GROUP)

@@ -9,14 +9,14 @@ from tests.unit.server.shares.share_worlds import acquired, of, said, world
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
-from tidelog.server.shares.sessions import (
+from tidelog.server.shares.record_runs import AckType
+from tidelog.server.shares.share_partitions import (
     PARTITIONS_MAX,
     SessionKey,
     SharedPartition,
     ShareSession,
     ShareSessions,
 )
-from tidelog.server.shares.states import AckType
 
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
 

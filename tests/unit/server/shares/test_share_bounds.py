@@ -5,9 +5,9 @@ from pathlib import Path
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import TOPIC, acquired, said, world
 
-from tidelog.server.shares.reading import Part, Read, read
+from tidelog.server.shares.record_runs import AckType, Limits, RecordState, StateBatch
 from tidelog.server.shares.share_partition import SharePartition
-from tidelog.server.shares.states import AckType, Limits, RecordState, StateBatch
+from tidelog.server.shares.share_reads import Part, Read, read
 from tidelog.types import IsolationLevel
 
 

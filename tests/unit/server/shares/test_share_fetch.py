@@ -16,7 +16,7 @@ from tests.unit.server.shares.share_worlds import (
 )
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.shares.states import AckType
+from tidelog.server.shares.record_runs import AckType
 
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.shares.share_partition import Change, SharePartition
-from tidelog.server.shares.states import (
+from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
     Acquired,
@@ -14,6 +13,7 @@ from tidelog.server.shares.states import (
     StateBatch,
     Wish,
 )
+from tidelog.server.shares.share_partition import Change, SharePartition
 
 ANNA, BERT = "anna", "bert"
 LOCK_MS = 1000

@@ -12,8 +12,8 @@ from tests.worlds.clocks import BusyClock
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import SHARE_FETCH
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
-from tidelog.server.handlers.share_fetch import LONG, share_fetch
-from tidelog.server.requests import Long, RequestContext
+from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.share_fetch import LONG, share_fetch
 
 MANY = 2000
 

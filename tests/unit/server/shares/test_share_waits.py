@@ -23,8 +23,8 @@ from tests.worlds.waiting import PATIENCE_S, turn_until
 
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.share_fetch import ShareFetchResponse
-from tidelog.server.shares.sessions import SessionKey
-from tidelog.server.shares.states import AckType
+from tidelog.server.shares.record_runs import AckType
+from tidelog.server.shares.share_partitions import SessionKey
 
 Waiting = asyncio.Task[ShareFetchResponse]
 WAIT_MS = 2 * LOCK_MS

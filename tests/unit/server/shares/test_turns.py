@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.server.shares.kept import ShareKey
-from tidelog.server.shares.turns import Turns
+from tidelog.server.shares.open_partition import Turns
+from tidelog.server.shares.state_topic import ShareKey
 from tidelog.types import IsolationLevel
 
 KEY = ShareKey("workers", UUID(int=1), 0)

@@ -10,12 +10,11 @@ from tests.unit.server.transactions.worlds import ID, ONE, TIMEOUT_MS, TWO, worl
 from tests.worlds.waiting import turn_until
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, TransactionState
-from tidelog.server.transactions.records import encode_key, encode_value
-from tidelog.server.transactions.steps import ProducerRef
-from tidelog.types import TopicPartition
+from tidelog.server.transactions.rules import ProducerRef
+from tidelog.server.transactions.state_topic import encode_key, encode_value
+from tidelog.types import TRANSACTIONS_TOPIC, TopicPartition
 
 CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
 ELSEWHERE: Final = TopicPartition("ships", 0)

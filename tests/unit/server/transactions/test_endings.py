@@ -11,9 +11,8 @@ from tests.unit.server.transactions.worlds import ONE, TWO, world
 from tests.worlds.waiting import Patience
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.topics import OFFSETS_TOPIC
 from tidelog.server.transactions.metadata import TransactionState
-from tidelog.types import TopicPartition
+from tidelog.types import OFFSETS_TOPIC, TopicPartition
 
 ELSEWHERE: Final = TopicPartition("ships", 0)
 

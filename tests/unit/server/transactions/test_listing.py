@@ -12,9 +12,9 @@ from tidelog.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from tidelog.server.handlers.known_transactions import list_transactions
-from tidelog.server.node import ConnectionFacts
-from tidelog.server.requests import RequestContext
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.transactions import list_transactions
 
 IDS = ("pay-1", "pay-2", "Pay-\u00e9", "stock\n1")
 

@@ -13,11 +13,10 @@ from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO, world
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
-from tidelog.server.topics import TRANSACTIONS_TOPIC
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import TransactionState
-from tidelog.server.transactions.records import encode_key, encode_value
-from tidelog.types import TopicPartition
+from tidelog.server.transactions.state_topic import encode_key, encode_value
+from tidelog.types import TRANSACTIONS_TOPIC, TopicPartition
 
 
 @on_a_loop

@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
-from tidelog.protocol.data_messages import TRANSACTION_LOG_VALUE
-from tidelog.protocol.messages.transaction_records import TransactionLogValue
+from tidelog.protocol.messages.group_records import TRANSACTION_LOG_VALUE
+from tidelog.protocol.messages.state_records import TransactionLogValue
+from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.views import walk
 from tidelog.server.transactions.metadata import TransactionMetadata, TransactionState
-from tidelog.server.transactions.records import (
+from tidelog.server.transactions.state_topic import (
+    TransactionReplay,
     by_topic,
     decode_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from tidelog.server.transactions.replay import TransactionReplay
 from tidelog.types import NewRecord, TopicPartition
 
 PLACES = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 5))

@@ -13,7 +13,7 @@ from tidelog.server.transactions.metadata import (
     TransactionState,
     may_follow,
 )
-from tidelog.server.transactions.steps import (
+from tidelog.server.transactions.rules import (
     AddAsked,
     EndAsked,
     InitAsked,

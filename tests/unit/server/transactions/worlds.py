@@ -14,13 +14,14 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env, FileSystem, ManualClock, OsFileSystem
 from tidelog.error_codes import ErrorCode
 from tidelog.record.record import ControlType, read_end_marker
-from tidelog.server.arrivals import arrival
-from tidelog.server.node import Node
-from tidelog.server.server import open_node
+from tidelog.server.api.node import Node
+from tidelog.server.broker import open_node
+from tidelog.server.runtime.reply import arrival
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
-from tidelog.server.transactions.steps import AddAsked, EndAsked, InitAsked, ProducerRef
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.server.transactions.rules import AddAsked, EndAsked, InitAsked, ProducerRef
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
 ID = "payments"

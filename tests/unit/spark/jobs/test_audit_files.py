@@ -10,19 +10,21 @@ from tests.faults import DamageFileSystem
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
-from tidelog.record.kernels import digests
-from tidelog.record.kernels.memory import Longs
-from tidelog.spark.jobs.audit_files import CHUNKS, read_rows, write_rows
-from tidelog.spark.jobs.audit_marks import gaps
-from tidelog.spark.jobs.audit_state import (
+from tidelog.jobs.audit.plan import gaps
+from tidelog.jobs.audit.state import (
+    CHUNKS,
     NOTE,
     Mark,
     Run,
     decode_run,
     new_state,
+    read_rows,
     read_state,
+    write_rows,
     write_state,
 )
+from tidelog.record.kernels import key_rows
+from tidelog.record.kernels.memory import Longs
 
 PATH = "/state/one.rows"
 QUESTION: dict[str, object] = {"a": "here", "b": "there", "span_ms": 5}
@@ -54,7 +56,7 @@ def env() -> Env:
 def digest_rows(seed: int, count: int) -> Longs:
     draw = np.random.default_rng(seed)
     rows = draw.integers(-(2**63), 2**63 - 1, (count, 9), np.int64)
-    return rows[np.argsort(rows[:, digests.HASH_HIGH].view(np.uint64), kind="stable")]
+    return rows[np.argsort(rows[:, key_rows.HASH_HIGH].view(np.uint64), kind="stable")]
 
 
 @given(seed=st.integers(0, 99), count=st.integers(0, 50), cut=st.integers(0, CHUNKS))

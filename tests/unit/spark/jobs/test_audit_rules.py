@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import PlainRecord
 
-from tidelog.record.kernels import digests
+from tidelog.jobs.audit import rules
+from tidelog.jobs.audit.key_rows import KeyTable
+from tidelog.jobs.audit.rules import KINDS, Kind, compare, displaced, undelivered
+from tidelog.record.kernels import key_rows
 from tidelog.record.kernels.memory import Longs
-from tidelog.scan.key_tables import KeyTable
-from tidelog.spark.jobs import audit_rules as rules
-from tidelog.spark.jobs.audit_kinds import KINDS, Kind
-from tidelog.spark.jobs.audit_rules import compare, displaced, undelivered
 
 SEEDS = (1, 2, 3, 4, 5)
 Record = tuple[bytes, int, bytes | None]
@@ -40,7 +39,7 @@ def plain_rows(log: Sequence[Record], partition: int = 0) -> Longs:
         ]
         for key, one in plain_digests.summarise(plain, SEEDS).items()
     ]
-    return np.array(rows, np.int64).reshape(-1, digests.FIELDS)
+    return np.array(rows, np.int64).reshape(-1, key_rows.FIELDS)
 
 
 def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> dict[bytes, Kind]:
@@ -50,7 +49,7 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
     names = {plain_digests.hash_key(key, SEEDS): key for key, _, _ in [*a, *b]}
     found = {}
     for row in compared.found.tolist():
-        at = rules.A_AT if row[rules.A_AT + digests.COUNT] else rules.B_AT
+        at = rules.A_AT if row[rules.A_AT + key_rows.COUNT] else rules.B_AT
         key = names[row[at], row[at + 1]]
         assert key not in found
         found[key] = KINDS[row[rules.KIND]]
@@ -114,8 +113,8 @@ def test_keys_deleted_and_unknown_are_counted() -> None:
 
 def test_keys_of_several_partitions_have_no_order() -> None:
     a, b = plain_rows([(b"a", 1, b"x")]), plain_rows([(b"a", 1, b"x")])
-    a[:, digests.PARTITION] = ~0
-    a[:, digests.ORDER] += 1
+    a[:, key_rows.PARTITION] = ~0
+    a[:, key_rows.ORDER] += 1
     table = KeyTable()
     table.add(a)
     compared = compare(table, b, history=True)
@@ -126,7 +125,7 @@ def test_undelivered_keys() -> None:
     rows = np.concatenate(
         [plain_rows([(b"a", 1, b"x"), (b"b", 1, b"x")]), plain_rows([(b"c", 1, b"")], 2)]
     )
-    rows[1, digests.PARTITION] = ~2
+    rows[1, key_rows.PARTITION] = ~2
     found = undelivered(rows, [0, 2], [1, 1])
     assert found[:, rules.B_AT : rules.B_AT + 2].tolist() == rows[1:2, :2].tolist()
     assert len(undelivered(rows, [0, 2], [0, 0])) == 3

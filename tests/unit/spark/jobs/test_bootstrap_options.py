@@ -8,12 +8,11 @@ import pytest
 from tidelog.directory import Directory
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.bootstrap import Bootstrap, BootstrapOptions
-from tidelog.spark.jobs.bootstrap_result import written_before
-from tidelog.spark.jobs.record_columns import RecordColumns
+from tidelog.jobs.bootstrap.columns import RecordColumns
+from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapOptions, written_before
+from tidelog.spark.directory_sink import numbered_commit_id
 from tidelog.spark.places import Place
-from tidelog.spark.sink_directory import numbered_commit_id
-from tidelog.storage import writers
+from tidelog.storage import commits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +42,7 @@ def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) ->
     path = str(tmp_path)
     with Directory.open(path, writable=True) as directory:
         directory.create_topic("t")
-    writers.note(os_env().files, path, {"app/bootstrap-x": writers.Mark(0, 5)})
+    commits.note(os_env().files, path, {"app/bootstrap-x": commits.Mark(0, 5)})
     mine = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-x', 0, 't')}-1-aa-0.log.staging"
     other = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-y', 0, 't')}-1-aa-0.log.staging"
     for file in (mine, other):
@@ -58,9 +57,9 @@ def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) ->
 
 def test_a_job_counts_each_topic_by_itself(tmp_path: Path) -> None:
     path, env = str(tmp_path), os_env()
-    mark = writers.Mark(0, 5, "", (("t", 0, 0, 9, 5),))
-    writers.note(env.files, path, {writers.topic_writer("app/bootstrap-x", "t"): mark})
-    writers.note(env.files, path, {"app/bootstrap-old": mark})  # as earlier releases noted it
+    mark = commits.Mark(0, 5, "", (("t", 0, 0, 9, 5),))
+    commits.note(env.files, path, {commits.topic_writer("app/bootstrap-x", "t"): mark})
+    commits.note(env.files, path, {"app/bootstrap-old": mark})  # as earlier releases noted it
     for job in ("x", "old"):
         assert written_before(path, "t", f"app/bootstrap-{job}", env=env) is not None
         assert written_before(path, "u", f"app/bootstrap-{job}", env=env) is None

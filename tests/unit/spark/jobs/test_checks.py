@@ -2,9 +2,8 @@
 
 import pytest
 
-from tidelog.cluster.view import Count
 from tidelog.config import TopicConfig
-from tidelog.spark.jobs.checks import (
+from tidelog.jobs.target_check import (
     Between,
     Effect,
     Finding,
@@ -12,11 +11,12 @@ from tidelog.spark.jobs.checks import (
     Target,
     TargetLoses,
     check,
+    config_of_broker,
     ensure,
     lines,
     told,
 )
-from tidelog.spark.jobs.targets import config_of_broker
+from tidelog.remote.view import Count
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.spark.jobs.chunks import (
+from tidelog.jobs.chunks import (
     CHUNK_RECORDS,
+    Rate,
     Span,
     Spans,
     as_json,
@@ -19,7 +20,6 @@ from tidelog.spark.jobs.chunks import (
     thinned,
     total,
 )
-from tidelog.spark.jobs.pace import Rate
 from tidelog.types import TopicPartition
 
 

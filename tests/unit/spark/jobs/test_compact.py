@@ -12,8 +12,7 @@ from tests.worlds.directories.topics import T0, held, make
 
 import tidelog
 from tidelog.control.client import find_holder
-from tidelog.control.compact_verb import wishes
-from tidelog.control.lending_verbs import read_lent, take_back
+from tidelog.control.verbs import compact_wishes, read_lent, take_back
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import (
@@ -23,19 +22,22 @@ from tidelog.errors import (
     DirectoryLocked,
     InvalidRequest,
 )
+from tidelog.jobs.compact import job
+from tidelog.jobs.compact import job as compact_tier
 from tidelog.record.record import Record
-from tidelog.server.in_process import Broker
-from tidelog.spark.jobs import compact as job
-from tidelog.spark.jobs import compact_tier
-from tidelog.spark.jobs.parts import Work
-from tidelog.storage import files, tiering
+from tidelog.server.embedded import Broker
+from tidelog.spark.parts import Work
+from tidelog.storage import files
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.job import Cleaned
-from tidelog.storage.compaction.process import InProcess
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.tiering import tier_partition
-from tidelog.storage.tiering.cleaning import Rewritten, TierCleaner
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.tier_manager.mover import tier_partition
+from tidelog.storage.tier_manager.tier_compaction import Rewritten, TierCleaner, compact_tier
+from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import NewRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -141,7 +143,7 @@ def compact_tier_here(place: str) -> None:
         for number in range(2):
             log_dir.log(TOPIC, number).flush()
             name = TopicPartition(TOPIC, number)
-            tiering.compact_tier(log_dir, name, CleanerOptions(is_asked=True))
+            compact_tier(log_dir, name, CleanerOptions(is_asked=True))
 
 
 def last_of_each(log: Sequence[Record]) -> dict[bytes | None, int]:
@@ -166,7 +168,7 @@ def test_a_tier_is_compacted_as_by_one_process(tmp_path: Path, tasks: Tasks) -> 
     assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         names = [TopicPartition(TOPIC, number) for number in range(2)]
-        assert not list(tiering.verify(log_dir, names))
+        assert not list(verify(log_dir, names))
 
 
 def test_where_versions_decide_a_tier_is_one_part(tmp_path: Path, tasks: Tasks) -> None:
@@ -275,7 +277,7 @@ def lent(place: str, number: int) -> dict[str, object]:
     holder = find_holder(place)
     assert holder is not None
     with holder:
-        wanted = wishes(TopicPartition(TOPIC, number), roll=False, is_asked=True)
+        wanted = compact_wishes(TopicPartition(TOPIC, number), roll=False, is_asked=True)
         return dict(holder.ask("lend", wanted))
 
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tidelog.spark.jobs.hours import tally
+from tidelog.jobs.replay.hours import tally
 
 HOUR = 3_600_000
 

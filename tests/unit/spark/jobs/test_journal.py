@@ -7,8 +7,8 @@ import pytest
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
-from tidelog.spark.jobs.chunks import Span
-from tidelog.spark.jobs.journal import Journal, Progress, decode, encode
+from tidelog.jobs.chunks import Span
+from tidelog.jobs.replay.run import Journal, Progress, decode, encode
 from tidelog.types import TopicPartition
 
 SPAN = Span(TopicPartition("flights", 3), 10, 20)

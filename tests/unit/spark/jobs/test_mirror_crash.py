@@ -14,22 +14,22 @@ from tests.faults.seeded import SeededEnv
 from tests.worlds.directories.staged import ROOT, TOPIC, make_directory, staged_names
 from tests.worlds.spark.frames import T0, frame, origin_batch, value
 
-from tidelog.cluster.offset_map import (
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.mirror.commit import Batches, DirectoryTarget
+from tidelog.jobs.mirror.plan import BatchDone
+from tidelog.jobs.mirror.work import Routes
+from tidelog.jobs.offset_map import (
     Copied,
     OffsetMap,
     Partitioning,
     SourcePartition,
     SourceTopic,
+    read_map,
+    write_map,
 )
-from tidelog.cluster.offset_map_file import read_map, write_map
-from tidelog.env import Env
-from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.mirror_commit import DirectoryTarget
-from tidelog.spark.jobs.mirror_plan import BatchDone
-from tidelog.spark.jobs.mirror_run import Batches
-from tidelog.spark.jobs.mirror_tasks import Routes
 from tidelog.spark.sink_options import SinkOptions
-from tidelog.storage.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -6,30 +6,37 @@ from pathlib import Path
 import pytest
 from tests.worlds.directories.topics import T0, append, grow, make
 
-from tidelog.cluster.offset_map import Copied, OffsetMap, SourcePartition
-from tidelog.cluster.offset_map_file import decode_map, encode_map
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptData, InvalidRequest, InvalidTopic, UnknownTopic
-from tidelog.spark.jobs.checks import TargetLoses
-from tidelog.spark.jobs.mirror_growth import SETTINGS_EVERY_MS, Growth, Settings, with_topics
-from tidelog.spark.jobs.mirror_places import as_mapped, first_map, first_offsets
-from tidelog.spark.jobs.mirror_plan import (
+from tidelog.jobs.mirror.places import (
+    SETTINGS_EVERY_MS,
+    Growth,
+    as_mapped,
+    find_targets,
+    first_map,
+    first_offsets,
+    read_sources,
+    with_topics,
+)
+from tidelog.jobs.mirror.plan import (
     MirrorPlan,
     MirrorSource,
     MirrorState,
     Pair,
+    Settings,
     decode_state,
     encode_state,
     excluding,
     plan_mirror,
 )
-from tidelog.spark.jobs.mirror_read import source_options, starting_offsets
-from tidelog.spark.jobs.mirror_start import read_sources
-from tidelog.spark.jobs.mirror_targets import find_targets
+from tidelog.jobs.mirror.run import source_options, starting_offsets
+from tidelog.jobs.offset_map import Copied, OffsetMap, SourcePartition, decode_map, encode_map
+from tidelog.jobs.target_check import TargetLoses
 from tidelog.spark.places import Place
 from tidelog.spark.stream_options import read_stream_options
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord, TopicPartition
 
 
@@ -235,7 +242,7 @@ class TestPartitions:
         assert growth.look(later)[0] is later
 
     def test_where_keys_choose_the_target_stays(self, source: str, target: str, env: Env) -> None:
-        from tidelog.cluster.offset_map import Partitioning
+        from tidelog.jobs.offset_map import Partitioning
 
         asked = plan_mirror([source], ["shop.orders"], target, Partitioning.KEY)
         plan, found = begun(asked, env)

@@ -6,20 +6,21 @@ from pathlib import Path
 import pytest
 from tests.worlds.directories.topics import append, make
 
-from tidelog.cluster.offset_map import OffsetMap, Partitioning
 from tidelog.config import TopicConfig
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, UnknownTopic
-from tidelog.spark.jobs.checks import Effect
-from tidelog.spark.jobs.mirror_places import (
+from tidelog.jobs.mirror.places import (
+    find_targets,
     first_map,
     first_offsets,
     grown,
+    read_sources,
     read_topic,
+    settings_like,
 )
-from tidelog.spark.jobs.mirror_plan import MirrorPlan, plan_mirror
-from tidelog.spark.jobs.mirror_start import read_sources
-from tidelog.spark.jobs.mirror_targets import find_targets, settings_like
+from tidelog.jobs.mirror.plan import MirrorPlan, plan_mirror
+from tidelog.jobs.offset_map import OffsetMap, Partitioning
+from tidelog.jobs.target_check import Effect
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 

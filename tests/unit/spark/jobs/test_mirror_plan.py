@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from tidelog.cluster.offset_map import Partitioning
 from tidelog.errors import CorruptFile, InvalidRequest, InvalidTopic, UnsupportedVersion
-from tidelog.spark.jobs.mirror_plan import (
+from tidelog.jobs.mirror.plan import (
     MirrorPlan,
     MirrorSource,
     MirrorState,
@@ -16,7 +15,8 @@ from tidelog.spark.jobs.mirror_plan import (
     plan_mirror,
     read_renames,
 )
-from tidelog.spark.jobs.mirror_read import source_options
+from tidelog.jobs.mirror.run import source_options
+from tidelog.jobs.offset_map import Partitioning
 from tidelog.spark.places import Place
 from tidelog.spark.stream_options import read_stream_options
 from tidelog.types import IsolationLevel

@@ -8,21 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cluster.offset_map import MapRow, Partitioning
 from tidelog.errors import CorruptData, InvalidRequest, InvalidTimestamp
-from tidelog.spark.jobs.mirror_commit import place, relative_to_batch
-from tidelog.spark.jobs.mirror_rows import (
+from tidelog.jobs.mirror.commit import place, relative_to_batch
+from tidelog.jobs.mirror.work import (
     RUNS_MAX,
     TASK_ROWS_MAX,
     Ledger,
     Noted,
+    Origins,
+    Report,
+    Routes,
     Rows,
+    SentLedger,
     decode_noted,
     encode_noted,
 )
-from tidelog.spark.jobs.mirror_tasks import Origins, Report, Routes, SentLedger
-from tidelog.storage.attach import AttachedRange
-from tidelog.storage.partitioner import partition_of
+from tidelog.jobs.offset_map import MapRow, Partitioning
+from tidelog.record.partitioner import partition_of
+from tidelog.storage.directory.attach import AttachedRange
 from tidelog.types import TopicPartition
 
 ROUTES = Routes(

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.env import ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.spark.jobs.pace import Pacer, Rate
+from tidelog.jobs.chunks import Pacer, Rate
 
 
 @pytest.mark.parametrize(

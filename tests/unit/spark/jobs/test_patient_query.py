@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from tidelog.spark.jobs.patient_query import STARTS, PatientQuery
+from tidelog.jobs.mirror.commit import STARTS, PatientQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable

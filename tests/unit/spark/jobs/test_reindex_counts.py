@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
-from tidelog.spark.jobs.reindex_work import build_zones, check_partition, verify_zones
+from tidelog.jobs.reindex.work import build_zones, check_partition, verify_zones
 from tidelog.types import NewRecord, TopicPartition
 
 NAME = TopicPartition("t", 0)

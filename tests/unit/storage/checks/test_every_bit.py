@@ -20,11 +20,11 @@ from tests.worlds.directories.sick import (
 from tidelog.record.header import CRC_AT
 from tidelog.storage import files
 from tidelog.storage.checks import DirectoryCheck
-from tidelog.storage.checks.log_file import Course
-from tidelog.storage.checks.place import PartitionPlace
-from tidelog.storage.checks.segment_files import SegmentCheck
-from tidelog.storage.checks.zone_maps import Beside, changed_zones
-from tidelog.storage.zones import ZoneMap
+from tidelog.storage.checks.findings import PartitionPlace
+from tidelog.storage.checks.log_check import Course
+from tidelog.storage.checks.partition_check import SegmentCheck
+from tidelog.storage.checks.zone_map_check import Beside, changed_zones
+from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.types import TopicPartition
 
 PADDING = bytes(range(256)) * 5

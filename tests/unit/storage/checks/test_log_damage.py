@@ -11,10 +11,11 @@ from tests.worlds.directories.sick import (
     mend,
 )
 
-from tidelog.record.batch import RecordBatch, seal
-from tidelog.record.views import walk
-from tidelog.storage import append_time
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import walk
+from tidelog.record.header import seal
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severity
+from tidelog.storage.clocks import append_times
 
 FIRST = f"{0:020d}.log"
 
@@ -113,9 +114,9 @@ def test_nothing_is_derived_from_a_damaged_log(env: SeededEnv, seed: int) -> Non
 @pytest.mark.parametrize("row", range(3))
 def test_a_damaged_row_of_append_times_is_named(env: SeededEnv, row: int) -> None:
     name = f"{0:020d}.appendtime"
-    change(env, append_time.HEADER_SIZE + row * append_time.ROW_SIZE + 5, b"\xee", name)
+    change(env, append_times.HEADER_SIZE + row * append_times.ROW_SIZE + 5, b"\xee", name)
     (finding, *_) = of_log(look(env), name)
-    assert finding.position == append_time.HEADER_SIZE + row * append_time.ROW_SIZE
+    assert finding.position == append_times.HEADER_SIZE + row * append_times.ROW_SIZE
     assert finding.severity is Severity.ERROR
     assert not finding.repairable
     assert f"row {row}: wrong checksum" in finding.damage
@@ -144,7 +145,7 @@ def test_a_partition_that_cannot_be_read_is_not_called_sound(env: SeededEnv) -> 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -> None:
-    from tidelog.record.kernels.validate import check_body
+    from tidelog.record.kernels.records import check_body
 
     batch = batches_in(env)[0]
     data = bytearray(read(env, FIRST)[: batch.size_bytes])

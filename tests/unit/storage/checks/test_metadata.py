@@ -13,10 +13,10 @@ from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage.checks import Finding, Severity
-from tidelog.storage.checks.metadata import check_metadata, flipped_bit
+from tidelog.storage.checks.metadata_check import check_metadata, flipped_bit
+from tidelog.storage.directory.broker_files import METADATA_FILE, MetadataFile
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import write_atomically
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.metadata_file import METADATA_FILE, MetadataFile
 
 FILE = f"{PATH}/{METADATA_FILE}"
 CHANGES = ([b"first"], [b"one", b"two"], [b"secret", b"four", b"five"])

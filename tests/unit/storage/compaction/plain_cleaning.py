@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.record.batch import RecordBatch, build_batch, build_empty_batch
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.builder import build_batch, build_empty_batch
 from tidelog.record.record import ControlType, Record
-from tidelog.record.views import Batch, walk
 from tidelog.storage.compaction.job import CleaningJob, Group, SourceSegment
 from tidelog.types import NO_TIMESTAMP, TimestampType
 

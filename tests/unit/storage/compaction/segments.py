@@ -8,15 +8,14 @@ from uuid import UUID
 from hypothesis import strategies as st
 from tests.faults.seeded import SeededEnv, seeded_env
 
-from tidelog.record.batch import build_batch, build_empty_batch, build_end_marker
-from tidelog.record.legacy_builder import build_legacy_set
-from tidelog.record.views import Batch, walk
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
+from tidelog.record.legacy import build_legacy_set
 from tidelog.storage import files
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.compaction.job import CleaningJob, Group, SourceSegment
-from tidelog.storage.compaction.rules import CompactionRules
-from tidelog.storage.trust import fingerprint
-from tidelog.storage.txn_index import AbortedTxn
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.compaction.job import CleaningJob, CompactionRules, Group, SourceSegment
+from tidelog.storage.segment.append_time_trust import fingerprint
+from tidelog.storage.segment.index import AbortedTxn
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 DIRECTORY = "/data/t-0"

@@ -26,16 +26,16 @@ from tests.worlds.constants import set_constant
 
 from tidelog.config import TopicConfig
 from tidelog.errors import CleaningFailed, StorageFailure
+from tidelog.record.batch_walk import walk
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, DEFAULT_DECOMPRESSION_LIMIT
 from tidelog.record.record import Record
-from tidelog.record.views import walk
 from tidelog.storage import files
-from tidelog.storage.append_time import AppendTimes
-from tidelog.storage.compaction.cleaning import clean
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.compaction.job import Cleaned, CleaningJob, Group
-from tidelog.storage.index_files import IndexBuilder
-from tidelog.storage.trust import fingerprint
-from tidelog.storage.zones import ZoneMap
+from tidelog.storage.compaction.worker import clean
+from tidelog.storage.segment.append_time_trust import fingerprint
+from tidelog.storage.segment.derived_files import IndexBuilder
 from tidelog.types import Codec, NewRecord
 
 CLEANED = files.CLEANED_SUFFIX

@@ -17,11 +17,11 @@ from tests.unit.storage.compaction.segments import (
     write_log,
 )
 
-from tidelog.record.views import walk
+from tidelog.record.batch_walk import walk
 from tidelog.storage import files
-from tidelog.storage.compaction.cleaning import clean
 from tidelog.storage.compaction.job import CleanedGroup, Group
-from tidelog.storage.txn_index import TxnIndex
+from tidelog.storage.compaction.worker import clean
+from tidelog.storage.segment.index import TxnIndex
 
 CLEANED_LOG = files.LOG_SUFFIX + files.CLEANED_SUFFIX
 

@@ -16,7 +16,7 @@ from tests.unit.storage.compaction.segments import (
 
 from tidelog.errors import CorruptBatch, CorruptRecord
 from tidelog.record.header import seal
-from tidelog.storage.compaction.cleaning import clean
+from tidelog.storage.compaction.worker import clean
 from tidelog.types import Codec
 
 

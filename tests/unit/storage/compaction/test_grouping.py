@@ -1,11 +1,6 @@
 """Which segments become one: Kafka's limits, each at its edge."""
 
-from tidelog.storage.compaction.grouping import (
-    GROUP_BYTES_MAX,
-    GroupLimits,
-    SegmentSize,
-    group_segments,
-)
+from tidelog.storage.compaction.job import GROUP_BYTES_MAX, GroupLimits, SegmentSize, group_segments
 from tidelog.types import INT32_MAX
 
 LIMITS = GroupLimits(log_bytes=100, index_bytes=24)

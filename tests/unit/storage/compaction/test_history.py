@@ -9,10 +9,12 @@ from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.errors import CorruptFile
 from tidelog.record.builder import build_batch
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.compaction.history import is_whole
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition, look
-from tidelog.storage.compaction_history import (
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, is_whole, look
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.compaction_history import (
     HISTORY_FILE,
     CompactionHistory,
     cut_history,
@@ -20,7 +22,6 @@ from tidelog.storage.compaction_history import (
     read_history,
     write_history,
 )
-from tidelog.storage.log_dir import LogDir, LogDirOptions
 from tidelog.types import INT64_MAX, UNKNOWN_MS, ClockName, NewRecord, TopicPartition
 
 ROOT = "/data"

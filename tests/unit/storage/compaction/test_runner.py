@@ -16,14 +16,16 @@ from tests.worlds.directories.plain_cleaner import PlainWorker
 from tidelog.env import Env
 from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
 from tidelog.storage import commits, files
-from tidelog.storage.attach import ensure_finished
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, look
 from tidelog.storage.compaction.eligibility import DueReason
 from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleaningJob
-from tidelog.storage.compaction.process import InProcess, Pace
-from tidelog.storage.compaction.runner import CleanerOptions, clean_partition, look
-from tidelog.storage.compaction_history import HISTORY_FILE
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.compaction.worker import InProcess, Pace
+from tidelog.storage.directory.attach import ensure_finished
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.types import NewRecord, TopicPartition
 
 ROOT = "/data"

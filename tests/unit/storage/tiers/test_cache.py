@@ -10,14 +10,15 @@ from tests.unit.storage.tiers.tiered import tier_env
 from tidelog.env import Env
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
 from tidelog.record.coding import crc32c
-from tidelog.storage.tiers.cache import (
-    BlockCache,
+from tidelog.storage.clocks.zone_map import FileSum
+from tidelog.storage.tier.block_cache import (
+    FolderBlockCache,
     FolderBlocks,
     MemoryBlocks,
     decode_block,
     encode_block,
 )
-from tidelog.storage.tiers.tier_files import (
+from tidelog.storage.tier.tier_files import (
     BLOCK_BYTES,
     TierFiles,
     TierOptions,
@@ -27,7 +28,6 @@ from tidelog.storage.tiers.tier_files import (
     tier_files_of,
     tier_path,
 )
-from tidelog.storage.zone_format import FileSum
 
 FOLDER = "/cache"
 
@@ -88,7 +88,7 @@ def test_a_damaged_file_is_removed_and_a_full_disk_is_no_failure() -> None:
     assert blocks.get("a") is None
     assert not fs.list_dir(FOLDER)
     full = DamageFileSystem(limit_bytes=50)
-    cache = BlockCache(MemoryBlocks(0), FolderBlocks(full, FOLDER, 10_000))
+    cache = FolderBlockCache(MemoryBlocks(0), FolderBlocks(full, FOLDER, 10_000))
     cache.put("a", b"x" * 1000)
     assert cache.get("a") is None
 

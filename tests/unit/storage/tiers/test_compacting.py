@@ -7,12 +7,14 @@ from tests.worlds.directories.logs import PATH, WRITABLE
 
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.record.builder import build_batch
-from tidelog.storage.compaction.looking import CleanerOptions
-from tidelog.storage.compaction.runner import CleaningReport
-from tidelog.storage.compaction_history import read_history
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.tiering import collect, compact_tier, verify
+from tidelog.storage.compaction.cleaner import CleaningReport
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment.compaction_history import read_history
+from tidelog.storage.tier_manager.orphans import collect
+from tidelog.storage.tier_manager.tier_compaction import compact_tier
+from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
 RETENTION_MS = 60_000

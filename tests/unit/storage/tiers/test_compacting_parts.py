@@ -17,17 +17,20 @@ from tests.unit.storage.tiers.test_compacting import (
 from tests.unit.storage.tiers.tiered import NAME, Tiered
 
 from tidelog.errors import CorruptFile, StorageFailure
-from tidelog.storage.compaction.job import CleaningJob
-from tidelog.storage.compaction.job_parts import parts_of
-from tidelog.storage.compaction.looking import CleanerOptions
-from tidelog.storage.compaction.runner import CleaningReport
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.tiering import collect, compact_tier, verify
-from tidelog.storage.tiering.cleaning import Rewritten, TierCleaner
-from tidelog.storage.tiering.partition_tier import PartitionTier
-from tidelog.storage.tiering.rewriting import Workplace
-from tidelog.storage.tiers.remote_segment import RemoteSegment
-from tidelog.storage.tiers.rows import decode_row, encode_row
+from tidelog.storage.compaction.cleaner import CleaningReport
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.job import CleaningJob, parts_of
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.tier.manifest import decode_row, encode_row
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier_manager.orphans import collect
+from tidelog.storage.tier_manager.tier_compaction import (
+    Rewritten,
+    TierCleaner,
+    Workplace,
+    compact_tier,
+)
+from tidelog.storage.tier_manager.tier_store import PartitionTier, verify
 
 SCRATCH = "/scratch"
 PART_BYTES = 1500

@@ -7,9 +7,9 @@ from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.record.record import Record
-from tidelog.storage.erasing import Erasure, erase
-from tidelog.storage.group_offsets import GROUPS_FILE
-from tidelog.storage.tiering import verify
+from tidelog.storage.directory.broker_files import GROUPS_FILE
+from tidelog.storage.erasure import Erasure, erase
+from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import Codec, NewRecord
 
 KEY = b"the one to be erased"

@@ -13,10 +13,11 @@ from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailure
 from tidelog.objects.store import ObjectInfo
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.tiering import collect, verify
-from tidelog.storage.tiers.record import read_record
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.tier.tier_record import read_record
+from tidelog.storage.tier_manager.orphans import collect
+from tidelog.storage.tier_manager.tier_store import verify
 
 EAGER = {"local.retention.bytes": "0"}
 
@@ -268,7 +269,7 @@ def test_power_loss_while_a_log_is_cut_into_its_tier(keep: Keep) -> None:
 
 
 def test_a_damaged_record_is_refused_and_made_anew_from_the_store() -> None:
-    from tidelog.storage.tiering import restore
+    from tidelog.storage.tier_manager.orphans import restore
 
     tiered = Tiered().start(**EAGER)
     tiered.fill(30)

@@ -21,25 +21,21 @@ from tidelog.errors import (
     TierConflict,
 )
 from tidelog.record.builder import build_batch
-from tidelog.storage.closed import ClosedSegment
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.producers import ProducerEntry, ProducerStates
-from tidelog.storage.segment import SegmentContext
-from tidelog.storage.tiering import (
-    collect,
-    exchange,
-    restore,
-    tier_partition,
-    tier_status,
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.producers import ProducerEntry, ProducerStates
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.tier.manifest import Manifest, TierSegment
+from tidelog.storage.tier.tier_record import read_deleted, read_record, write_record
+from tidelog.storage.tier_manager.mover import MoveOptions, exchange, tier_partition, tier_status
+from tidelog.storage.tier_manager.orphans import collect, restore
+from tidelog.storage.tier_manager.tier_store import (
+    CopySource,
+    PartitionTier,
+    copy_segment,
     verify,
+    writer_of,
 )
-from tidelog.storage.tiering.copying import CopySource, copy_segment
-from tidelog.storage.tiering.moving import MoveOptions
-from tidelog.storage.tiering.partition_tier import PartitionTier, writer_of
-from tidelog.storage.tiers.deleted import read_deleted
-from tidelog.storage.tiers.manifest import Manifest
-from tidelog.storage.tiers.record import read_record, write_record
-from tidelog.storage.tiers.rows import TierSegment
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 EAGER = {"local.retention.bytes": "0"}
@@ -424,9 +420,9 @@ def compacted(tiered: Tiered, old: list[TierSegment], keep: int) -> TierSegment:
     file.sync()
     file.close()
     segment = ClosedSegment(local, base, end)
-    from tidelog.storage import zone_files
+    from tidelog.storage.segment import zone_map_files
 
-    zone_files.write(segment, by_kernels=False)
+    zone_map_files.write(segment, by_kernels=False)
     source = CopySource(segment=segment, times=old[-1].times, note=old[-1].note, uid="c" * 32)
     return copy_segment(PartitionTier(tiered.store, view.record.folder), source)
 

@@ -9,23 +9,27 @@ from hypothesis import strategies as st
 from tests.unit.storage.tiers.tiered import NAME, Tiered
 
 from tidelog.errors import CorruptFile, InvalidRequest, TierConflict, UnsupportedVersion
-from tidelog.storage.tiers.deleted import (
-    DELETED_FILE,
-    DeletedFolder,
-    note_deleted,
-    read_deleted,
-)
-from tidelog.storage.tiers.fields import Fields
-from tidelog.storage.tiers.manifest import (
+from tidelog.storage.text_files import Fields
+from tidelog.storage.tier.manifest import (
     Manifest,
+    TierSegment,
     decode_manifest,
+    decode_row,
     encode_manifest,
+    encode_row,
     manifest_object,
     manifest_of,
     seal,
 )
-from tidelog.storage.tiers.record import TierRecord, decode_record, encode_record
-from tidelog.storage.tiers.rows import TierSegment, decode_row, encode_row
+from tidelog.storage.tier.tier_record import (
+    DELETED_FILE,
+    DeletedFolder,
+    TierRecord,
+    decode_record,
+    encode_record,
+    note_deleted,
+    read_deleted,
+)
 
 
 def sample() -> Manifest:

@@ -17,8 +17,9 @@ from tests.unit.storage.tiers.tiered import NAME, Tiered
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.tiering import collect, verify
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.tier_manager.orphans import collect
+from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
 RETENTION_MS = 60_000

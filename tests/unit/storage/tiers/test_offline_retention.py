@@ -6,8 +6,14 @@ import pytest
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
 from tests.worlds.directories.logs import PATH, TOPIC
 
-from tidelog.storage.cluster_file import ALL_BROKERS, ClusterState, kept_defaults, write_cluster
-from tidelog.storage.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.broker_files import (
+    ALL_BROKERS,
+    ClusterState,
+    kept_defaults,
+    write_cluster,
+)
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord
 
 WITHOUT_AGE = {key: text for key, text in EAGER.items() if key != "retention.ms"}

@@ -10,12 +10,13 @@ from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import StorageFailure, TierConflict
 from tidelog.objects.store import ObjectInfo
-from tidelog.storage.erasing import erase
-from tidelog.storage.log_dir import LogDir, LogDirOptions
-from tidelog.storage.tiering import collect, restore, verify
-from tidelog.storage.tiering.merging import merge
-from tidelog.storage.tiering.partition_tier import PartitionTier
-from tidelog.storage.tiers.manifest import Manifest
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.erasure import erase
+from tidelog.storage.tier.manifest import Manifest
+from tidelog.storage.tier_manager.mover import merge
+from tidelog.storage.tier_manager.orphans import collect, restore
+from tidelog.storage.tier_manager.tier_store import PartitionTier, verify
 from tidelog.types import NewRecord
 
 EAGER = {"local.retention.bytes": "0"}

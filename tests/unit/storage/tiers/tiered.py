@@ -7,11 +7,11 @@ from tests.unit.storage.tiers.fake_store import URL, FakeStore
 from tests.worlds.directories.logs import PATH, SMALL, TOPIC, WRITABLE
 
 from tidelog.env import Env
-from tidelog.storage.log import Log
-from tidelog.storage.log_dir import LogDir
-from tidelog.storage.log_reader import LogReader
-from tidelog.storage.tiering import MoveOptions, MoveReport, tier_partition
-from tidelog.storage.tiers.tier_files import TierFiles, TierOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.tier.tier_files import TierFiles, TierOptions
+from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
 from tidelog.types import NewRecord, TopicPartition
 
 NAME = TopicPartition(TOPIC, 0)

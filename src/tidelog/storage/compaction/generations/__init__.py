@@ -3,9 +3,9 @@
 docs/generations.md has the model, what it costs, and what is proven of which segment.
 """
 
-from tidelog.storage.compaction.generations.facts import SegmentFacts
-from tidelog.storage.compaction.generations.memory import Finding, Generations
+from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.generations.planning import Decision, Demand, GenerationPlan
+from tidelog.storage.compaction.generations.scheduler import Finding, Generations
 from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
 
 __all__ = [

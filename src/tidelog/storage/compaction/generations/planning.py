@@ -1,4 +1,6 @@
-"""The next cleaning of a partition: when it is due, what is cleaned, what is merged, what may go.
+"""What to clean, merge, drop.
+
+The next cleaning of a partition: when it is due, what is cleaned, what is merged, what may go.
 
 A cleaning is due when the log, its active segment counted as full, would pass its bound:
 `tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound
@@ -8,31 +10,388 @@ versions, and now and then for tombstones that have had their time: only a pass 
 segments may let all of them go.
 
 Pure: values in, a plan out.
+
+Which segments to clean: those with the most garbage for the bytes that have to move.
+
+The model (docs/generations.md has its derivation and its measurements): a log of L live bytes may
+use F x L. Cleaning a segment of s bytes, u of them live, reads s, writes u and frees s - u; its
+keys are judged by a map that was filled by reading the log from some offset on. What is freed
+early is garbage forgone, so a cleaning waits until the space is used up, and then takes the
+segments in order of
+
+    (g - ln(1 + g)) * (age + 2L),   g = garbage / live
+
+which is where the cost of rewriting now equals the cost of holding the garbage until later, for
+records that die at a rate that falls with their age. All segments that were cleaned at least up to
+the map's first offset can be judged by it, so for each first offset the best prefix of that order
+is known, and the cheapest of them is taken: garbage freed over bytes written and, at a lower
+price, bytes read.
+
+Pure: values in, a choice out.
+
+Which neighbours become one segment: cleaned ones for nothing, others where there are too many.
+
+Segments that are rewritten by the same cleaning and follow each other are merged as far as one
+segment holds them: that costs no byte more. Cleaning shrinks segments where they are, so a log of
+keys that are updated at very different rates breaks into many small ones. Before there are more
+than `SEGMENTS_PER_LIVE` times as many as the live bytes would fill, runs of neighbours are
+rewritten for the sake of merging alone, those first that rid the log of the most segments for the
+bytes that are copied.
+
+Pure: values in, a choice out.
+
+What is proven of which segment: how far it was cleaned, and what follows from that.
+
+Everything that keeps a deleted key from coming back is decided here, from offsets alone.
+
+The one fact is a segment's `cleaned_to` C: none of its records is superseded by a record with an
+offset below C. A segment that was never cleaned has C = its base offset, since what supersedes a
+record comes after it. A cleaning that maps the keys of offsets [from, to) drops whatever a record
+of that range supersedes; so it raises C to `to` where C >= from, and proves nothing where a hole
+between C and `from` remains.
+
+From it follow, for an offset P:
+
+- the part below P is clean, as Kafka's cleaner understands it (no two records below P with the
+  same key), if every segment that begins below P has C >= P;
+- a tombstone at an offset below P covers nothing any more if every segment before it, and its own,
+  has C >= P.
+
+Source: Kafka 4.x LogCleanerManager (the checkpoint); docs/generations.md#what-is-proven.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Final
 
-from tidelog.storage.compaction.generations import merging, schedule
-from tidelog.storage.compaction.generations.coverage import with_drops
-from tidelog.storage.compaction.generations.facts import SegmentFacts
-from tidelog.storage.compaction.generations.merging import Room
-from tidelog.storage.compaction.job import Group
+from tidelog.storage.compaction.generations.estimates import SegmentFacts
+from tidelog.storage.compaction.job import GROUP_BYTES_MAX, Group
+from tidelog.types import INT32_MAX
 
-# Of the space between the live size and the bound: what a cleaning frees at least. With less the
-# map is filled too often, with more segments are cleaned before they are worth it.
+# What a byte read costs when a byte written costs 1. Reads are sequential, mostly of what is still
+# in the page cache, and wear nothing out; at 0 the log would be read for every little cleaning.
+READ_PRICE: Final = 0.01
+
+
+# Part of the live size that a cleaning frees at least: with less the map is filled too often, with
+# more segments are cleaned before they are worth it.
 BATCH_PART: Final = 0.2
+
+
+# Of the live size: how long a record that was just written is expected to live at least, so that
+# the order does not put all its trust in age.
+AGE_FLOOR: Final = 2.0
+
+
+# More first offsets of the map than this are not looked at.
+MAP_STARTS_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Segments to clean, and what that is expected to cost.
+
+    Attributes:
+        map_from: First offset whose key is mapped.
+        bases: The segments, by base offset, ascending.
+        garbage_bytes: What is expected to be freed.
+        read_bytes: What is read: to fill the map, and to rewrite.
+        written_bytes: What is expected to be written.
+    """
+
+    map_from: int
+    bases: tuple[int, ...]
+    garbage_bytes: float
+    read_bytes: float
+    written_bytes: float
+
+
+def choose(
+    segments: Sequence[SegmentFacts],
+    needed_bytes: float,
+    *,
+    map_keys_max: float = math.inf,
+    is_whole: bool = False,
+) -> Choice | None:
+    """The cheapest cleaning that frees what is needed.
+
+    Args:
+        segments: Finished segments that may be cleaned, in order.
+        needed_bytes: What has to be freed.
+        map_keys_max: How many keys the map holds.
+        is_whole: Whether all keys are mapped, whatever that costs.
+
+    Returns:
+        None where so much can't be freed by one map.
+    """
+    order = sorted(segments, key=priority_by(segments), reverse=True)
+    tails = list(accumulate((each.size_bytes for each in reversed(segments)), initial=0))[::-1]
+    best: tuple[float, int, list[SegmentFacts], int] | None = None
+    whole = [each.base_offset for each in segments[:1]]
+    for map_from in whole if is_whole else _map_starts(segments, map_keys_max):
+        first = bisect_left(segments, map_from, key=lambda each: each.base_offset)
+        known = [each for each in order if each.cleaned_to >= map_from]
+        found = _best_prefix(known, needed_bytes, READ_PRICE * tails[first])
+        if found and (best is None or found[0] > best[0]):
+            best = (found[0], map_from, known[: found[1]], tails[first])
+    return None if best is None else describe(best[1], best[2], best[3])
+
+
+def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> Choice:
+    """A choice with what it is expected to cost."""
+    return Choice(
+        map_from=map_from,
+        bases=tuple(sorted(each.base_offset for each in chosen)),
+        garbage_bytes=sum(each.garbage_bytes for each in chosen),
+        read_bytes=map_bytes + sum(each.size_bytes for each in chosen),
+        written_bytes=sum(each.live_bytes for each in chosen),
+    )
+
+
+def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], float]:
+    """How much a segment is worth cleaning now, against the others (module text)."""
+    end = segments[-1].end_offset if segments else 0
+    floor = AGE_FLOOR * max(sum(each.keys for each in segments), 1.0)
+
+    def priority(segment: SegmentFacts) -> float:
+        # A segment without anything alive is not infinitely dear: its file has to be made too.
+        live = max(segment.live_bytes, segment.size_bytes * 1e-3, 1.0)
+        ratio = segment.garbage_bytes / live
+        age = end - (segment.base_offset + segment.end_offset) / 2
+        return (ratio - math.log1p(ratio)) * (age + floor)
+
+    return priority
+
+
+def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
+    """First offsets to think about, the shortest maps first.
+
+    A key is in the map once, wherever its older records lie: what is mapped from an offset on are
+    the keys whose last record lies there.
+    """
+    starts = sorted({each.cleaned_to for each in segments}, reverse=True)
+    step = max(1, -(-len(starts) // MAP_STARTS_MAX))
+    keys = list(accumulate((each.keys for each in reversed(segments)), initial=0.0))[::-1]
+    for number, start in enumerate(starts):
+        first = bisect_left(segments, start, key=lambda each: each.base_offset)
+        if number and keys[first] > map_keys_max:
+            return
+        if number % step == 0 or number == len(starts) - 1:
+            yield start
+
+
+def _best_prefix(
+    order: Sequence[SegmentFacts], needed_bytes: float, fixed_cost: float
+) -> tuple[float, int] | None:
+    """Garbage per cost, and length, of the best prefix that frees enough; None where none does."""
+    garbage, cost = 0.0, fixed_cost
+    best: tuple[float, int] | None = None
+    for count, segment in enumerate(order, start=1):
+        garbage += segment.garbage_bytes
+        cost += segment.live_bytes + READ_PRICE * segment.size_bytes
+        if garbage < needed_bytes or garbage <= 0:
+            continue
+        worth = garbage / max(cost, 1.0)
+        if best is None or worth > best[0]:
+            best = (worth, count)
+    return best
+
+
+# Never more segments than this, times the number that the live bytes would fill.
+SEGMENTS_PER_LIVE: Final = 8
+
+
+# Of that: where merging begins, and how far it goes.
+MERGE_FROM: Final = 0.85
+
+
+MERGE_TO: Final = 0.72
+
+
+# A log of a few segments is not worth merging: so many are always allowed.
+SEGMENTS_MIN: Final = 8
+
+
+# Expected sizes are estimates; a group is filled so far.
+FILL: Final = 0.95
+
+
+# A rewritten segment costs this part of a full one, however small it is (files, syncs, renames).
+_COPY_FLOOR: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one segment may hold, and how many there may be.
+
+    Attributes:
+        segment_bytes: Size in bytes at which segments are rolled.
+        live_bytes: Expected live bytes of the partition.
+    """
+
+    segment_bytes: int
+    live_bytes: float
+
+    @property
+    def count_max(self) -> float:
+        """So many segments at most."""
+        return max(SEGMENTS_PER_LIVE * self.live_bytes / self.segment_bytes, SEGMENTS_MIN)
+
+    def holds(self, segments: Sequence[SegmentFacts]) -> bool:
+        """Whether segments that follow each other fit into one, as far as that can be known."""
+        expected = sum(each.live_bytes for each in segments)
+        size = sum(each.size_bytes for each in segments)
+        span = segments[-1].end_offset - segments[0].base_offset
+        # Records may take more room once they are cleaned.
+        fits = len(segments) == 1 or size <= GROUP_BYTES_MAX
+        return fits and expected <= FILL * self.segment_bytes and max(size, span) <= INT32_MAX
+
+
+def group(
+    segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room
+) -> list[tuple[int, ...]]:
+    """The chosen segments in groups that become one segment each, in order.
+
+    Args:
+        segments: All finished segments, in order.
+        chosen: Base offsets of those that are rewritten.
+        room: What a segment may hold.
+    """
+    wanted = set(chosen)
+    groups: list[list[SegmentFacts]] = []
+    is_open = False
+    for segment in segments:
+        if segment.base_offset not in wanted:
+            is_open = False
+        elif is_open and room.holds([*groups[-1], segment]):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            is_open = True
+    return [tuple(each.base_offset for each in found) for found in groups]
+
+
+def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -> set[int]:
+    """The chosen segments, and those that are rewritten only to be merged.
+
+    Args:
+        segments: All finished segments that may be cleaned, in order.
+        chosen: Base offsets of those that are rewritten for their garbage.
+        room: What a segment may hold, and how many there may be.
+    """
+    taken = set(chosen)
+    surplus = _count_after(segments, taken, room) - MERGE_FROM * room.count_max
+    if surplus <= 0:
+        return taken
+    surplus += (MERGE_FROM - MERGE_TO) * room.count_max
+    used: set[int] = set()
+    for saved, run in _runs(segments, taken, room):
+        if surplus <= 0:
+            break
+        if used.isdisjoint(run):
+            used |= run
+            surplus -= saved
+    return taken | used
+
+
+def _count_after(segments: Sequence[SegmentFacts], taken: set[int], room: Room) -> int:
+    """How many segments there will be."""
+    empty = {each.base_offset for each in segments if each.live_bytes < 1}
+    groups = group(segments, taken, room)
+    left = sum(not empty.issuperset(bases) for bases in groups)
+    return len(segments) - len(taken) + left
+
+
+def _runs(
+    segments: Sequence[SegmentFacts], taken: set[int], room: Room
+) -> Iterator[tuple[int, set[int]]]:
+    """Runs of neighbours that one segment holds, the best first: how many segments each saves."""
+    found = []
+    for first in range(len(segments) - 1):
+        copied, last = 0.0, first
+        while last < len(segments) and room.holds(segments[first : last + 1]):
+            segment = segments[last]
+            copied += 0 if segment.base_offset in taken else segment.live_bytes
+            if last > first and copied:
+                worth = (last - first) / (copied + _COPY_FLOOR * room.segment_bytes)
+                found.append((worth, first, last))
+            last += 1
+    found.sort(reverse=True)
+    for _, first, last in found:
+        yield last - first, {each.base_offset for each in segments[first : last + 1]}
+
+
+def after_cleaning(cleaned_to: int, map_from: int, mapped_to: int) -> int:
+    """How far a segment is cleaned once it was rewritten by a map of [map_from, mapped_to)."""
+    return max(cleaned_to, mapped_to) if cleaned_to >= map_from else cleaned_to
+
+
+def after_merging(cleaned_to: Iterable[int]) -> int:
+    """How far a segment is cleaned that several were merged into, at least one."""
+    return min(cleaned_to)
+
+
+def clean_end(segments: Sequence[SegmentFacts], log_start_offset: int) -> int:
+    """The largest offset below which no older version of any key remains.
+
+    Args:
+        segments: All finished segments from the log's start on, in order.
+        log_start_offset: The answer where there is none.
+    """
+    end = segments[-1].end_offset if segments else log_start_offset
+    for segment in segments:
+        if segment.base_offset >= end:
+            break
+        end = min(end, segment.cleaned_to)
+    return end
+
+
+def with_drops(
+    segments: Sequence[SegmentFacts],
+    groups: Iterable[tuple[int, ...]],
+    map_from: int,
+    map_to: int,
+) -> Iterator[Group]:
+    """Groups, and whether their tombstones and markers that are past their horizon may go.
+
+    They may where every segment up to the group's last one is cleaned to the group's end by the
+    time at which the group is in its place: by this cleaning, if it is rewritten before or with
+    it, or by earlier ones.
+
+    Args:
+        segments: All finished segments of the partition, in order; nothing older lies elsewhere.
+        groups: Base offsets of what becomes one segment each, in order; they are put in their
+            places in this order.
+        map_from: First offset whose key is mapped, inclusive.
+        map_to: Offset behind the last one, exclusive.
+    """
+    proven = {each.base_offset: each.cleaned_to for each in segments}
+    for bases in groups:
+        for base in bases:
+            proven[base] = after_cleaning(proven[base], map_from, map_to)
+        upto = [each for each in segments if each.base_offset <= bases[-1]]
+        end = upto[-1].end_offset
+        drop = all(proven[each.base_offset] >= end for each in upto)
+        yield Group(bases=bases, drop_expired=drop)
+
+
 # Standard errors of the estimated live size by which the bound is taken lower, and how much of it
 # they may take.
 ERRORS_KEPT: Final = 2.0
+
+
 ERROR_MAX: Final = 0.1
+
+
 # Where the number of keys is more uncertain than this, all of them are mapped: to read the log once
 # costs about what half a percent of its space saves while the live size is appended once.
 COUNT_FROM: Final = 0.005
+
+
 # Of the map, so that it is not full where there are more keys than expected.
 COUNT_FILL: Final = 0.9
 
@@ -244,13 +603,11 @@ class _Planning:
         # Rounding must not keep it from freeing all that there is.
         needed = min(over + batch, garbage * 0.99)
         limit = self.demand.map_keys_max
-        found = schedule.choose(
-            self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit)
-        )
+        found = choose(self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit))
         if found is None:
             return self.sweep(f"{reason}; one map does not find enough")
         bases = set(found.bases)
-        taken = merging.widen(self.allowed, bases, self._room())
+        taken = widen(self.allowed, bases, self._room())
         return self._make(taken, bases, found.map_from, reason)
 
     def _must_count(self, map_keys_max: float) -> bool:
@@ -272,7 +629,7 @@ class _Planning:
     ) -> GenerationPlan:
         chosen = set(taken)
         map_to = self.demand.cleanable_end
-        groups = merging.group(self.allowed, chosen, self._room())
+        groups = group(self.allowed, chosen, self._room())
         read = sum(each.size_bytes for each in self.allowed if each.base_offset in chosen)
         if chosen:
             read += sum(each.size_bytes for each in self.allowed if each.end_offset > map_from)

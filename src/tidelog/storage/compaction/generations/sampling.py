@@ -11,22 +11,22 @@ import importlib.util
 from collections.abc import Iterator
 
 from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import read_varint
 from tidelog.record.header import DELETE_HORIZON_BIT
 from tidelog.record.key_hash import halves, siphash
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.offset_order import in_order
 from tidelog.record.record import Record, encode_record
-from tidelog.record.views import Batch
-from tidelog.storage.compaction.generations.sampled import (
+from tidelog.storage.compaction.generations.estimates import KeySamples
+from tidelog.storage.compaction.generations.segment_samples import (
     CHUNK_BYTES,
     NO_HORIZON,
     LogFile,
     Sampled,
     Wait,
 )
-from tidelog.storage.compaction.generations.samples import KeySamples
-from tidelog.storage.handles import walk_file
+from tidelog.storage.open_files import walk_file
 from tidelog.types import INT64_MAX, Buffer
 
 
@@ -45,7 +45,7 @@ def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -
         OSError: The disk failed.
     """
     if all(importlib.util.find_spec(name) for name in ("numba", "pyarrow")):
-        from tidelog.storage.compaction.generations.kernel_sampling import sample_with_kernels
+        from tidelog.storage.compaction.generations.sampling_kernels import sample_with_kernels
 
         return sample_with_kernels(log, seed, samples, wait)
     return sample_plain(log, seed, samples, wait)

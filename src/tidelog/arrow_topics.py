@@ -1,0 +1,223 @@
+"""Arrow in and out of whole topics, for `tidelog.Directory`.
+
+Imports Arrow, numpy and numba: reached only by the calls that need them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.errors import InvalidRequest
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.log import Log
+from tidelog.types import ClockName, Codec, IsolationLevel
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+
+try:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tidelog.record.columns.encode import check_times, choose_partitions, encode_table
+    from tidelog.scan import COLUMNS, ReadOptions, ScanStats, Wanted, plan, to_reader
+except ImportError as error:
+    from tidelog.errors import MissingDependency
+
+    raise MissingDependency(
+        f"Arrow tables need pyarrow, numpy and numba: pip install 'tidelog[arrow]' ({error})"
+    ) from error
+
+
+# Batches are appended together up to this many bytes: one write, one look at the clock.
+APPEND_BYTES: Final = 1 << 20
+
+
+PARTITION_COLUMN: Final = "partition"
+
+
+def append_table(
+    log_dir: LogDir,
+    topic: str,
+    table: pa.Table | pa.RecordBatch,
+    *,
+    keyless: int,
+    codec: Codec,
+    batch_bytes: int,
+) -> dict[int, AppendResult]:
+    """See `tidelog.Directory.append_table`."""
+    info = log_dir.topic(topic)
+    rows = as_table(table)
+    partitions, rows = choose_rows(rows, info.partitions, keyless)
+    target = info.config.compression_type.target_codec
+    codec = codec if target is None else target
+    level = info.config.compression_level(codec)
+    answers = {}
+    for number in np.unique(partitions).tolist():
+        mine = rows if info.partitions == 1 else rows.take(np.flatnonzero(partitions == number))
+        log = log_dir.log(topic, number)
+        log.use_kernels()
+        batches = encode_table(
+            mine,
+            now_ms=log_dir.env.clock.now_ms(),
+            codec=codec,
+            level=level,
+            batch_bytes=batch_bytes,
+        )
+        answers[number] = append_encoded(log, batches)
+    return answers
+
+
+def as_table(given: object) -> pa.Table:
+    """Return the rows of a table, a batch, a reader or a frame of Polars, pandas and the like.
+
+    Raises:
+        InvalidRequest: It is none of these, can't become Arrow columns, or has a column twice.
+    """
+    try:
+        found = _without_views(_rows_of(given))
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidRequest(f"table: {error}") from error
+    names = found.column_names
+    if len(set(names)) < len(names):
+        raise InvalidRequest(f"a column is there twice: {', '.join(names)}")
+    return found
+
+
+def _rows_of(given: object) -> pa.Table:
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, pa.RecordBatch):
+        return pa.Table.from_batches([given])
+    if isinstance(given, pa.RecordBatchReader):
+        return given.read_all()
+    if type(given).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(cast("pd.DataFrame", given), preserve_index=False)
+    if hasattr(given, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(cast("pl.DataFrame", given)).read_all()
+    raise InvalidRequest(
+        f"table is {type(given).__module__}.{type(given).__name__}; give an Arrow table, batch or"
+        " reader, or a Polars or pandas frame (collect a lazy one)"
+    )
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Copy texts and bytes that are views, as Polars has them: Arrow can't choose rows of these."""
+    kinds = [_without_view(field.type) for field in table.schema]
+    if kinds == table.schema.types:
+        return table
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if isinstance(kind, pa.ListType | pa.LargeListType):
+        of = kind.value_field.with_type(_without_view(kind.value_type))
+        return pa.list_(of) if isinstance(kind, pa.ListType) else pa.large_list(of)
+    if isinstance(kind, pa.StructType):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return pa.struct([one.with_type(_without_view(one.type)) for one in fields])
+    return kind
+
+
+def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
+    """Append sealed batches by pieces of about `APPEND_BYTES`; the last piece's answer."""
+    answer = None
+    for piece in _pieces(batches):
+        answer = log.append_batches(piece, origin=AppendOrigin.SINK, owned=True, trusted=True)
+    if answer is None:
+        raise InvalidRequest("an append needs at least one record")
+    return answer
+
+
+def _pieces(batches: Iterable[bytearray]) -> Iterator[bytearray]:
+    piece = bytearray()
+    for batch in batches:
+        if piece and len(piece) + len(batch) > APPEND_BYTES:
+            yield piece
+            piece = bytearray()
+        piece = piece + batch if piece else batch
+    if piece:
+        yield piece
+
+
+def choose_rows(
+    table: pa.Table, partition_count: int, keyless: int
+) -> tuple[npt.NDArray[np.int32], pa.Table]:
+    """Return each row's partition, and the table without the column that may have said it.
+
+    Raises:
+        InvalidRequest: A partition that is not there, or a column of another type.
+        InvalidTimestamp: A time that no way in takes.
+    """
+    check_times(table)
+    _check_binary(table, "key")
+    _check_binary(table, "value")
+    if PARTITION_COLUMN in table.column_names:
+        chosen = _as_numbers(table[PARTITION_COLUMN], keyless)
+        if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < partition_count:
+            raise InvalidRequest(
+                f"partitions {chosen.min()} to {chosen.max()}; there are 0 to {partition_count - 1}"
+            )
+        return chosen, table.drop_columns([PARTITION_COLUMN])
+    if "key" not in table.column_names:
+        return np.full(len(table), keyless, np.int32), table
+    return choose_partitions(table["key"], partition_count, keyless=keyless), table
+
+
+def _check_binary(table: pa.Table, name: str) -> None:
+    if name not in table.column_names:
+        return
+    given = table[name].type
+    kind = given.value_type if isinstance(given, pa.DictionaryType) else given
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
+    if not (is_text or is_bytes or types.is_fixed_size_binary(kind) or types.is_null(kind)):
+        raise InvalidRequest(f"column {name!r} is {given}; want binary or string")
+
+
+def _as_numbers(
+    column: "pa.ChunkedArray[pa.Scalar[pa.DataType]]", keyless: int
+) -> npt.NDArray[np.int32]:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidRequest(f"column 'partition' is {kind}; want int32")
+    try:
+        given = column.cast(pa.int32())
+    except pa.ArrowInvalid as error:
+        raise InvalidRequest(f"column 'partition': {error}") from error
+    return np.asarray(given.combine_chunks().fill_null(keyless))
+
+
+def read_topic(  # noqa: PLR0913 - the keywords of `Directory.read`
+    log_dir: LogDir,
+    topic: str,
+    *,
+    times: tuple[int | None, int | None],
+    clock: ClockName,
+    columns: Sequence[str] | None,
+    isolation: IsolationLevel,
+    strict: bool,
+    stats: ScanStats | None,
+) -> pa.RecordBatchReader:
+    """See `tidelog.Directory.read`."""
+    wanted_columns = COLUMNS if columns is None else columns
+    splits = plan(
+        log_dir,
+        topic,
+        wanted=Wanted(start_ms=times[0], end_ms=times[1]),
+        clock=clock,
+        isolation=isolation,
+        columns=wanted_columns,
+        strict=strict,
+    )
+    options = ReadOptions(strict=strict, env=log_dir.env)
+    return to_reader(splits, wanted_columns, options=options, stats=stats)

@@ -1,0 +1,299 @@
+"""--data or --bootstrap, opened.
+
+Options of the commands about other people's brokers; light, so that `--help` stays quick.
+
+Opens the directory that a command is about, and says what was found damaged in it.
+
+What commands about other people's brokers share: connection, directory beside them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from shlex import quote
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from tidelog.cli.options import data_option
+from tidelog.cli.surroundings import NO_DATA, Surroundings, UsageProblem, read_settings_text
+from tidelog.directory import Directory
+from tidelog.errors import DirectoryLocked, TidelogError
+from tidelog.timespec import parse_duration
+from tidelog.types import NS_PER_MS
+
+if TYPE_CHECKING:
+    from tidelog.remote.cluster import Cluster
+    from tidelog.remote.own_logs import OwnLogs
+    from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.remote.view import ClusterView
+
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+bootstrap_option = click.option(
+    "--bootstrap",
+    "-b",
+    required=True,
+    envvar="TIDELOG_BOOTSTRAP",
+    metavar="HOST:PORT",
+    help="Brokers of the cluster, with commas between.",
+)
+
+
+command_config_option = click.option(
+    "--command-config", metavar="FILE", help="Client settings (security), as for Kafka's tools."
+)
+
+
+timeout_option = click.option(
+    "--timeout", default="15s", show_default=True, metavar="TIME", help="Of each request."
+)
+
+
+topics_option = click.option(
+    "--topic",
+    "-t",
+    "topics",
+    multiple=True,
+    metavar="T[:P]",
+    help="A topic, or one of its partitions; repeatable. All of the group's if left out.",
+)
+
+
+own_data_option = click.option(
+    "--data",
+    "-d",
+    metavar="DIR",
+    help="The cluster's own directory, for append times and exact counts.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How to reach a cluster, as options say it."""
+
+    bootstrap: str
+    command_config: str | None = None
+    timeout: str = "15s"
+
+
+def cluster_options(command: _Function) -> _Function:
+    """The three options of `Access`."""
+    return bootstrap_option(command_config_option(timeout_option(command)))
+
+
+# -- a directory or a cluster --------------------------------------------------------------------
+
+_any_bootstrap: Final = click.option(
+    "--bootstrap",
+    "-b",
+    envvar="TIDELOG_BOOTSTRAP",
+    metavar="HOST:PORT",
+    help="Brokers to ask in place of a directory, with commas between.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where topics are: a directory, or a cluster; neither where nothing was said.
+
+    Attributes:
+        data: The directory.
+        access: How to reach the cluster.
+    """
+
+    data: str | None = None
+    access: Access | None = None
+
+    @property
+    def words(self) -> str:
+        """The options that name it, for a command that a message advises: ` --bootstrap h:9092`."""
+        access = self.access
+        if access is None:
+            given = {"--data": self.data}
+        else:
+            given = {"--bootstrap": access.bootstrap, "--command-config": access.command_config}
+        return "".join(f" {name} {quote(text)}" for name, text in given.items() if text)
+
+
+def place_options(command: _Function) -> Callable[..., object]:
+    """`--data`, or `--bootstrap` and what goes with it; the command gets a `place`."""
+
+    @wraps(command)
+    def run(
+        *arguments: object,
+        data: str | None,
+        bootstrap: str | None,
+        command_config: str | None,
+        timeout: str,
+        **options: object,
+    ) -> object:
+        access = None
+        if bootstrap is not None:
+            access = Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
+        return command(*arguments, place=_chosen(data, access), **options)
+
+    return data_option(_any_bootstrap(command_config_option(timeout_option(run))))
+
+
+def _chosen(data: str | None, access: Access | None) -> Place:
+    """One of the two: what was typed goes before what the environment says.
+
+    Raises:
+        UsageProblem: Both were typed, or both come from the environment.
+    """
+    context = click.get_current_context()
+
+    def is_typed(name: str) -> bool:
+        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    if data is not None and access is not None:
+        if is_typed("data") == is_typed("bootstrap"):
+            raise UsageProblem("--data is a directory, --bootstrap a cluster; give one of them")
+        data, access = (data, None) if is_typed("data") else (None, access)
+    if access is None and (is_typed("command_config") or is_typed("timeout")):
+        raise UsageProblem("--command-config and --timeout go with --bootstrap")
+    return Place(data=data, access=access)
+
+
+HOLDER_TIMEOUT_S: Final = 5.0
+
+
+@contextmanager
+def open_directory(
+    surroundings: Surroundings,
+    data: str | None,
+    *,
+    writable: bool = False,
+    create: bool = False,
+    accept_clock: bool = False,
+) -> Iterator[Directory]:
+    """The directory `data` until the block ends.
+
+    Args:
+        surroundings: Files and clock.
+        data: Where it is.
+        writable: For changes.
+        create: Make it where it is missing; else a slip in its name would make a new one.
+        accept_clock: Let appends go on although the clock jumped.
+
+    Raises:
+        UsageProblem: No directory was given, or there is none.
+        TidelogError: As `Directory.open`.
+    """
+    if not data:
+        raise UsageProblem(NO_DATA)
+    if not create and not surroundings.env.files.exists(data):
+        raise UsageProblem(f"{data}: there is no such directory; `tidelog create` makes one")
+    with _open(surroundings, data, writable=writable) as directory:
+        if accept_clock:
+            directory.log_dir.accept_clock()
+        try:
+            yield directory
+        finally:
+            for line in directory.reports:
+                surroundings.say(f"note: {line}")
+
+
+def _open(surroundings: Surroundings, data: str, *, writable: bool) -> Directory:
+    try:
+        return Directory.open(data, writable=writable, env=surroundings.env)
+    except DirectoryLocked as error:
+        address = broker_of(data)
+        if address is None:
+            raise
+        raise DirectoryLocked(
+            f"{data}: a broker at {address} has it open for writing; use --bootstrap {address}"
+            " where the command has it, or stop the broker"
+        ) from error
+
+
+def broker_of(data: str) -> str | None:
+    """HOST:PORT of the broker that holds a directory, None where it is not known to be one."""
+    from tidelog.control.client import find_holder  # only where the lock was taken
+
+    try:
+        holder = find_holder(data, timeout_s=HOLDER_TIMEOUT_S)
+        if holder is None:
+            return None
+        with holder:
+            address = holder.status().get("broker")
+    except TidelogError:
+        return None
+    return address if isinstance(address, str) else None
+
+
+@contextmanager
+def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluster"]:
+    """A connection until the block ends.
+
+    Raises:
+        UsageProblem: The file of settings can't be read.
+        MissingDependency, ConfigError: As `connection.connect`.
+    """
+    from tidelog.remote.cluster import connect
+
+    timeout_s = duration_ms(access.timeout) / 1000
+    settings = _settings(surroundings, access.command_config)
+    with connect(
+        access.bootstrap, settings, timeout_s=timeout_s, clock=surroundings.env.clock
+    ) as cluster:
+        yield cluster
+
+
+@contextmanager
+def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteDirectory"]:
+    """The cluster's topics until the block ends; errors as `open_cluster`."""
+    from tidelog.remote.remote_directory import connect
+
+    with connect(
+        access.bootstrap,
+        config=_settings(surroundings, access.command_config),
+        timeout_s=duration_ms(access.timeout) / 1000,
+        env=surroundings.env,
+    ) as remote:
+        yield remote
+
+
+def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:
+    from tidelog.remote.client_settings import client_settings
+
+    if path is None:
+        return {}
+    return client_settings(read_settings_text(surroundings, path))
+
+
+@contextmanager
+def open_own_logs(
+    surroundings: Surroundings, cluster: "ClusterView", data: str | None
+) -> Iterator["OwnLogs | None"]:
+    """The cluster's own directory until the block ends, None where none is given."""
+    from tidelog.remote.own_logs import OwnLogs
+
+    with ExitStack() as stack:
+        if data is None:
+            yield None
+        else:
+            directory = stack.enter_context(open_directory(surroundings, data))
+            yield OwnLogs(directory, cluster)
+
+
+def duration_ms(text: str) -> int:
+    """A length of time in ms, a started one counts whole; raises InvalidTime."""
+    return -(-parse_duration(text) // NS_PER_MS)
+
+
+def wanted_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:
+    """Topics and partitions out of texts such as `flights` and `flights:3`."""
+    return [_wanted_topic(text) for text in texts]
+
+
+def _wanted_topic(text: str) -> tuple[str, int | None]:
+    topic, colon, number = text.partition(":")
+    if not topic or (colon and not number.isascii()) or (colon and not number.isdigit()):
+        raise UsageProblem(f"--topic {text!r}: write TOPIC or TOPIC:PARTITION, e.g. flights:3")
+    return topic, int(number) if colon else None

@@ -1,0 +1,306 @@
+"""`tidelog read --table` and `tidelog diff`: a topic by key, as of a time or between two."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
+
+from tidelog.arguments import Inexact
+from tidelog.cli import options as times
+from tidelog.cli import output
+from tidelog.cli import output as fields
+from tidelog.cli.options import Encoding, Format, ReadFormat
+from tidelog.cli.output import (
+    COLUMNS,
+    VALUE_CHARACTERS,
+    Cell,
+    Column,
+    ReadOptions,
+    RowMaker,
+    write_columns,
+)
+from tidelog.cli.places import Place, open_directory, open_remote
+from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.record.record import Record
+from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.directory import Directory
+    from tidelog.keyed import Diff, Table
+    from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.scan.keyed_table import TableStats
+
+
+_DIFF_COLUMNS: Final[tuple[Column, ...]] = (
+    output.text("change"),
+    output.number("partition"),
+    output.text("key"),
+    output.text("before"),
+    output.text("after"),
+    output.number("before_offset"),
+    output.number("after_offset"),
+    output.time("before_time"),
+    output.time("after_time"),
+)
+
+
+class _HeaderRow(TypedDict):
+    key: str
+    value: bytes | None
+
+
+class _RecordRow(TypedDict):
+    """A row of `COLUMNS`, times in ms."""
+
+    partition: int
+    offset: int
+    timestamp: int | None
+    timestampType: int
+    createTimestamp: NotRequired[int | None]
+    appendTimestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[_HeaderRow]
+
+
+class _DiffRow(TypedDict):
+    """A row of a diff, times in ms."""
+
+    change: str
+    partition: int
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+    beforeOffset: int | None
+    afterOffset: int
+    beforeTimestamp: int | None
+    afterTimestamp: int | None
+
+
+@contextmanager
+def _open(surroundings: Surroundings, place: Place) -> "Iterator[Directory | RemoteDirectory]":
+    if place.access is None:
+        with open_directory(surroundings, place.data) as directory:
+            yield directory
+    else:
+        with open_remote(surroundings, place.access) as cluster:
+            yield cluster
+
+
+def read_table(
+    surroundings: Surroundings,
+    place: Place,
+    topic: str,
+    options: ReadOptions,
+    at: str | None,
+    inexact: Inexact,
+) -> None:
+    """Print the winning record of each key, as of a time.
+
+    Raises:
+        UsageProblem: Options that choose records, not keys.
+        InexactTable: The past is not whole any more, and `inexact` refuses that.
+    """
+    _refuse_ranges(options)
+    at_ms = None if at is None else times.read_point(surroundings, at, options.zone)
+    with _open(surroundings, place) as directory:
+        table = directory.table(
+            _chosen(topic, options.partition),
+            at=at_ms,
+            clock=options.clock,
+            columns=_columns(directory),
+            inexact=inexact,
+        )
+        stats = _new_stats()
+        if options.format.is_columns:
+            reader = table.to_arrow(stats=stats)
+            write_columns(surroundings, reader.schema, reader, options.limit, options.format)
+        else:
+            _print_table(surroundings, topic, table, stats, options)
+        _say(surroundings, table, stats, whole=options.limit is None)
+
+
+def _columns(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
+    """What is read; records that come through librdkafka have no create time beside a stamp."""
+    from tidelog.directory import Directory
+
+    if isinstance(directory, Directory) or directory.reading.is_direct:
+        return COLUMNS
+    return tuple(name for name in COLUMNS if name != "createTimestamp")
+
+
+def _refuse_ranges(options: ReadOptions) -> None:
+    wrong = {
+        "--from": options.start,
+        "--to": options.end,
+        "--offset": options.offsets,
+        "--follow": options.follow or None,
+    }
+    for name, given in wrong.items():
+        if given is not None:
+            raise UsageProblem(f"{name} chooses records; a table is as of one time: --at TIME")
+
+
+def _chosen(topic: str, partition: int | None) -> str | TopicPartition:
+    return topic if partition is None else TopicPartition(topic, partition)
+
+
+def _new_stats() -> "TableStats":
+    from tidelog.frames import needs_arrow
+
+    needs_arrow()
+    from tidelog.scan.keyed_table import TableStats
+
+    return TableStats()
+
+
+def _print_table(
+    surroundings: Surroundings,
+    topic: str,
+    table: "Table",
+    stats: "TableStats",
+    options: ReadOptions,
+) -> None:
+    maker = RowMaker(topic, options)
+    out = maker.writer(surroundings)
+    left = options.limit
+    for batch in table.to_arrow(stats=stats):
+        chosen = batch if left is None else batch.slice(0, left)
+        out.write(_record_rows(chosen, maker))
+        left = None if left is None else left - chosen.num_rows
+        if left == 0:
+            break
+    out.close()
+
+
+def _record_rows(batch: "pa.RecordBatch", maker: RowMaker) -> Iterator[list[Cell]]:
+    """The rows of a batch of `COLUMNS`, as `read` shows records."""
+    for row in cast("list[_RecordRow]", _plain_rows(batch)):
+        record = Record(
+            offset=row["offset"],
+            timestamp=NO_TIMESTAMP if row["timestamp"] is None else row["timestamp"],
+            timestamp_type=TimestampType(row["timestampType"]),
+            key=row["key"],
+            value=row["value"],
+            headers=tuple(Header(one["key"], one["value"]) for one in row["headers"]),
+            create_timestamp=row.get("createTimestamp"),
+        )
+        yield maker.row(row["partition"], record, row["appendTimestamp"])
+
+
+def _plain_rows(batch: "pa.RecordBatch") -> object:
+    """Rows with times in ms."""
+    import pyarrow as pa
+
+    columns = {
+        name: column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    return pa.RecordBatch.from_pydict(columns).to_pylist()
+
+
+def _say(
+    surroundings: Surroundings, question: "Table | Diff", stats: "TableStats", *, whole: bool
+) -> None:
+    """What is to be said of the answer: why it may be inexact, and what is in no table."""
+    for doubt in question.doubts():
+        surroundings.say(f"not exact: {doubt}")
+    if not whole:
+        return
+    if stats.without_time:
+        count, clock = stats.without_time, question.clock
+        surroundings.say(f"not exact: {count} records have no time on the {clock} clock: left out")
+    if stats.without_key:
+        surroundings.say(f"{stats.without_key} records have no key: left out")
+
+
+# -- diff ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """What `diff` compares, and how it shows it.
+
+    Attributes:
+        start: The earlier time.
+        end: The later one; now where None.
+        clock: Which of a record's two times both are about.
+        partition: The only one wanted.
+        inexact: What becomes of a past that is not whole any more.
+        format: How rows are written.
+        zone: Where times without a zone are meant, and how times are printed.
+        key: What keys are shown as.
+        value: What values are shown as.
+        wide: Do not cut long values in a table.
+    """
+
+    start: str
+    end: str | None
+    clock: ClockName
+    partition: int | None
+    inexact: Inexact
+    format: ReadFormat
+    zone: str | None
+    key: Encoding
+    value: Encoding
+    wide: bool
+
+
+def diff(surroundings: Surroundings, place: Place, topic: str, options: DiffOptions) -> None:
+    """Print the keys that were added, changed and deleted between two times.
+
+    Raises:
+        InexactTable: The past is not whole any more, and `inexact` refuses that.
+    """
+    before_ms = times.read_point(surroundings, options.start, options.zone)
+    end = options.end
+    after_ms = None if end is None else times.read_point(surroundings, end, options.zone)
+    with _open(surroundings, place) as directory:
+        found = directory.diff(
+            _chosen(topic, options.partition),
+            before_ms,
+            after_ms,
+            clock=options.clock,
+            inexact=options.inexact,
+        )
+        stats = _new_stats()
+        reader = found.to_arrow(stats=stats)
+        if options.format.is_columns:
+            write_columns(surroundings, reader.schema, reader, None, options.format)
+        else:
+            _print_diff(surroundings, reader, options)
+        _say(surroundings, found, stats, whole=True)
+
+
+def _print_diff(
+    surroundings: Surroundings, reader: "pa.RecordBatchReader", options: DiffOptions
+) -> None:
+    kind = Format(options.format)
+    out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
+    for batch in reader:
+        out.write(_diff_rows(batch, options))
+    out.close()
+
+
+def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
+    maker = fields.decoders(options.format)
+    key, value = maker(options.key), maker(options.value)
+    is_cut = options.format is ReadFormat.TABLE and not options.wide
+
+    def shown(cell: Cell) -> Cell:
+        return fields.shortened(cell, VALUE_CHARACTERS) if is_cut else cell
+
+    for row in cast("list[_DiffRow]", _plain_rows(batch)):
+        yield [
+            row["change"],
+            row["partition"],
+            shown(key(row["key"])),
+            shown(value(row["before"])),
+            shown(value(row["after"])),
+            row["beforeOffset"],
+            row["afterOffset"],
+            row["beforeTimestamp"],
+            row["afterTimestamp"],
+        ]

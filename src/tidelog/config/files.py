@@ -1,0 +1,162 @@
+"""Settings of a broker in a file: server.properties, or TOML with the same names.
+
+Source: java.util.Properties for the first form; TOML has names dotted or in tables.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.errors import ConfigError
+
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
+
+
+_CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+# A name ends at the first of these that no backslash stands before.
+_PROPERTY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+
+
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+
+
+_SPACE: Final = " \t\f"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """What a file says.
+
+    Attributes:
+        name: As it was asked for.
+        texts: Settings as texts, by name.
+        lines: Where each begins, by name, counted from 1; nothing where that is not known.
+    """
+
+    name: str
+    texts: dict[str, str] = field(repr=False)
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def place_of(self, setting: str) -> str:
+        """The file, and the line where that is known."""
+        line = self.lines.get(setting)
+        return self.name if line is None else f"{self.name}:{line}"
+
+
+def read_settings(name: str, content: bytes) -> SettingsFile:
+    """A file's settings: TOML where its name ends with `.toml`, else properties.
+
+    Raises:
+        ConfigError: It can't be read; names the line where that is known.
+    """
+    if name.endswith(".toml"):
+        return SettingsFile(name, _read_toml(name, content))
+    return _read_properties(name, _decoded(content))
+
+
+def setting_texts(given: Mapping[str, object]) -> dict[str, str]:
+    """Settings as texts, from values as TOML has them: numbers, flags, lists, tables of such.
+
+    Raises:
+        ConfigError: A value is something else, such as a date.
+    """
+    return dict(_flat("", given))
+
+
+def _decoded(content: bytes) -> str:
+    """Java takes such a file for Latin-1; those that are written today are UTF-8 mostly."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    return text.removeprefix(_BYTE_ORDER_MARK)
+
+
+def _read_toml(name: str, content: bytes) -> dict[str, str]:
+    import tomllib  # costs a start without such a file 5 ms
+
+    try:
+        text = content.decode("utf-8").removeprefix(_BYTE_ORDER_MARK)
+        return setting_texts(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(name, None, f"is not TOML: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error.key}", error.value, error.allowed) from error
+
+
+def _flat(prefix: str, table: Mapping[str, object]) -> Iterable[tuple[str, str]]:
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(f"{name}.", value)
+        elif isinstance(value, list | tuple):
+            yield name, ",".join(_text(name, item) for item in value)
+        else:
+            yield name, _text(name, value)
+
+
+def _text(name: str, value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str() | int() | float():
+            return str(value)
+        case _:
+            kind = type(value).__name__
+            allowed = f"must be a text, a number, true or false, or a list of such, no {kind}"
+            raise ConfigError(name, None, allowed)
+
+
+def _read_properties(name: str, text: str) -> SettingsFile:
+    found = SettingsFile(name, {})
+    for number, line in _logical_lines(text):
+        parts = _PROPERTY.fullmatch(line)
+        assert parts is not None
+        try:
+            key, value = _unescaped(parts[1]), _unescaped(parts[2].rstrip(_SPACE))
+        except ValueError as error:
+            raise ConfigError(f"{name}:{number}", None, str(error)) from error
+        if not key:
+            raise ConfigError(f"{name}:{number}", None, "the setting has no name")
+        found.texts[key] = value
+        found.lines[key] = number
+    return found
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    """Lines without comments; an odd backslash at the end joins a line with the next."""
+    joined, began = "", 0
+    for number, raw in enumerate(_LINE_END.split(text), start=1):
+        line = raw.lstrip(_SPACE)
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        began = began if joined else number
+        joined += line
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            joined = joined[:-1]
+            continue
+        yield began, joined
+        joined = ""
+    if joined:
+        yield began, joined
+
+
+def _unescaped(text: str) -> str:
+    """Without backslashes, which give some letters a meaning; ValueError where a code is cut."""
+
+    def plain(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(int(found[1], 16))
+        if found[2] == "u":
+            raise ValueError(r"behind \u stand four hexadecimal digits")
+        return _CONTROLS.get(found[2], found[2])
+
+    # Java's characters have 16 bits: two codes make one of those that have more.
+    made = _ESCAPE.sub(plain, text)
+    return made.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

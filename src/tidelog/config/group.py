@@ -1,0 +1,195 @@
+"""Settings of a group, `GroupSettings` for all three protocols, `ShareLimits`.
+
+Settings of single groups, each in the place of the broker's for all groups of its protocol.
+
+Some of a share group's have nothing of the broker's behind them.
+
+Source: KIP-848, KIP-932, KIP-1222; Kafka 4.3's `GroupConfig`.
+
+What holds for a group whose coordinator assigns: its own settings, else the broker's.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
+from tidelog.config.values import FLAG, RESET, ConfigKey, Synonym, ValueKind, word
+from tidelog.errors import ConfigError
+
+SESSION: Final = "consumer.session.timeout.ms"
+
+
+HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
+
+
+ASSIGNMENT: Final = "consumer.assignment.interval.ms"
+
+
+SHARE_SESSION: Final = "share.session.timeout.ms"
+
+
+SHARE_HEARTBEAT: Final = "share.heartbeat.interval.ms"
+
+
+SHARE_ASSIGNMENT: Final = "share.assignment.interval.ms"
+
+
+SHARE_LOCK_DURATION: Final = "share.record.lock.duration.ms"
+
+
+SHARE_DELIVERY_LIMIT: Final = "share.delivery.count.limit"
+
+
+SHARE_LOCKS: Final = "share.partition.max.record.locks"
+
+
+SHARE_RESET: Final = "share.auto.offset.reset"
+
+
+SHARE_ISOLATION: Final = "share.isolation.level"
+
+
+SHARE_RENEW: Final = "share.renew.acknowledge.enable"
+
+
+def broker_name(name: str, bound: str = "") -> str:
+    """The broker's setting behind a group's; `min.` and `max.` for its bounds."""
+    protocol, _, rest = name.partition(".")
+    return f"group.{protocol}.{bound}{rest}"
+
+
+def _key(name: str) -> ConfigKey:
+    behind = BROKER_CONFIG_BY_NAME[broker_name(name)]
+    return ConfigKey(
+        name=name,
+        kind=behind.kind,
+        default=behind.default,
+        doc=behind.doc,
+        synonyms=(Synonym(behind.name),),
+    )
+
+
+def _own(name: str, kind: ValueKind, default: str, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc)
+
+
+_BEHIND_BROKERS: Final = (
+    SESSION,
+    HEARTBEAT,
+    ASSIGNMENT,
+    SHARE_SESSION,
+    SHARE_HEARTBEAT,
+    SHARE_ASSIGNMENT,
+    SHARE_LOCK_DURATION,
+    SHARE_DELIVERY_LIMIT,
+    SHARE_LOCKS,
+)
+
+
+GROUP_CONFIGS: Final = (
+    *(_key(name) for name in _BEHIND_BROKERS),
+    _own(SHARE_RESET, RESET, "latest", "Where a share group begins that has not begun."),
+    _own(
+        SHARE_ISOLATION,
+        word("read_committed", "read_uncommitted"),
+        "read_uncommitted",
+        "Whether a share group is given records of open and aborted transactions.",
+    ),
+    _own(SHARE_RENEW, FLAG, "true", "Whether members of a share group may renew locks."),
+)
+
+
+_BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
+
+
+# Heartbeats ask for these: what the broker has is its own number, not a text to be read again.
+_BROKERS_ATTRIBUTES: Final = {
+    name: BROKER_CONFIG_BY_NAME[broker_name(name)].attribute for name in _BEHIND_BROKERS
+}
+
+
+def ensure_group_texts(given: Mapping[str, str]) -> None:
+    """Raise ConfigError for an unknown name, or a text that is no value of its setting."""
+    for name, text in given.items():
+        key = _BY_NAME.get(name)
+        if key is None:
+            raise ConfigError(name, None, "is not a group setting")
+        try:
+            key.kind.parse(text)
+        except ValueError:
+            raise ConfigError(name, text, f"must be {key.kind.allowed}") from None
+
+
+def is_group_setting(name: str) -> bool:
+    """Whether there is such a setting."""
+    return name in _BY_NAME
+
+
+def is_bounded(name: str) -> bool:
+    """Whether the broker has bounds for a group's setting."""
+    return name in _BEHIND_BROKERS
+
+
+def bounds(name: str, config: BrokerConfig) -> tuple[int, int]:
+    """The least and the most that the broker allows for a group's setting."""
+    low, high = (int(config.text(broker_name(name, bound))) for bound in ("min.", "max."))
+    return low, high
+
+
+def group_value(name: str, given: Mapping[str, str], config: BrokerConfig) -> int:
+    """What holds for a group.
+
+    Args:
+        name: Of `GROUP_CONFIGS`, one that the broker has bounds for.
+        given: The group's own settings. A value that was kept while the broker allowed other ones
+            counts as the nearest that is allowed now.
+        config: The broker's.
+    """
+    if name not in given:
+        return int(getattr(config, _BROKERS_ATTRIBUTES[name]))
+    low, high = bounds(name, config)
+    return min(max(int(given[name]), low), high)
+
+
+def group_text(name: str, given: Mapping[str, str]) -> str:
+    """The same of a setting that is the group's alone."""
+    return given.get(name) or _BY_NAME[name].default or ""
+
+
+class GroupSettings:
+    """Looked up each time: a change holds from the next use on. Belongs to the loop's thread.
+
+    Attributes:
+        config: The broker's settings.
+    """
+
+    def __init__(self, config: BrokerConfig, kept: Callable[[str], Mapping[str, str]]) -> None:
+        """`kept` gives the texts of a group's own settings, by its name."""
+        self.config = config
+        self._kept = kept
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """After so long a silent member is given up."""
+        return group_value(SESSION, self._kept(group_id), self.config)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """So often members are told to say that they are there."""
+        return group_value(HEARTBEAT, self._kept(group_id), self.config)
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """A new assignment is made at most so often."""
+        return group_value(ASSIGNMENT, self._kept(group_id), self.config)
+
+    # -- share groups ------------------------------------------------------------------------
+
+    def share_session_timeout_ms(self, group_id: str) -> int:
+        """After so long a silent member of a share group is given up."""
+        return group_value(SHARE_SESSION, self._kept(group_id), self.config)
+
+    def share_heartbeat_interval_ms(self, group_id: str) -> int:
+        """So often members of a share group are told to say that they are there."""
+        return group_value(SHARE_HEARTBEAT, self._kept(group_id), self.config)
+
+    def share_assignment_interval_ms(self, group_id: str) -> int:
+        """A share group gets a new assignment at most so often."""
+        return group_value(SHARE_ASSIGNMENT, self._kept(group_id), self.config)

@@ -1,0 +1,257 @@
+"""Socket path, frames, JSON requests, responses, errors.
+
+Frames of the control channel: a length of 4 bytes, big-endian, and so many bytes of JSON.
+
+Pure: bytes in, objects out. A length over `FRAME_BYTES_MAX` is refused before anything is kept.
+
+Requests, answers and errors of the control channel, as JSON objects.
+
+Request: `{"version": 1, "verb": NAME, "arguments": {...}}`. Answer: `{"version": 1, "result":
+{...}}`, or `{"version": 1, "error": {"type": CLASS, "text": ..., "fields": {...}}}`: the class is
+one of `tidelog.errors`. Pure.
+
+Where the control channel's socket lies, and how it is reached in a directory of any depth.
+
+An address of a unix socket has room for some hundred bytes. Where a directory's path is longer, the
+socket is named through a descriptor of the directory (`/proc/self/fd/N/NAME`), where the system has
+that; else it is an error that says the limit.
+"""
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final, TypeAlias
+
+from tidelog import errors
+from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnsupportedVersion
+
+# Some 60,000 staged segments in one request.
+FRAME_BYTES_MAX: Final = 16 << 20
+
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+Message: TypeAlias = dict[str, object]
+
+
+def encode_frame(message: Mapping[str, object]) -> bytes:
+    """One frame; raises InvalidRequest where the message is too large for one."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > FRAME_BYTES_MAX:
+        raise InvalidRequest(
+            f"a message of {len(body)} bytes for the control channel, at most {FRAME_BYTES_MAX}"
+            " are sent: attach fewer segments at a time"
+        )
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Bytes as they come, messages as they are whole. For one connection."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are whole with these bytes.
+
+        Raises:
+            CorruptMessage: A frame that is too long, or holds no JSON object; give up the
+                connection.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._buffer)
+            if size > FRAME_BYTES_MAX:
+                raise CorruptMessage(f"a frame of {size} bytes, at most {FRAME_BYTES_MAX} are read")
+            end = _LENGTH.size + size
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield _message(body)
+
+
+def _message(body: bytes) -> Message:
+    try:
+        found: object = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptMessage(f"a frame that is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise CorruptMessage(f"a frame with a {type(found).__name__} where an object is due")
+    return found
+
+
+CONTROL_VERSION: Final = 1
+
+
+# Classes that are made of more than a text: of these fields, in order, "" for the text itself.
+_FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
+    errors.StorageFailure: ("path", "operation", "reason"),
+    errors.ClockJump: ("last_ms", "now_ms", ""),
+    errors.ConfigError: ("key", "value", "allowed"),
+}
+
+
+_CORRUPT: Final = ("reason", "at", "offset", "path", "position")
+
+
+class ControlFailure(TidelogError):
+    """The holder could not be asked, or its answer was lost: it may have done what it was asked."""
+
+
+def request(verb: str, arguments: Mapping[str, object]) -> Message:
+    """A request."""
+    return {"version": CONTROL_VERSION, "verb": verb, "arguments": dict(arguments)}
+
+
+def answer(result: Mapping[str, object]) -> Message:
+    """The answer to a request that was carried out."""
+    return {"version": CONTROL_VERSION, "result": dict(result)}
+
+
+def refusal(error: TidelogError) -> Message:
+    """The answer to a request that was not."""
+    kind = type(error)
+    names = _CORRUPT if isinstance(error, errors.CorruptData) else _fields_of(kind)
+    fields = {name: getattr(error, name) for name in names if name}
+    told = {"type": kind.__name__, "text": str(error), "fields": fields}
+    return {"version": CONTROL_VERSION, "error": told}
+
+
+def _fields_of(kind: type[TidelogError]) -> tuple[str, ...]:
+    for known, names in _FIELDS.items():
+        if issubclass(kind, known):
+            return names
+    return ()
+
+
+def read_request(message: Message) -> tuple[str, Mapping[str, object]]:
+    """Verb and arguments.
+
+    Raises:
+        UnsupportedVersion: A later release asks.
+        CorruptMessage: No request.
+    """
+    _check_version(message)
+    verb, arguments = message.get("verb"), message.get("arguments")
+    if not isinstance(verb, str) or not isinstance(arguments, dict):
+        raise CorruptMessage(f"no verb and arguments in {_shown(message)}")
+    return verb, arguments
+
+
+def read_answer(message: Message) -> Mapping[str, object]:
+    """What was answered.
+
+    Raises:
+        TidelogError: The error that the holder has met, of its own type.
+        UnsupportedVersion, CorruptMessage: It is no answer.
+    """
+    _check_version(message)
+    error = message.get("error")
+    if isinstance(error, dict):
+        raise _read_error(error)
+    result = message.get("result")
+    if not isinstance(result, dict):
+        raise CorruptMessage(f"neither result nor error in {_shown(message)}")
+    return result
+
+
+def _check_version(message: Message) -> None:
+    if message.get("version") != CONTROL_VERSION:
+        raise UnsupportedVersion(
+            f"control channel of version {message.get('version')!r}, {CONTROL_VERSION} is known"
+        )
+
+
+def _read_error(told: Mapping[str, object]) -> TidelogError:
+    kind = getattr(errors, str(told.get("type")), None)
+    text, fields = str(told.get("text")), told.get("fields")
+    if not (isinstance(kind, type) and issubclass(kind, TidelogError)):
+        return ControlFailure(f"{told.get('type')}: {text}")
+    if not isinstance(fields, dict):
+        return ControlFailure(f"{kind.__name__}: {text}")
+    try:
+        if issubclass(kind, errors.CorruptData):
+            return kind(fields["reason"], **{name: fields[name] for name in _CORRUPT[1:]})
+        names = _fields_of(kind)
+        return kind(*[fields[name] if name else text for name in names]) if names else kind(text)
+    except (KeyError, TypeError):
+        return ControlFailure(f"{kind.__name__}: {text}")  # of a later release
+
+
+def _shown(message: Mapping[str, object]) -> str:
+    return json.dumps(message)[:200]
+
+
+SOCKET_FILE: Final = "tidelog-control.sock"
+
+
+# Whoever comes when so many are there takes the place of the one that was silent for longest.
+CONNECTIONS_MAX: Final = 32
+
+
+MODE: Final = 0o600
+
+
+_BACKLOG: Final = 16
+
+
+# Of the systems we run on: 108 bytes with a closing zero (Linux), 104 (macOS).
+ADDRESS_BYTES_MAX: Final = 103
+
+
+_DESCRIPTORS: Final = "/proc/self/fd"
+
+
+@contextmanager
+def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
+    """An address of a socket in a directory, good while the block runs.
+
+    Raises:
+        InvalidRequest: The path is too long, and this system knows no shorter one.
+        OSError: There is no such directory.
+    """
+    path = f"{directory}/{name}"
+    if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
+        yield path
+        return
+    if not os.path.isdir(_DESCRIPTORS):  # noqa: PTH112 - paths are str here
+        raise InvalidRequest(
+            f"{path}: {len(os.fsencode(path))} bytes, a socket's address takes"
+            f" {ADDRESS_BYTES_MAX}: open the directory by a shorter path, such as a link to it"
+        )
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"{_DESCRIPTORS}/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+def listen(directory: str) -> socket.socket:
+    """A listening socket that only its owner may use; renamed into place when it is ready.
+
+    Raises:
+        InvalidRequest: The directory's path is too long for a socket.
+        OSError: It can't be made.
+    """
+    made = f"{SOCKET_FILE}.tmp"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(OSError):  # not on macOS, where the name has another mode for a moment
+            os.fchmod(listener.fileno(), MODE)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{directory}/{made}")  # noqa: PTH108 - paths are str here
+        with address(directory, made) as bound_to:
+            listener.bind(bound_to)
+        os.chmod(f"{directory}/{made}", MODE)  # noqa: PTH101
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        os.rename(f"{directory}/{made}", f"{directory}/{SOCKET_FILE}")  # noqa: PTH104
+    except BaseException:
+        listener.close()
+        raise
+    return listener

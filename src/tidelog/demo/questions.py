@@ -1,0 +1,303 @@
+"""Both clocks, aircraft, checks.
+
+One point in time on both clocks, and why the answers differ.
+
+The demo's chapter on keys: each aircraft's last flight as of a date, of a compacted topic.
+
+Figures of the log against the same figures by pandas, straight from the source file.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pandas as pd
+
+import tidelog
+from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, Longs, record_table
+from tidelog.env import Env, ManualClock
+from tidelog.errors import InexactTable
+from tidelog.types import ClockName, OffsetAndTimestamp
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What both clocks say of one partition.
+
+    Attributes:
+        partition: Its number.
+        record: First offset whose flight was due at that time or later.
+        append: First offset whose flight had left then or later.
+    """
+
+    partition: int
+    record: OffsetAndTimestamp
+    append: OffsetAndTimestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Flights of a day on whose side of a moment the clocks disagree.
+
+    Attributes:
+        due_before_left_after: Due before it, gone after it.
+        due_after_left_before: Due at it or later, gone before it.
+    """
+
+    due_before_left_after: int
+    due_after_left_before: int
+
+
+def look_up(path: str, at_ms: int) -> list[Answer]:
+    """Both clocks' answers for each partition, from the log."""
+    with tidelog.open(path) as directory:
+        record = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.RECORD)
+        append = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.APPEND)
+    return [
+        Answer(partition=place.partition, record=_found(found), append=_found(append[place]))
+        for place, found in record.items()
+    ]
+
+
+def _found(answer: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
+    assert answer is not None  # the year goes on after any moment that the demo asks for
+    return answer
+
+
+def count_crossing(path: str, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
+    """Flights that the clocks put on different sides of a moment, among those of [start, end).
+
+    Both are read from the log: by append time from the moment on, by record time from it on.
+    """
+    with tidelog.open(path) as directory:
+        after = directory.read(
+            FLIGHTS_TOPIC, start=at_ms, end=end_ms, clock=ClockName.APPEND, columns=["timestamp"]
+        )
+        due = np.concatenate([_millis(batch.column(0)) for batch in after])
+        later = directory.read(
+            FLIGHTS_TOPIC,
+            start=at_ms,
+            end=end_ms,
+            clock=ClockName.RECORD,
+            columns=["appendTimestamp"],
+        )
+        left = np.concatenate([_millis(batch.column(0)) for batch in later])
+    return Crossing(
+        int(((due < at_ms) & (due >= start_ms)).sum()),
+        int((left < at_ms).sum()),
+    )
+
+
+def _millis(column: object) -> Longs:
+    return np.asarray(column).astype("datetime64[ms]").astype(np.int64)
+
+
+def expected_answers(flights: Flights, partitions: Ints, at_ms: int) -> list[tuple[int, int]]:
+    """The offsets that both clocks must find, counted in the flights themselves."""
+    found = []
+    for number in np.unique(partitions).tolist():
+        mine = partitions == number
+        record = np.flatnonzero(flights.scheduled_ms[mine] >= at_ms)[0]
+        append = np.flatnonzero(flights.departed_ms[mine] >= at_ms)[0]
+        found.append((int(record), int(append)))
+    return found
+
+
+AIRCRAFT_TOPIC: Final = "aircraft"
+
+
+PARTITIONS: Final = 4
+
+
+SETTINGS: Final = {
+    "cleanup.policy": ("compact", "the last flight of each aircraft is what matters"),
+    "segment.bytes": ("4194304", "some segments for the year, so that there are finished ones"),
+}
+
+
+_COLUMNS: Final = ("key", "value", "timestamp")
+
+
+_SHOWN: Final = ("carrier", "flight", "origin", "dest")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where each aircraft was last.
+
+    Attributes:
+        rows: By tail number: scheduled time in ms, carrier, flight, origin and destination.
+        deleted: Keys that were deleted by then.
+    """
+
+    rows: pd.DataFrame
+    deleted: int
+
+
+def load(path: str, flights: Flights) -> int:
+    """Append the flights of aircraft that are known, in the order of departure; how many."""
+    known = flights.where(~np.asarray(flights.key.is_null()))
+    config = {key: value for key, (value, _) in SETTINGS.items()}
+    clock = ManualClock(int(known.departed_ms.max()))
+    with tidelog.open(path, writable=True, env=Env(clock=clock)) as directory:
+        directory.create_topic(AIRCRAFT_TOPIC, partitions=PARTITIONS, config=config)
+        directory.append_table(AIRCRAFT_TOPIC, record_table(known))
+    return len(known)
+
+
+def state_as_of(path: str, at_ms: int) -> State:
+    """Each aircraft's last flight among those due up to a time, from the log."""
+    from tidelog.scan.keyed_table import TableStats
+
+    stats = TableStats()
+    found = tidelog.table(path, AIRCRAFT_TOPIC, at=at_ms, columns=_COLUMNS)
+    return State(_states(found.to_arrow(stats=stats).read_all()), stats.deleted)
+
+
+def _states(rows: "pa.Table") -> pd.DataFrame:
+    values = [json.loads(cell.as_py()) for cell in rows["value"]]
+    times = rows["timestamp"].to_numpy().astype("datetime64[ms]").astype(np.int64)
+    frame = pd.DataFrame(values).reindex(columns=list(_SHOWN))
+    frame = frame.assign(tailnum=[cell.as_py().decode() for cell in rows["key"]], due_ms=times)
+    return frame.set_index("tailnum").sort_index()
+
+
+def state_by_pandas(frame: pd.DataFrame, at_ms: int) -> pd.DataFrame:
+    """What `state_as_of` must give, from the source alone."""
+    known = frame[frame["tailnum"].notna() & (frame["due_ms"] <= at_ms)]
+    last = known.sort_values("left_ms", kind="stable").groupby("tailnum").tail(1)
+    found = last.set_index("tailnum").sort_index()
+    return found.reindex(columns=[*_SHOWN, "due_ms"])
+
+
+def compact(path: str) -> int:
+    """Compact the topic; how many records are left."""
+    from tidelog.storage.compaction.cleaner import clean_partition
+    from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+    from tidelog.storage.compaction.worker import InProcess
+
+    with tidelog.open(path, writable=True) as directory:
+        for name in directory.log_dir.partitions(AIRCRAFT_TOPIC):
+            log = directory.log(AIRCRAFT_TOPIC, name.partition)
+            log.roll()
+            log.flush()
+            worker = InProcess(directory.log_dir.env)
+            clean_partition(directory.log_dir, name, worker, CleanerOptions(is_asked=True))
+        return directory.count(AIRCRAFT_TOPIC)
+
+
+def is_refused(path: str, at_ms: int) -> bool:
+    """Whether the table as of a time can't be told any more."""
+    try:
+        state_as_of(path, at_ms)
+    except InexactTable:
+        return True
+    return False
+
+
+# Percentiles lie between two whole minutes; both sides interpolate in floating point.
+_TOLERANCE: Final = 1e-9
+
+
+@dataclass(slots=True)
+class Checks:
+    """Compares figures, and remembers whether all were equal.
+
+    Attributes:
+        tell: Called with one line for each comparison.
+        failed: What differed.
+        count: How many comparisons there were.
+    """
+
+    tell: Callable[[str], None]
+    failed: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def equal(self, what: str, ours: object, expected: object) -> bool:
+        """Compare two values, and say so."""
+        return self._note(what, ours == expected, f"the log says {ours}, the source {expected}")
+
+    def frames_equal(self, what: str, ours: pd.DataFrame, expected: pd.DataFrame) -> bool:
+        """Compare two tables, row by row."""
+        return self._note(what, same_frames(ours, expected), "the tables differ")
+
+    def _note(self, what: str, is_equal: bool, difference: str) -> bool:
+        self.count += 1
+        if is_equal:
+            self.tell(f"checked: {what}: equal")
+        else:
+            self.failed.append(what)
+            self.tell(f"checked: {what}: DIFFERENT: {difference}")
+        return is_equal
+
+
+def same_frames(ours: pd.DataFrame, expected: pd.DataFrame) -> bool:
+    """Whether two tables have the same columns and, to rounding, the same values."""
+    if list(ours.columns) != list(expected.columns) or len(ours) != len(expected):
+        return False
+    for name in expected.columns:
+        left, right = ours[name].to_numpy(), expected[name].to_numpy()
+        if left.dtype.kind in "if" and right.dtype.kind in "if":
+            close = np.isclose(
+                left.astype(float), right.astype(float), atol=_TOLERANCE, equal_nan=True
+            )
+            if not close.all():
+                return False
+        elif list(left) != list(right):
+            return False
+    return True
+
+
+def read_by_pandas(path: Path) -> pd.DataFrame:
+    """The source file by pandas alone, with both times of each flight in ms and its local hour."""
+    frame = pd.read_csv(path)
+    minutes = frame["sched_dep_time"] // 100 * 60 + frame["sched_dep_time"] % 100
+    wall = pd.to_datetime(frame[["year", "month", "day"]]) + pd.to_timedelta(minutes, unit="m")
+    due = wall.dt.tz_localize(ZONE)
+    left = due + pd.to_timedelta(frame["dep_delay"].fillna(0), unit="m")
+    return frame.assign(
+        local_hour=wall.dt.hour, due_ms=_checked_millis(due), left_ms=_checked_millis(left)
+    )
+
+
+def _checked_millis(times: "pd.Series[pd.Timestamp]") -> "pd.Series[int]":
+    since = times - pd.Timestamp(0, tz="UTC")
+    return since // pd.Timedelta(milliseconds=1)
+
+
+def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFrame:
+    """What `sparkjob.by_hour_and_airport` must give for the flights due in [start, end)."""
+    day = frame[(frame["due_ms"] >= start_ms) & (frame["due_ms"] < end_ms)]
+    day = day.assign(late=(day["left_ms"] - day["due_ms"]) / 60_000)
+    day["late"] = day["late"].where(day["dep_delay"].notna())
+    groups = day.rename(columns={"hour": "scheduled_hour", "local_hour": "hour"}).groupby(
+        ["hour", "origin"]
+    )
+    found = pd.DataFrame(
+        {
+            "departures": groups["dep_delay"].count(),
+            "cancelled": groups["dep_delay"].size() - groups["dep_delay"].count(),
+            "delay_p50": groups["dep_delay"].quantile(0.5),
+            "delay_p90": groups["dep_delay"].quantile(0.9),
+            "late_p50": groups["late"].quantile(0.5),
+            "late_p90": groups["late"].quantile(0.9),
+            "late_max": groups["late"].max(),
+        }
+    )
+    return found.assign(disagreeing=0).reset_index()
+
+
+def crossing_by_pandas(frame: pd.DataFrame, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
+    """What `lookups.count_crossing` must give."""
+    due, left = frame["due_ms"], frame["left_ms"]
+    left_after = (left >= at_ms) & (left < end_ms)
+    return Crossing(
+        int(((due >= start_ms) & (due < at_ms) & left_after).sum()),
+        int(((due >= at_ms) & (due < end_ms) & (left < at_ms)).sum()),
+    )

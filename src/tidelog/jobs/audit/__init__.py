@@ -1,0 +1,1 @@
+"""The audit by key."""

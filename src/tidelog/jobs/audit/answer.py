@@ -1,0 +1,408 @@
+"""Figures and rows of an audit's answer.
+
+From what an audit has come to know to its answer: figures, spans of time, named keys.
+
+What an audit found, as objects and as the rows of its tables.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.jobs.audit.key_rows import Spans
+from tidelog.jobs.audit.plan import Pair
+from tidelog.jobs.audit.rules import A_AT, B_AT, KIND, KINDS, Kind
+from tidelog.jobs.audit.run import Outcome, TopicResult, Work, seen_of
+from tidelog.jobs.audit.state import Run
+from tidelog.jobs.audit.work import Seen
+from tidelog.jobs.latency.tables import timestamp
+from tidelog.record.kernels import key_rows
+from tidelog.types import NO_TIMESTAMP, TopicPartition
+
+DIFFERENCES_SCHEMA: Final = (
+    "topic string, kind string, key binary, bucket timestamp, bucket_ms bigint,"
+    " a_partition int, a_offset bigint, a_time timestamp, a_time_ms bigint, a_records bigint,"
+    " a_deleted boolean,"
+    " b_partition int, b_offset bigint, b_time timestamp, b_time_ms bigint, b_records bigint,"
+    " b_deleted boolean"
+)
+
+
+TOPICS_SCHEMA: Final = (
+    "topic string, a_keys bigint, b_keys bigint, a_records bigint, b_records bigint,"
+    " a_without_key bigint, b_without_key bigint, without_key_equal boolean,"
+    " deleted_or_unknown bigint, superseded bigint, history boolean, "
+    + ", ".join(f"{kind.value} bigint" for kind in Kind)
+)
+
+
+BUCKETS_SCHEMA: Final = (
+    "topic string, partition int, bucket timestamp, bucket_ms bigint, span_ms bigint,"
+    " a_records bigint, b_records bigint, equal boolean"
+)
+
+
+CUTS_SCHEMA: Final = "side string, topic string, partition int, start bigint, end bigint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last:
+    """A key's last record on one side.
+
+    Attributes:
+        partition: Where it is.
+        offset: Its offset.
+        create_ms: Its create time, -1 unknown.
+        records: How many records of the key there are; -1 where that was not asked.
+        is_deleted: Whether its value is null.
+    """
+
+    partition: int
+    offset: int
+    create_ms: int
+    records: int = -1
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A key that is not equal.
+
+    Attributes:
+        topic: Its name on A, where it is there.
+        kind: What is wrong.
+        key: The key; None where its record has gone since.
+        bucket_ms: Start of the span of create time in which the side that has more has its last
+            record: where the two part. None where that has no create time.
+        a: Its last record on A, None where there is none.
+        b: The same of B; where a group was looked at without B, of A.
+    """
+
+    topic: str
+    kind: Kind
+    key: bytes | None
+    bucket_ms: int | None
+    a: Last | None
+    b: Last | None
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicFigures:
+    """One topic in numbers; of both sides where there are two numbers.
+
+    Attributes:
+        topic: Its name on A, where it is there.
+        keys: Different keys.
+        records: Records.
+        unkeyed: Records without a key, which no audit by key can follow.
+        unkeyed_equal: Whether both sides have the same of these; None where that is not compared.
+        deleted: Keys that are deleted on one side and unknown on the other.
+        superseded: Keys that are not equal and are not judged: records of theirs may have been
+            compacted away for ones that are not compared.
+        history: Whether records before a key's last one were compared.
+        kinds: How many keys of each kind.
+    """
+
+    topic: str
+    keys: tuple[int, int] = (0, 0)
+    records: tuple[int, int] = (0, 0)
+    unkeyed: tuple[int, int] = (0, 0)
+    unkeyed_equal: bool | None = None
+    deleted: int = 0
+    superseded: int = 0
+    history: bool = False
+    kinds: dict[Kind, int] = field(default_factory=dict)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing was found."""
+        return not any(self.kinds.values()) and self.unkeyed_equal is not False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """A span of create time in one partition, or in all where their numbers don't agree.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its number; None for all.
+        start_ms: First ms; None for records without a create time.
+        span_ms: How long it is.
+        records: On both sides.
+        is_equal: Whether they have the same records, in whatever order.
+    """
+
+    topic: str
+    partition: int | None
+    start_ms: int | None
+    span_ms: int
+    records: tuple[int, int]
+    is_equal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """What an audit has found, as plain objects.
+
+    Attributes:
+        differences: Keys that are not equal, as many of each kind as were asked for.
+        topics: Every topic in numbers; these count all that was found.
+        buckets: Spans of time, where there are two sides.
+        cuts: By side and partition the offsets [start, end) that were compared.
+        log_bytes: Bytes of log that were read; of directories.
+        state_bytes: Bytes of rows that were read to compare.
+        all_bytes: Bytes of all log files of the topics.
+        kept_runs: How many runs of an earlier audit were used again.
+        chance: No difference was overlooked, but for a chance below this.
+        notes: What there is to say, one line each.
+    """
+
+    differences: Sequence[Difference]
+    topics: Sequence[TopicFigures]
+    buckets: Sequence[Bucket]
+    cuts: Mapping[tuple[str, TopicPartition], tuple[int, int]]
+    log_bytes: int
+    state_bytes: int
+    all_bytes: int
+    kept_runs: int
+    chance: float
+    notes: Sequence[str]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing was found."""
+        return all(topic.is_equal for topic in self.topics)
+
+
+def difference_rows(found: Iterable[Difference]) -> Iterator[tuple[object, ...]]:
+    """The rows of `DIFFERENCES_SCHEMA`."""
+    for one in found:
+        bucket = None if one.bucket_ms is None else timestamp(one.bucket_ms)
+        sides = (*_last_cells(one.a), *_last_cells(one.b))
+        yield one.topic, one.kind.value, one.key, bucket, one.bucket_ms, *sides
+
+
+def _last_cells(last: Last | None) -> tuple[object, ...]:
+    if last is None:
+        return (None,) * 6
+    ms = None if last.create_ms == NO_TIMESTAMP else last.create_ms
+    records = None if last.records < 0 else last.records
+    time = None if ms is None else timestamp(ms)
+    return last.partition, last.offset, time, ms, records, last.is_deleted
+
+
+def topic_rows(found: Iterable[TopicFigures]) -> Iterator[tuple[object, ...]]:
+    """The rows of `TOPICS_SCHEMA`."""
+    for one in found:
+        yield (
+            one.topic,
+            *one.keys,
+            *one.records,
+            *one.unkeyed,
+            one.unkeyed_equal,
+            one.deleted,
+            one.superseded,
+            one.history,
+            *(one.kinds.get(kind, 0) for kind in Kind),
+        )
+
+
+def bucket_rows(found: Iterable[Bucket]) -> Iterator[tuple[object, ...]]:
+    """The rows of `BUCKETS_SCHEMA`."""
+    for one in found:
+        start = None if one.start_ms is None else timestamp(one.start_ms)
+        yield (
+            one.topic,
+            one.partition,
+            start,
+            one.start_ms,
+            one.span_ms,
+            *one.records,
+            one.is_equal,
+        )
+
+
+def cut_rows(
+    cuts: Mapping[tuple[str, TopicPartition], tuple[int, int]],
+) -> Iterator[tuple[object, ...]]:
+    """The rows of `CUTS_SCHEMA`."""
+    for (side, name), (start, end) in sorted(cuts.items()):
+        yield side, name.topic, name.partition, start, end
+
+
+_ROW_BYTES: Final = key_rows.FIELDS * 8
+
+
+_SIDES: Final = ("a", "b")
+
+
+def audited(work: Work, outcome: Outcome) -> Audited:
+    """The answer."""
+    by_topic = list(zip(work.pairs, outcome.results, strict=True))
+    figures = [_figures(work, outcome, pair, result) for pair, result in by_topic]
+    notes = [
+        *(line for plan in outcome.plans.values() for line in plan.reports),
+        *(line for run in outcome.state.runs for line in run.lost),
+        *outcome.notes,
+        *(line for one in figures for line in _notes_on(one, work)),
+    ]
+    return Audited(
+        differences=[
+            one
+            for pair, result in by_topic
+            for one in _differences(work, pair, result, outcome.keys)
+        ],
+        topics=figures,
+        buckets=[one for pair in work.pairs for one in _buckets(work, outcome.state.runs, pair)],
+        cuts={
+            (letter, name): cut
+            for letter, plan in outcome.plans.items()
+            for name, cut in plan.cuts.items()
+        },
+        log_bytes=outcome.log_bytes,
+        state_bytes=_ROW_BYTES * sum(run.rows for run in outcome.state.runs),
+        all_bytes=sum(plan.log_bytes for plan in outcome.plans.values()),
+        kept_runs=outcome.kept,
+        chance=_chance(sum(sum(one.keys) for one in figures)),
+        notes=notes,
+    )
+
+
+def _chance(keys: int) -> float:
+    """What the chance of an unseen difference stays below, whatever the records are.
+
+    Two keys that share 128 bits: keys^2 / 2^129. Of a key that differs, one of four words of 64
+    bits (value, sum, order, and the records without a key) that is equal all the same; and two
+    values whose sums are equal, before they are hashed.
+    """
+    return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
+
+
+def _runs(runs: Iterable[Run], letter: str, pair: Pair) -> list[Run]:
+    return [run for run in runs if run.side == letter and run.topic == pair.on(letter)]
+
+
+def _figures(work: Work, outcome: Outcome, pair: Pair, result: TopicResult) -> TopicFigures:
+    both = [_runs(outcome.state.runs, letter, pair) for letter in _SIDES]
+    records_a, records_b = (sum(run.records for run in side) for side in both)
+    unkeyed_a, unkeyed_b = (sum(run.unkeyed for run in side) for side in both)
+    sum_a, sum_b = (sum(run.unkeyed_sum for run in side) % (1 << 64) for side in both)
+    counts = result.counts
+    unkeyed_equal = None
+    if "b" in work.sides and result.history:
+        unkeyed_equal = (unkeyed_a, sum_a) == (unkeyed_b, sum_b)
+    return TopicFigures(
+        topic=pair.name,
+        keys=(counts["a_keys"], counts["b_keys"]),
+        records=(records_a, records_b),
+        unkeyed=(unkeyed_a, unkeyed_b),
+        unkeyed_equal=unkeyed_equal,
+        deleted=counts["deleted"],
+        superseded=counts["superseded"],
+        history=result.history,
+        kinds={kind: counts[kind.value] for kind in Kind if counts[kind.value]},
+    )
+
+
+def _notes_on(one: TopicFigures, work: Work) -> Iterator[str]:
+    if one.unkeyed_equal is False:
+        a, b = one.unkeyed
+        yield f"{one.topic}: records without a key differ: {a:,} on A, {b:,} on B"
+    if not one.history and "b" in work.sides:
+        yield f"{one.topic}: of each key the last record alone was compared"
+    if one.superseded:
+        yield (
+            f"{one.topic}: {one.superseded:,} keys are not judged: what they had before the cut may"
+            " have been compacted away for records that are not compared"
+        )
+    for kind, count in one.kinds.items():
+        if count > work.keys_max:
+            yield f"{one.topic}: {work.keys_max:,} of {count:,} keys that are {kind} are told"
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def _differences(
+    work: Work, pair: Pair, result: TopicResult, keys: Mapping[Seen, bytes | None]
+) -> Iterator[Difference]:
+    for row in result.rows(work.keys_max).tolist():
+        a, b = _last(row[A_AT:B_AT]), _last(row[B_AT:])
+        kind = KINDS[row[KIND]]
+        more = b if a is None or kind in (Kind.AHEAD, Kind.DUPLICATED) else a
+        assert more is not None
+        bucket_ms = None
+        if more.create_ms != NO_TIMESTAMP:
+            bucket_ms = more.create_ms // work.span_ms * work.span_ms
+        if "b" not in work.sides:
+            a, b = b, None
+        yield Difference(
+            topic=pair.name,
+            kind=kind,
+            key=keys.get(seen_of(row, work.sides, pair)),
+            bucket_ms=bucket_ms,
+            a=a,
+            b=b,
+        )
+
+
+def _last(row: Sequence[int]) -> Last | None:
+    if row[key_rows.COUNT] == 0:
+        return None
+    partition = row[key_rows.PARTITION]
+    return Last(
+        partition=partition if partition >= 0 else ~partition,
+        offset=row[key_rows.OFFSET],
+        create_ms=row[key_rows.TIME],
+        records=row[key_rows.COUNT],
+        is_deleted=row[key_rows.VALUE] == 0,
+    )
+
+
+# -- spans of time --------------------------------------------------------------------------------
+
+
+def _buckets(work: Work, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
+    """The spans of a topic, by partition where both sides have the same ones."""
+    if "b" not in work.sides:
+        return
+    both = [_runs(runs, letter, pair) for letter in _SIDES]
+    span_ms = max((run.span_ms for side in both for run in side), default=work.span_ms)
+    there = [{run.partition for run in side} for side in both]
+    if there[0] != there[1]:
+        yield from _compared(pair, None, both[0], both[1], span_ms)
+        return
+    for number in sorted(there[0]):
+        a, b = ([run for run in side if run.partition == number] for side in both)
+        yield from _compared(pair, number, a, b, span_ms)
+
+
+def _compared(
+    pair: Pair, partition: int | None, a: Sequence[Run], b: Sequence[Run], span_ms: int
+) -> Iterator[Bucket]:
+    sums_a, sums_b = _added(a, span_ms), _added(b, span_ms)
+    span_ms = max(sums_a.span_ms, sums_b.span_ms)
+    sums_a.widen(span_ms)
+    sums_b.widen(span_ms)
+    for number in sorted(sums_a.found.keys() | sums_b.found.keys()):
+        one, other = sums_a.found.get(number, (0, 0)), sums_b.found.get(number, (0, 0))
+        yield Bucket(
+            topic=pair.name,
+            partition=partition,
+            start_ms=None if number == key_rows.NO_SPAN else number * span_ms,
+            span_ms=span_ms,
+            records=(one[0], other[0]),
+            is_equal=one == other,
+        )
+
+
+def _added(runs: Iterable[Run], span_ms: int) -> Spans:
+    """All spans of some runs, at least so long."""
+    total = Spans(span_ms)
+    for run in runs:
+        mine = Spans(run.span_ms)
+        mine.add(run.spans)
+        mine.widen(max(total.span_ms, run.span_ms))
+        total.widen(mine.span_ms)
+        total.add(mine.items())
+    return total

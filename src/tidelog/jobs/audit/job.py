@@ -1,0 +1,332 @@
+"""Whether two places have the same last record of every key, and what a group has been delivered.
+
+Every record of both sides is read once, by as many tasks as there are splits, and reduced where it
+is read to a row for each key. Tasks that share the hashes among them hold the rows of both sides
+together (`audit_rules` says what is found); only the keys that are found are read as they are.
+Exact: nothing is sampled. With a state, only what is new is read the next time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from tidelog.arguments import choices_of, level_of, reads_arguments
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidRequest, StorageFailure
+from tidelog.jobs.audit.answer import (
+    BUCKETS_SCHEMA,
+    CUTS_SCHEMA,
+    DIFFERENCES_SCHEMA,
+    TOPICS_SCHEMA,
+    Audited,
+    bucket_rows,
+    cut_rows,
+    difference_rows,
+    topic_rows,
+)
+from tidelog.jobs.audit.plan import (
+    Pair,
+    Question,
+    Side,
+    limits_of_map,
+    pairs_of,
+    positions_of,
+    renames_of_map,
+)
+from tidelog.jobs.audit.rules import Kind
+from tidelog.jobs.audit.state import new_state, read_state, write_state
+from tidelog.jobs.latency.job import JOB_SPLIT_BYTES, parallelism
+from tidelog.spark.parts import NOBODY, Listener
+from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
+from tidelog.timespec import parse_point
+from tidelog.types import HOUR_MS, Isolation, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Audit", "AuditOptions", "Kind", "audit", "measure"]
+
+
+KEYS_MAX: Final = 10_000
+
+
+_LOCK: Final = ".lock"
+
+
+_NO_STATE: Final = (
+    "workers on other machines need `state`, a folder that they and this machine share"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The answer, as DataFrames and as plain objects.
+
+    Attributes:
+        differences: One row for each key that is not equal; see `DIFFERENCES_SCHEMA`.
+        topics: One row for each topic, with the number of keys of each kind; see `TOPICS_SCHEMA`.
+        buckets: Spans of create time, equal or not; see `BUCKETS_SCHEMA`.
+        cuts: The offsets that were compared; see `CUTS_SCHEMA`.
+        found: The same as objects.
+        is_equal: Whether nothing was found.
+    """
+
+    differences: "DataFrame"
+    topics: "DataFrame"
+    buckets: "DataFrame"
+    cuts: "DataFrame"
+    found: Audited
+    is_equal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """What is asked; see `audit`, whose keywords these are."""
+
+    topics: Sequence[str] | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    offset_map: str | None = None
+    state: str | None = None
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    history: bool | None = None
+    ignore: frozenset[Kind] = frozenset()
+    span_ms: int = HOUR_MS
+    keys_max: int = KEYS_MAX
+    split_bytes: int = JOB_SPLIT_BYTES
+    rows_max: int | None = None
+
+
+@reads_arguments()
+def audit(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    a: Place | str,
+    b: Place | str | None = None,
+    *,
+    topics: str | Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    group: str | None = None,
+    start: int | str | None = None,
+    end: int | str | None = None,
+    offset_map: str | None = None,
+    state: str | None = None,
+    isolation: Isolation = IsolationLevel.READ_COMMITTED,
+    history: bool | None = None,
+    ignore: Iterable[Kind | str] = (),
+    span_ms: int = HOUR_MS,
+    keys_max: int = KEYS_MAX,
+    split_bytes: int = JOB_SPLIT_BYTES,
+    listener: Listener = NOBODY,
+) -> Audit:
+    """Follow every key from one place to another, and to a consumer group.
+
+    Args:
+        spark: The session.
+        a: A directory of topics (a path, or an object store's URL), or a cluster.
+        b: Another one; None to look at a group alone.
+        topics: Names of topics on A, or patterns of whole names; all topics where None.
+        rename: Name on A -> name on B, where they differ.
+        group: A consumer group of B (of A without B): keys whose last record it has not read.
+        start: Earliest record timestamp, in ms or as text.
+        end: Record timestamp to stop at.
+        offset_map: The map of the mirror from A to B: only what it had copied is compared.
+        state: A folder in which the audit keeps what it has read, for the next one of these places;
+            it has to be shared by all workers. Without it, workers must be of this machine.
+        isolation: What is seen of transactions on both sides.
+        history: Whether the records before each key's last one are compared too; None for topics
+            that are compacted on neither side.
+        ignore: Kinds of differences that are not looked for.
+        span_ms: Length of the spans of time in which it is said where the two part.
+        keys_max: How many keys are told of each kind and topic; all are counted.
+        split_bytes: About how many bytes of log a task reads, at most.
+        listener: Told now and then how far it is.
+
+    Raises:
+        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: Before anything is read.
+        ClusterFailure: Brokers can't be asked.
+        CorruptData: A batch is damaged.
+    """
+    options = AuditOptions(
+        topics=[topics] if isinstance(topics, str) else topics,
+        rename=rename or {},
+        group=group,
+        start_ms=_point(start),
+        end_ms=_point(end),
+        offset_map=offset_map,
+        state=state,
+        isolation=level_of(isolation),
+        history=history,
+        ignore=choices_of(Kind, ignore, "ignore"),
+        span_ms=span_ms,
+        keys_max=keys_max,
+        split_bytes=split_bytes,
+    )
+    found = measure(spark, as_place(a), None if b is None else as_place(b), options, listener)
+    return _as_frames(spark, found)
+
+
+def _point(when: int | str | None) -> int | None:
+    if not isinstance(when, str):
+        return when
+    return parse_point(when, now_ms=os_env().clock.now_ms())
+
+
+def _as_frames(spark: "SparkSession", found: Audited) -> Audit:
+    frame = spark.createDataFrame
+    return Audit(
+        differences=frame(list(difference_rows(found.differences)), DIFFERENCES_SCHEMA),
+        topics=frame(list(topic_rows(found.topics)), TOPICS_SCHEMA),
+        buckets=frame(list(bucket_rows(found.buckets)), BUCKETS_SCHEMA),
+        cuts=frame(list(cut_rows(found.cuts)), CUTS_SCHEMA),
+        found=found,
+        is_equal=found.is_equal,
+    )
+
+
+def measure(
+    spark: "SparkSession",
+    a: Place,
+    b: Place | None,
+    options: AuditOptions,
+    listener: Listener = NOBODY,
+) -> Audited:
+    """As `audit`, as plain objects."""
+    from tidelog.jobs.audit.answer import audited
+    from tidelog.jobs.audit.run import Work, run_audit
+
+    env = os_env()
+    if options.state is None and not _is_local(spark):
+        raise InvalidRequest(_NO_STATE)
+    plan = plan_of(env, a, b, options)
+    asked = {
+        "a": str(a),
+        "b": None if b is None else str(b),
+        "isolation": options.isolation.name.lower(),
+        "span_ms": options.span_ms,
+    }
+    with _folder(env, options.state) as folder:
+        work = Work(
+            spark=spark,
+            env=env,
+            folder=folder,
+            sides=plan.sides,
+            pairs=plan.pairs,
+            question=_question(spark, options),
+            span_ms=options.span_ms,
+            history=options.history,
+            ignore=options.ignore,
+            keys_max=options.keys_max,
+            rows_max=options.rows_max,
+            listener=listener,
+        )
+        state = new_state(env, asked)
+        if options.state is not None:
+            state = read_state(env, folder, asked)
+        with described(spark, "audit", (pair.name for pair in plan.pairs)):
+            outcome = run_audit(work, state, plan.positions)
+        if options.state is not None:
+            write_state(env, folder, outcome.state)
+    return audited(work, outcome)
+
+
+def plan_of(env: Env, a: Place, b: Place | None, options: AuditOptions) -> "Plan":
+    """Check what is asked, and find the topics and the group; Spark is not needed.
+
+    Raises:
+        UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: As `audit`.
+        FileNotFoundError: There is no such offset map.
+    """
+    _check(b, options)
+    sides, rename = _sides(env, a, b, options)
+    pairs = pairs_of(sides["a"], sides.get("b"), options.topics, rename)
+    positions = None if options.group is None else positions_of(b or a, options.group)
+    return Plan(sides, pairs, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of an audit, as the places have it.
+
+    Attributes:
+        sides: By letter.
+        pairs: Each topic on both sides.
+        positions: Where the group is; None without a group.
+    """
+
+    sides: Mapping[str, Side]
+    pairs: Sequence[Pair]
+    positions: Mapping[TopicPartition, int] | None
+
+
+def _check(b: Place | None, options: AuditOptions) -> None:
+    if b is None and options.group is None:
+        raise InvalidRequest("an audit needs a second place, or a group")
+    if b is None and options.offset_map is not None:
+        raise InvalidRequest("an offset map is of two places; give the second one")
+    has_times = options.start_ms is not None or options.end_ms is not None
+    if has_times and options.state is not None:
+        raise InvalidRequest("a state is of whole topics; leave it out, or the range of time")
+    for name, value in (("span_ms", options.span_ms), ("keys_max", options.keys_max)):
+        if value < 1:
+            raise InvalidRequest(f"{name}={value}: 1 up")
+
+
+def _is_local(spark: "SparkSession") -> bool:
+    """Whether workers are processes of this machine; no where Spark doesn't say."""
+    try:
+        return str(spark.sparkContext.master).startswith("local")
+    except Exception:  # noqa: BLE001 - each release refuses it by another error
+        return False
+
+
+def _sides(
+    env: Env, a: Place, b: Place | None, options: AuditOptions
+) -> tuple[dict[str, Side], dict[str, str]]:
+    """The sides, and which topics are called otherwise on B."""
+    if b is None:
+        return {"a": Side(letter="a", place=a)}, {}
+    if options.offset_map is None:
+        return {"a": Side(letter="a", place=a), "b": Side(letter="b", place=b)}, dict(
+            options.rename
+        )
+    copied, written = limits_of_map(env, options.offset_map)
+    sides = {
+        "a": Side(letter="a", place=a, limits=copied),
+        "b": Side(letter="b", place=b, limits=written),
+    }
+    return sides, {**renames_of_map(env, options.offset_map), **options.rename}
+
+
+def _question(spark: "SparkSession", options: AuditOptions) -> Question:
+    return Question(
+        start_ms=options.start_ms,
+        end_ms=options.end_ms,
+        isolation=options.isolation,
+        split_bytes=options.split_bytes,
+        tasks=max(parallelism(spark), 1),
+    )
+
+
+@contextmanager
+def _folder(env: Env, state: str | None) -> Iterator[str]:
+    """The folder of rows: that of the state, for one audit at a time, or one for now."""
+    if state is None:
+        with TemporaryDirectory(prefix="tidelog-audit-") as folder:
+            yield folder
+        return
+    try:
+        env.files.make_dirs(state)
+        lock = env.files.lock(f"{state}/{_LOCK}")
+    except BlockingIOError as error:
+        raise InvalidRequest(f"{state}: another audit works with this state") from error
+    except OSError as error:
+        raise StorageFailure(state, "open", error.strerror or str(error)) from error
+    try:
+        yield state
+    finally:
+        lock.close()

@@ -1,0 +1,357 @@
+"""Tables of one row for each key: what a split's records come to, and how tables are joined.
+
+Rows are those of `record.kernels.key_rows`. A table is bounded: where it would grow over its limit,
+its rows are handed out and it begins anew; rows of one partition that were handed out in the order
+of their offsets add up to the same.
+
+Imports numpy, pyarrow and numba. Not for two threads at once.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.record.kernels import key_rows
+from tidelog.record.kernels.key_rows import Cells, Incoming, fold_columns
+from tidelog.record.kernels.layout import FULL
+from tidelog.record.key_hash import halves, siphash
+from tidelog.types import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tidelog.record.kernels.memory import Bytes, Ints, Longs
+    from tidelog.record.kernels.records import Filter
+
+    Column = pa.Array[pa.Scalar[pa.DataType]]
+
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+# 128 MB of rows, and 16 MB of index: what a task holds at most, and 144 MB where it hands them out.
+ROWS_MAX: Final = 1 << 21
+
+
+_INDEX_MIN: Final = 1 << 12
+
+
+_LINE_BYTES: Final = 64
+
+
+_COPY_ROWS: Final = 1 << 14
+
+
+# The last time of a span that is none.
+_NO_SPAN_YET: Final = -1
+
+
+COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
+
+
+_SEED: Final = struct.Struct("<qq")
+
+
+_ADDED_PAIRS: Final = 16
+
+
+def words_of(seeds: Sequence[int]) -> list[int]:
+    """Return the seeds, then the words that `kernels.value_hash` adds to values."""
+    return [*seeds, *_added_words(seeds[2], seeds[3])]
+
+
+@lru_cache(maxsize=8)
+def _added_words(low: int, high: int) -> tuple[int, ...]:
+    seed = _SEED.pack(low, high)
+    numbers = (number.to_bytes(8, "little") for number in range(_ADDED_PAIRS))
+    return tuple(word for number in numbers for word in halves(siphash(seed, number)))
+
+
+class KeyTable:
+    """Rows of different keys, in the order of their first sight.
+
+    Attributes:
+        count: How many there are.
+    """
+
+    def __init__(self, rows_max: int = ROWS_MAX) -> None:
+        """An empty table; memory is taken as it fills."""
+        self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
+        self._index: Ints = np.zeros(_INDEX_MIN, np.int32)
+        self._state: Longs = np.zeros(key_rows.STATE, np.int64)
+
+    @property
+    def count(self) -> int:
+        """How many keys there are."""
+        return int(self._state[key_rows.USED])
+
+    @property
+    def rows(self) -> "Longs":
+        """The rows, int64[count, FIELDS]; they change with the table."""
+        return self._table[: self.count]
+
+    def add(self, rows: "Longs", *, start: int = 0, across: bool = False) -> int:
+        """Add rows from `start` on; returns the row to go on with where the table is full.
+
+        Args:
+            rows: int64[n, FIELDS].
+            start: The first one.
+            across: They are of another partition than what is there; else they lie behind it.
+        """
+        self._state[key_rows.NEXT], self._state[key_rows.END] = start, len(rows)
+        while key_rows.merge(rows, int(across), self._table, self._index, self._state) == FULL:
+            if self.count == len(self._table):
+                break
+            self.reindex(2 * len(self._index))
+        return int(self._state[key_rows.NEXT])
+
+    def reindex(self, size: int = _INDEX_MIN) -> None:
+        """Find rows by an index of so many slots, a power of two."""
+        self._index = np.zeros(size, np.int32)
+        key_rows.index_rows(self._table, self.count, self._index)
+
+    def find(self, rows: "Longs") -> "Ints":
+        """For each row the number of this table's row that has its key, -1 where none has."""
+        found: Ints = np.empty(len(rows), np.int32)
+        key_rows.match(rows, self._table, self._index, found)
+        return found
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._state[:] = 0
+        self._index[:] = 0
+
+
+def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
+    """Rows of several tables, one for each key.
+
+    Args:
+        tables: Of one partition, in the order of their offsets; or with `across` of one partition
+            each.
+        across: See `KeyTable.add`.
+    """
+    parts = [part for part in tables if len(part)]
+    if len(parts) < 2:
+        return parts[0] if parts else np.empty((0, key_rows.FIELDS), np.int64)
+    table = KeyTable(sum(map(len, parts)))
+    for part in parts:
+        table.add(part, across=across)
+    return table.rows
+
+
+class Spans:
+    """Records and digests by span of create time; spans are joined where there are too many.
+
+    Attributes:
+        span_ms: Length of a span.
+        found: Number of the span -> records, and the sum of their digests as a signed word.
+    """
+
+    LIMIT: Final = 1 << 16
+
+    def __init__(self, span_ms: int) -> None:
+        self.span_ms = span_ms
+        self.found: dict[int, tuple[int, int]] = {}
+
+    def add(self, spans: Iterable[tuple[int, int, int]]) -> None:
+        """Add spans: number, records, sum."""
+        for number, count, total in spans:
+            old_count, old_total = self.found.get(number, (0, 0))
+            self.found[number] = old_count + count, _wrapped(old_total + total)
+        while len(self.found) > self.LIMIT:
+            self.widen(2 * self.span_ms)
+
+    def widen(self, span_ms: int) -> None:
+        """Join spans to longer ones, a whole multiple of these."""
+        factor, before = span_ms // self.span_ms, self.found
+        self.span_ms, self.found = span_ms, {}
+        self.add(
+            (number if number == key_rows.NO_SPAN else number // factor, count, total)
+            for number, (count, total) in before.items()
+        )
+
+    def items(self) -> list[tuple[int, int, int]]:
+        """All spans, ascending: number, records, sum."""
+        return [(number, *self.found[number]) for number in sorted(self.found)]
+
+
+def _wrapped(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+class Reducer:
+    """Reduces records of one partition, in the order of their offsets.
+
+    Attributes:
+        spans: All records by span of create time; whole once `finish` was called.
+    """
+
+    def __init__(
+        self,
+        seeds: "Longs",
+        partition: int,
+        span_ms: int,
+        hand_out: Callable[["Longs"], None],
+        *,
+        rows_max: int = ROWS_MAX,
+    ) -> None:
+        """Begin.
+
+        Args:
+            seeds: int64[SEEDS].
+            partition: Which one.
+            span_ms: Length of a span of time.
+            hand_out: Takes rows, sorted by hash, each time the table is full, and at the end.
+            rows_max: Rows of the table.
+        """
+        self.spans = Spans(span_ms)
+        self._partition, self._hand_out = partition, hand_out
+        state: Longs = np.zeros(key_rows.ROW_STATE, np.int64)
+        state[key_rows.SPAN_LAST] = _NO_SPAN_YET
+        self._into = key_rows.KeyRows(
+            rows=_aligned(rows_max * key_rows.ROW_WORDS),
+            slots=np.zeros(_INDEX_MIN, np.int32),
+            window=np.zeros(key_rows.WINDOW_ROWS * key_rows.WINDOW_WORDS, np.int64),
+            state=state,
+            spans=np.zeros((key_rows.SPANS, key_rows.SPAN_FIELDS), np.int64),
+            words=np.array(words_of(seeds.tolist()), np.int64),
+            span_ms=span_ms,
+        )
+
+    @property
+    def records(self) -> int:
+        """How many records there were."""
+        return int(self._into.state[key_rows.RECORDS])
+
+    @property
+    def unkeyed(self) -> int:
+        """Records without a key."""
+        return int(self._into.state[key_rows.UNKEYED])
+
+    @property
+    def unkeyed_sum(self) -> int:
+        """Sum of their digests."""
+        return int(self._into.state[key_rows.UNKEYED_SUM])
+
+    @property
+    def untimed(self) -> int:
+        """Records without a create time."""
+        return int(self._into.state[key_rows.UNTIMED])
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record, 0 where there was none."""
+        return int(self._into.state[key_rows.END_OFFSET])
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Reduce a record batch that has `COLUMNS`."""
+        count = batch.num_rows
+        if not count:
+            return
+        incoming = Incoming(
+            keys=_cells(batch.column("key")),
+            values=_cells(batch.column("value")),
+            offsets=_longs(batch.column("offset")),
+            times=_times(batch.column("createTimestamp")),
+        )
+        at = 0
+        while (at := fold_columns(incoming, at, self._into)) < count:
+            self._make_room()
+
+    def fold(
+        self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
+    ) -> tuple[int, int]:
+        """Reduce the records of batches where they lie; see `record.columns.fold`."""
+        while True:
+            status, at = key_rows.fold_batches(data, table, wanted, sums, self._into, progress)
+            if status != FULL:
+                return status, at
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Have free spans, and let the window go into the table."""
+        self._take_spans()
+        while key_rows.take_window(self._into) == FULL:
+            used = int(self._into.state[key_rows.ROW_USED])
+            if used * key_rows.ROW_WORDS == len(self._into.rows):
+                self._flush()
+            else:
+                self._reindex(2 * len(self._into.slots))
+
+    def _reindex(self, size: int) -> None:
+        self._into = self._into._replace(slots=np.zeros(size, np.int32))
+        used = int(self._into.state[key_rows.ROW_USED])
+        key_rows.index_fold_rows(self._into.rows, used, self._into.slots)
+
+    def _flush(self) -> None:
+        """Hand out the table's rows; what waits in the window is not among them."""
+        used = int(self._into.state[key_rows.ROW_USED])
+        if used:
+            rows: Longs = np.empty((used, key_rows.FIELDS), np.int64)
+            found = self._into.rows[: used * key_rows.ROW_WORDS].reshape(used, key_rows.ROW_WORDS)
+            order = np.argsort(found[:, key_rows.HASH_HIGH].copy().view(np.uint64), kind="stable")
+            for start in range(0, used, _COPY_ROWS):  # at once would take as much memory again
+                part = slice(start, start + _COPY_ROWS)
+                rows[part, : key_rows.PARTITION] = found[order[part]]
+            rows[:, key_rows.PARTITION] = self._partition
+            self._hand_out(rows)
+        self._into.state[key_rows.ROW_USED] = 0
+        self._into.slots[:] = 0
+
+    def _take_spans(self) -> None:
+        slots, state = self._into.spans, self._into.state
+        used = slots[slots[:, key_rows.SPAN_COUNT] > 0]
+        factor = self.spans.span_ms // self._into.span_ms
+        self.spans.add(
+            (number if number == key_rows.NO_SPAN else number // factor, count, total)
+            for number, count, total in used.tolist()
+        )
+        slots[:] = 0
+        state[key_rows.SPAN_FIRST], state[key_rows.SPAN_LAST] = 0, _NO_SPAN_YET
+
+    def finish(self) -> None:
+        """Hand out what is left."""
+        self._make_room()
+        self._flush()
+
+
+def _aligned(words: int) -> "Longs":
+    """An array that begins with a line of the cache; not filled, memory is taken as it fills."""
+    line = _LINE_BYTES // 8
+    whole: Longs = np.empty(words + line, np.int64)
+    start = -(whole.ctypes.data // 8) % line
+    return whole[start : start + words]
+
+
+def _cells(column: "Column") -> Cells:
+    """A binary column as the kernel takes it; nothing is copied where it has no nulls."""
+    _, ends, data = column.buffers()
+    count = len(column)
+    assert ends is not None
+    places = np.frombuffer(memoryview(ends), np.int32)
+    content = np.frombuffer(b"" if data is None else memoryview(data), np.uint8)
+    is_null: Bytes = np.zeros(count, np.uint8)
+    if column.null_count:
+        is_null = column.is_null().to_numpy(zero_copy_only=False).astype(np.uint8)
+    places = places[column.offset : column.offset + count + 1]
+    return Cells(_frozen(places), _frozen(content), is_null)
+
+
+def _longs(column: "Column") -> "Longs":
+    return _frozen(np.asarray(column, np.int64))
+
+
+def _times(column: "Column") -> "Longs":
+    known = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    return _longs(known.fill_null(NO_TIMESTAMP) if known.null_count else known)
+
+
+def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
+    """The same, read-only: one type of array for the kernel, whatever Arrow hands out."""
+    found = array.view()
+    found.flags.writeable = False
+    return found

@@ -1,0 +1,533 @@
+"""Sides, pairs, cuts.
+
+What an audit reads of one side: its topics, where each partition is cut, and the parts of tasks.
+
+A partition is cut at the offset where it ends when the audit looks at it (what an offset map or the
+caller says may lie before), so that what is appended meanwhile plays no part. Runs that are known
+and still true are kept; only what lies between them is read.
+
+The two sides of an audit before anything is read: topics in pairs, limits, a group's places.
+
+Whether a log still has the bytes that a run was made of.
+
+A finished segment is known by base offset, size and, where there are zone maps, the checksum of all
+of its bytes. Any segment is known by the last bytes before the place that was read: a log is only
+appended to, and who rewrites a segment (compaction, a truncation with other records behind it)
+moves what lies there or puts another batch, with another checksum, in its place.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import TopicConfig
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
+from tidelog.jobs.audit.state import Mark, Run, encode_run
+from tidelog.jobs.latency.job import directory_env
+from tidelog.jobs.target_check import config_of_broker, open_cluster
+from tidelog.record.coding import crc32c
+from tidelog.scan.plan import plan, with_directory
+from tidelog.scan.split import Split, Wanted, encode_split
+from tidelog.spark.broker_backend import OffsetRange, split_ranges
+from tidelog.spark.places import Place
+from tidelog.storage.directory.broker_files import GROUPS_FILE, read_group_offsets
+from tidelog.types import IsolationLevel, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.remote.cluster import Cluster
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.segment.segment import Segment
+
+
+# More than a batch's header, which has the batch's own checksum.
+TAIL_BYTES: Final = 4096
+
+
+def mark_of(segment: "Segment", start: int, end: int) -> Mark:
+    """The mark of bytes [start, end) of a segment as it is now."""
+    zones = None if segment.is_active else segment.zones
+    return Mark(
+        base_offset=segment.base_offset,
+        start=start,
+        end=end,
+        sum=_tail_sum(segment, start, end),
+        size=-1 if segment.is_active else segment.stat().size,
+        zones=-1 if zones is None else zones.total.crc,
+    )
+
+
+def _tail_sum(segment: "Segment", start: int, end: int) -> int:
+    return crc32c(bytes(segment.view(max(start, end - TAIL_BYTES), end)))
+
+
+def still_fits(segment: "Segment", mark: Mark) -> bool:
+    """Whether a segment still has the bytes of a mark."""
+    if mark.end > segment.size_bytes:
+        return False
+    now = mark_of(segment, mark.start, mark.end)
+    if now.sum != mark.sum:
+        return False
+    was_finished = mark.size >= 0
+    if not was_finished:
+        return True
+    knows_both = mark.zones >= 0 and now.zones >= 0
+    return now.size == mark.size and (not knows_both or now.zones == mark.zones)
+
+
+def runs_there(
+    log_dir: "LogDir", runs: Iterable[Run], bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> Iterator[Run]:
+    """The runs whose records are all still in the log, and inside the bounds of their partition."""
+    for run in runs:
+        name = TopicPartition(run.topic, run.partition)
+        start, end = bounds.get(name, (0, 0))
+        if start <= run.start and run.end <= end and not run.lost and _is_there(log_dir, run):
+            yield run
+
+
+def _is_there(log_dir: "LogDir", run: Run) -> bool:
+    if topic_id_of(log_dir, run.topic) != run.topic_id:
+        return False
+    segments = {s.base_offset: s for s in log_dir.reader(run.topic, run.partition).segments}
+    return all(
+        mark.base_offset in segments and still_fits(segments[mark.base_offset], mark)
+        for mark in run.marks
+    )
+
+
+def topic_id_of(log_dir: "LogDir", topic: str) -> str:
+    """The topic's id as splits carry it."""
+    topic_id = log_dir.topic(topic).topic_id
+    return "" if topic_id is None else topic_id.hex
+
+
+def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
+    """What of offsets [start, end) no run has, in order; runs of one partition, by offset."""
+    found, at = [], start
+    for run in runs:
+        if run.start > at:
+            found.append((at, run.start))
+        at = max(at, run.end)
+    if at < end:
+        found.append((at, end))
+    return found
+
+
+Spans = dict[TopicPartition, tuple[int, int]]
+
+
+# Fits no bytes: of a file that was replaced while it was being planned.
+_NO_SUM: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of both sides.
+
+    Attributes:
+        start_ms: Earliest record timestamp, None for no bound.
+        end_ms: Record timestamp to stop at, likewise.
+        isolation: What is seen of transactions.
+        split_bytes: About how many bytes of log a task reads, at most.
+        tasks: At least about so many for each side, if there is enough to read.
+    """
+
+    start_ms: int | None
+    end_ms: int | None
+    isolation: IsolationLevel
+    split_bytes: int
+    tasks: int
+
+    @property
+    def has_times(self) -> bool:
+        """Whether a range of time is asked for."""
+        return self.start_ms is not None or self.end_ms is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of an audit.
+
+    Attributes:
+        letter: `a` or `b`.
+        place: Where it is.
+        limits: Offsets [start, end) beyond which nothing is compared, of partitions that have any.
+    """
+
+    letter: str
+    place: Place
+    limits: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """What one task reads: the run that it makes, and the split (as JSON) of a directory."""
+
+    run: Run
+    split: str | None
+
+    def encode(self) -> str:
+        """For the worker."""
+        return json.dumps([json.loads(encode_run(self.run)), self.split])
+
+
+@dataclass(slots=True, kw_only=True)
+class SidePlan:
+    """What is known of a side before anything of it is read.
+
+    Attributes:
+        cuts: Offsets [start, end) of each partition that are compared.
+        kept: Runs that are known and still true.
+        parts: What has to be read.
+        compacted: Topics whose log is compacted, so that older records of a key may be gone.
+        stamped: Topics of which the log overwrites timestamps: create times may be lost.
+        log_bytes: Bytes of all log files of these partitions; 0 where only brokers know.
+        reports: What was found damaged or gone, one line each.
+    """
+
+    cuts: Spans = field(default_factory=dict)
+    kept: list[Run] = field(default_factory=list)
+    parts: list[ReadPart] = field(default_factory=list)
+    compacted: set[str] = field(default_factory=set)
+    stamped: set[str] = field(default_factory=set)
+    log_bytes: int = 0
+    reports: list[str] = field(default_factory=list)
+
+
+def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
+    """The names that are meant: equal to a pattern, or matched by one as a whole.
+
+    Raises:
+        InvalidRequest: What is no pattern.
+    """
+    names = {name for name in names if not name.startswith("__")}
+    if patterns is None:
+        return names
+    found: set[str] = set()
+    for pattern in patterns:
+        try:
+            rule = re.compile(pattern)
+        except re.error as error:
+            raise InvalidRequest(f"topic pattern {pattern!r}: {error}") from error
+        found |= {pattern} & names or {name for name in names if rule.fullmatch(name)}
+    return found
+
+
+def topics_of(side: Side) -> list[str]:
+    """All topics of a side."""
+    if side.place.is_broker:
+        with open_cluster(side.place) as cluster:
+            return sorted(cluster.topics())
+    env = directory_env(side.place)
+    return with_directory(side.place.address, env, lambda log_dir: sorted(log_dir.topics()))
+
+
+def plan_side(
+    side: Side, topics: Iterable[str], question: Question, known: Iterable[Run]
+) -> SidePlan:
+    """The plan of a side.
+
+    Args:
+        side: Which one.
+        topics: Names that it has.
+        question: What is asked.
+        known: Runs of this side.
+
+    Raises:
+        UnknownTopic, InvalidRequest, ClusterFailure: As a read of these topics.
+    """
+    names, runs = sorted(topics), sorted(known, key=lambda run: (*run.name, run.start))
+    if side.place.is_broker:
+        with open_cluster(side.place) as cluster:
+            return _plan_cluster(cluster, side, names, question, runs)
+    return _plan_directory(side, names, question, runs)
+
+
+def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
+    least, limit = side.limits.get(name, (start, end))
+    start = max(start, least)
+    return start, max(start, min(end, limit))
+
+
+def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
+    """Keep runs, and say what they leave out of the cuts; runs that overlap are not believed."""
+    by_name: dict[TopicPartition, list[Run]] = {}
+    for run in runs:
+        mine = by_name.setdefault(TopicPartition(run.topic, run.partition), [])
+        if not mine or run.start >= mine[-1].end:
+            mine.append(run)
+    for name, (start, end) in sorted(plan_.cuts.items()):
+        mine = by_name.get(name, [])
+        plan_.kept += mine
+        yield from ((name, *gap) for gap in gaps(mine, start, end))
+
+
+# -- directories ----------------------------------------------------------------------------------
+
+
+def _plan_directory(
+    side: Side, topics: Sequence[str], question: Question, known: Sequence[Run]
+) -> SidePlan:
+    env, found = directory_env(side.place), SidePlan()
+
+    def look(log_dir: "LogDir") -> list[Run]:
+        found.cuts = _cuts(log_dir, side, topics, question)
+        _note_settings(found, {topic: log_dir.topic(topic).config for topic in topics})
+        readers = (log_dir.reader(n.topic, n.partition) for n in found.cuts)
+        found.log_bytes = sum(reader.size_bytes() for reader in readers)
+        return list(runs_there(log_dir, known, found.cuts))
+
+    runs = with_directory(side.place.address, env, look)
+    rounds: list[dict[TopicPartition, Wanted]] = []
+    for name, start, end in _missing(found, runs):
+        wanted = Wanted(
+            start_offset=start, end_offset=end, start_ms=question.start_ms, end_ms=question.end_ms
+        )
+        # A plan takes one range of each partition.
+        place = next((one for one in rounds if name not in one), None)
+        if place is None:
+            rounds.append({name: wanted})
+        else:
+            place[name] = wanted
+    for one in rounds:
+        _add_splits(found, side, one, question)
+    return found
+
+
+def _note_settings(found: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
+    """What a topic's settings say of what may be gone."""
+    stamp = TimestampType.LOG_APPEND_TIME
+    found.compacted = {name for name, config in configs.items() if config.is_compacted}
+    found.stamped = {n for n, config in configs.items() if config.message_timestamp_type is stamp}
+
+
+def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], question: Question) -> Spans:
+    cuts: Spans = {}
+    for topic in topics:
+        for number in log_dir.topic(topic).present:
+            reader, name = log_dir.reader(topic, number), TopicPartition(topic, number)
+            start = reader.log_start_offset
+            end = max(reader.end_offset(question.isolation), start)
+            cuts[name] = _limited(side, name, start, end)
+    return cuts
+
+
+def _add_splits(
+    found: SidePlan, side: Side, wanted: Mapping[TopicPartition, Wanted], question: Question
+) -> None:
+    from tidelog.jobs.audit.key_rows import COLUMNS
+
+    env = directory_env(side.place)
+    planned = plan(
+        side.place.address,
+        list(wanted),
+        per_partition=wanted,
+        isolation=question.isolation,
+        columns=COLUMNS,
+        split_bytes=question.split_bytes,
+        min_partitions=question.tasks,
+        fail_on_data_loss=False,
+        env=env,
+    )
+    found.reports += [*planned.reports, *map(str, planned.lost)]
+    splits = [split for split in planned.splits if split.size_bytes]
+
+    def mark_all(log_dir: "LogDir") -> list[Run]:
+        return [_run_of(log_dir, side, split) for split in splits]
+
+    runs = with_directory(side.place.address, env, mark_all)
+    found.parts += [
+        ReadPart(run, encode_split(split)) for run, split in zip(runs, splits, strict=True)
+    ]
+
+
+def _run_of(log_dir: "LogDir", side: Side, split: Split) -> Run:
+    """The run that a split will be, with the marks of what is there now."""
+    from tidelog.scan.pieces import identity_text
+
+    segments = {s.base_offset: s for s in log_dir.reader(split.topic, split.partition).segments}
+    marks = []
+    for piece in split.pieces:
+        segment = segments.get(piece.base_offset)
+        is_same = segment is not None and identity_text(segment.stat().identity) == piece.identity
+        mark = Mark(
+            base_offset=piece.base_offset,
+            start=piece.start_position,
+            end=piece.end_position,
+            sum=_NO_SUM,
+        )
+        if segment is not None and is_same and piece.end_position <= segment.size_bytes:
+            mark = mark_of(segment, piece.start_position, piece.end_position)
+        marks.append(mark)
+    return Run(
+        side=side.letter,
+        topic=split.topic,
+        partition=split.partition,
+        start=split.start_offset,
+        end=split.end_offset,
+        topic_id=topic_id_of(log_dir, split.topic),
+        marks=tuple(marks),
+    )
+
+
+# -- brokers --------------------------------------------------------------------------------------
+
+
+def _plan_cluster(
+    cluster: "Cluster",
+    side: Side,
+    topics: Sequence[str],
+    question: Question,
+    known: Sequence[Run],
+) -> SidePlan:
+    names = [name for topic in topics for name in cluster.partitions(topic)]
+    marks = cluster.watermarks(names, isolation=question.isolation) if names else {}
+    ids = _topic_ids(cluster, topics)
+    found = SidePlan(
+        cuts={n: _limited(side, n, m.start, max(m.start, m.end)) for n, m in marks.items()}
+    )
+    _note_settings(found, {t: config_of_broker(cluster.topic_settings(t)) for t in topics})
+    runs = [
+        run
+        for run in known
+        if ids.get(run.topic) == run.topic_id != "" and _is_inside(run, found.cuts)
+    ]
+    missing = [OffsetRange(*gap) for gap in _missing(found, runs)]
+    for one in split_ranges(missing, min_partitions=question.tasks):
+        name = one.name
+        run = Run(
+            side=side.letter,
+            topic=name.topic,
+            partition=name.partition,
+            start=one.start,
+            end=one.end,
+            topic_id=ids[name.topic],
+        )
+        found.parts.append(ReadPart(run, None))
+    return found
+
+
+def _is_inside(run: Run, cuts: Spans) -> bool:
+    start, end = cuts.get(TopicPartition(run.topic, run.partition), (0, 0))
+    return start <= run.start and run.end <= end and not run.lost
+
+
+def _topic_ids(cluster: "Cluster", topics: Sequence[str]) -> dict[str, str]:
+    from tidelog.storage.files import decode_topic_id
+
+    found = cluster.topic_ids(topics) if topics else {}
+    return {name: "" if one is None else decode_topic_id(one).hex for name, one in found.items()}
+
+
+Limits = Mapping[TopicPartition, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A topic on both sides; None where a side does not have it."""
+
+    a: str | None
+    b: str | None
+
+    @property
+    def name(self) -> str:
+        """What it is called in the answer."""
+        name = self.a if self.a is not None else self.b
+        assert name is not None
+        return name
+
+    def on(self, letter: str) -> str | None:
+        """Its name on a side."""
+        return self.a if letter == "a" else self.b
+
+
+def pairs_of(
+    a: Side, b: Side | None, patterns: Sequence[str] | None, rename: Mapping[str, str]
+) -> list[Pair]:
+    """The topics that are meant, on both sides.
+
+    Args:
+        a: One side.
+        b: The other one, if there is one.
+        patterns: Names or patterns of names on A; all topics where None.
+        rename: Name on A -> name on B, of topics that are not called the same.
+
+    Raises:
+        UnknownTopic: No side has a topic that is meant.
+        InvalidRequest: What is no pattern, or two topics of A under one name.
+    """
+    if len(set(rename.values())) < len(rename):
+        raise InvalidRequest(f"several topics would have one name on B: {dict(rename)}")
+    on_a, on_b = set(topics_of(a)), set() if b is None else set(topics_of(b))
+    back = {new: old for old, new in rename.items()}
+    # What is renamed has taken its name: a topic of B that is called as A's stands for nothing.
+    names_b = {back.get(name, name): name for name in on_b if name in back or name not in rename}
+    wanted = chosen(on_a | set(names_b), patterns)
+    if not wanted:
+        asked = "any topic" if patterns is None else ", ".join(patterns)
+        raise UnknownTopic(f"{a.place}: no topic is {asked}; there are: {', '.join(sorted(on_a))}")
+    return [Pair(name if name in on_a else None, names_b.get(name)) for name in sorted(wanted)]
+
+
+def limits_of_map(env: Env, path: str) -> tuple[Limits, Limits]:
+    """What a mirror has copied of its sources, and where it has put it, by its offset map.
+
+    Returns:
+        Offsets [start, end) of A's partitions that were copied, and of B's that hold the copies.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: The map can't be read.
+        InvalidRequest: It has several sources with a topic of the same name.
+    """
+    from tidelog.jobs.offset_map import read_map
+
+    found = read_map(env.files, path)
+    names = [source.topic for source in found.sources]
+    if len(set(names)) < len(names):
+        raise InvalidRequest(f"{path}: several sources have topics of the same name")
+    copied = {
+        TopicPartition(found.sources[place.source].topic, place.partition): (c.start, c.end)
+        for place, c in found.copied.items()
+    }
+    return copied, {name: (0, end) for name, end in found.ends.items()}
+
+
+def renames_of_map(env: Env, path: str) -> dict[str, str]:
+    """Name of a topic at its source -> its name at the target, where they differ."""
+    from tidelog.jobs.offset_map import read_map
+
+    sources = read_map(env.files, path).sources
+    return {one.topic: one.target for one in sources if one.topic != one.target}
+
+
+def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
+    """The next offset that a group reads of each partition where it has committed something.
+
+    Raises:
+        UnknownGroup: No such group, or nothing that it has committed.
+        InvalidRequest: A directory that knows of no group.
+        ClusterFailure: The brokers can't be asked.
+    """
+    if place.is_broker:
+        with open_cluster(place) as cluster:
+            cluster.group(group)
+            committed = cluster.committed(group)
+        found = {name: one.offset for name, one in committed.items() if one is not None}
+    else:
+        found = _standby_positions(place, group)
+    if not found:
+        raise UnknownGroup(f"{place}: group {group} has committed nothing")
+    return found
+
+
+def _standby_positions(place: Place, group: str) -> dict[TopicPartition, int]:
+    known = read_group_offsets(directory_env(place).files, place.address.rstrip("/"))
+    if known is None:
+        raise InvalidRequest(f"{place}: it has no {GROUPS_FILE}, so no group is known")
+    if group not in known.groups:
+        there = ", ".join(sorted(known.groups))
+        raise UnknownGroup(f"{place}: no group {group}; there are: {there}")
+    return {TopicPartition(c.topic, c.partition): c.offset for c in known.groups[group]}

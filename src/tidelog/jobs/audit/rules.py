@@ -1,0 +1,350 @@
+"""Verdict of a key.
+
+What an audit says of a key, by what is known of it on both sides. Pure; no record is read here.
+
+A key's row tells its last record (partition, offset, create time, digest of the value), how many
+records it has, and two digests of all of them: one that minds their order and one that doesn't.
+The first kind below that fits is the key's; a key that none fits is equal.
+
+| kind | when |
+|---|---|
+| missing | A has the key and B does not |
+| extra | B has the key and A does not |
+| reordered | both have the same records of the key in another order; or the last records of keys |
+| | stand in another order in their partition, see `displaced` |
+| stale | the last records differ, and B's is older by create time |
+| ahead | the last records differ, and B's is newer by create time |
+| changed | the last records differ, and create times don't tell which is older |
+| duplicated | the last records are equal, and B has more records of the key |
+| versions | the last records are equal, and those before differ in another way |
+
+Where the past of a key is not to be compared (`history`), its records before the last one play no
+part, and a key that is deleted on one side (the last value is null) and unknown on the other is
+equal. Records are the same where create time and value are; where a side does not know the last
+record's create time, the value decides.
+
+What may be wrong with a key, in words; `audit_rules` says when each is the right one.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.jobs.audit.key_rows import KeyTable
+from tidelog.record.kernels import key_rows
+from tidelog.types import NO_TIMESTAMP
+
+
+class Kind(StrEnum):
+    """What is wrong with a key."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    REORDERED = "reordered"
+    STALE = "stale"
+    AHEAD = "ahead"
+    CHANGED = "changed"
+    DUPLICATED = "duplicated"
+    VERSIONS = "versions"
+    UNDELIVERED = "undelivered"
+
+
+# Their numbers in found rows.
+KINDS: Final = tuple(Kind)
+
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tidelog.record.kernels.memory import Longs
+
+    Mask = npt.NDArray[np.bool_]
+
+
+# Up to this size of a block it is looked at whether few keys moved; else those whose ranks differ
+# are displaced.
+BLOCK_MAX: Final = 1 << 20
+
+
+# In place of a count.
+UNKNOWN: Final = -1
+
+
+# Fields of a found row: the kind's number, then A's row and B's; a count of 0 says there is none.
+KIND: Final = 0
+
+
+A_AT: Final = 1
+
+
+B_AT: Final = 1 + key_rows.FIELDS
+
+
+FOUND_FIELDS: Final = 1 + 2 * key_rows.FIELDS
+
+
+# Fields of a pair: where a key that is equal on both sides stands, and A's last record of it.
+PAIR_A_PARTITION: Final = 0
+
+
+PAIR_A_OFFSET: Final = 1
+
+
+PAIR_B_PARTITION: Final = 2
+
+
+PAIR_B_OFFSET: Final = 3
+
+
+PAIR_TIME: Final = 4
+
+
+PAIR_VALUE: Final = 5
+
+
+PAIR_COUNT: Final = 6
+
+
+PAIR_FIELDS: Final = 7
+
+
+_PAIR_OF_A: Final = (
+    (PAIR_A_PARTITION, key_rows.PARTITION),
+    (PAIR_A_OFFSET, key_rows.OFFSET),
+    (PAIR_TIME, key_rows.TIME),
+    (PAIR_VALUE, key_rows.VALUE),
+    (PAIR_COUNT, key_rows.COUNT),
+)
+
+
+_PAIR_OF_B: Final = ((PAIR_B_PARTITION, key_rows.PARTITION), (PAIR_B_OFFSET, key_rows.OFFSET))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The keys of two tables, held against each other.
+
+    Attributes:
+        found: int64[n, FOUND_FIELDS], a row for each key that is not equal.
+        pairs: int64[m, PAIR_FIELDS], of keys that are equal and in one partition on each side.
+        deleted: How many keys are deleted on one side and unknown on the other, and equal by that.
+        superseded: How many are not equal and not among the found ones, since they may lack records
+            for ones that are not compared.
+    """
+
+    found: "Longs"
+    pairs: "Longs"
+    deleted: int
+    superseded: int
+
+
+def compare(
+    a: KeyTable, b_rows: "Longs", *, history: bool, unsure: KeyTable | None = None
+) -> Compared:
+    """Hold the keys of two tables against each other.
+
+    Args:
+        a: The keys of A.
+        b_rows: int64[n, FIELDS], the keys of B, each once.
+        history: Whether the records before a key's last one are compared too.
+        unsure: Keys of records that are not compared, for which records of A or of B may have gone.
+    """
+    a_rows, numbers = a.rows, a.find(b_rows)
+    in_both = numbers >= 0
+    is_matched = np.zeros(len(a_rows), np.bool_)
+    is_matched[numbers[in_both]] = True
+    left, right = a_rows[numbers[in_both]], b_rows[in_both]
+    kinds = _kinds(left, right, history=history)
+    alone_a, gone_a = _alone(a_rows[~is_matched], history=history)
+    alone_b, gone_b = _alone(b_rows[~in_both], history=history)
+    differs = kinds >= 0
+    parts = [
+        _found(kinds[differs], left[differs], right[differs]),
+        _found(_all(Kind.MISSING, alone_a), alone_a, np.zeros_like(alone_a)),
+        _found(_all(Kind.EXTRA, alone_b), np.zeros_like(alone_b), alone_b),
+    ]
+    found = np.concatenate(parts)
+    is_sure = ~(_are_in(found[:, A_AT:B_AT], unsure) | _are_in(found[:, B_AT:], unsure))
+    is_pair = ~differs & ~_are_in(left, unsure)
+    return Compared(
+        found=found[is_sure],
+        pairs=_pairs(left[is_pair], right[is_pair]),
+        deleted=gone_a + gone_b,
+        superseded=int((~is_sure).sum()),
+    )
+
+
+def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
+    """Which rows have one of these keys; those that stand for none have not."""
+    if keys is None:
+        return np.zeros(len(rows), np.bool_)
+    found: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
+    return found
+
+
+def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
+    """The rows that the other side should have, and how many others there are."""
+    if history:
+        return rows, 0
+    is_deleted = rows[:, key_rows.VALUE] == 0
+    return rows[~is_deleted], int(is_deleted.sum())
+
+
+def _all(kind: Kind, rows: "Longs") -> "Longs":
+    return np.full(len(rows), KINDS.index(kind), np.int64)
+
+
+def _found(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
+    found = np.empty((len(kinds), FOUND_FIELDS), np.int64)
+    found[:, KIND] = kinds
+    found[:, A_AT:B_AT], found[:, B_AT:] = left, right
+    return found
+
+
+def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
+    """The kind's number of each key that both have, -1 for equal ones."""
+    a_ms, b_ms = left[:, key_rows.TIME], right[:, key_rows.TIME]
+    knows_both = (a_ms != NO_TIMESTAMP) & (b_ms != NO_TIMESTAMP)
+    older, newer = knows_both & (b_ms < a_ms), knows_both & (b_ms > a_ms)
+    same_last = _are_equal(left, right, key_rows.VALUE) & ~older & ~newer
+    cases = [(~same_last & older, Kind.STALE), (~same_last & newer, Kind.AHEAD)]
+    cases.append((~same_last, Kind.CHANGED))
+    if history:
+        same_set = _are_equal(left, right, key_rows.COUNT) & _are_equal(left, right, key_rows.SET)
+        same_order = _are_equal(left, right, key_rows.ORDER)
+        # Records in several partitions have no order that could be compared.
+        comparable = _in_one(left) & _in_one(right)
+        cases.insert(0, (same_set & ~same_order & comparable, Kind.REORDERED))
+        more = right[:, key_rows.COUNT] > left[:, key_rows.COUNT]
+        cases += [(~same_set & more, Kind.DUPLICATED), (~same_set, Kind.VERSIONS)]
+    kinds = np.full(len(left), -1, np.int64)
+    for mask, kind in reversed(cases):
+        kinds[mask] = KINDS.index(kind)
+    return kinds
+
+
+def _are_equal(left: "Longs", right: "Longs", field: int) -> "Mask":
+    found: Mask = left[:, field] == right[:, field]
+    return found
+
+
+def _in_one(rows: "Longs") -> "Mask":
+    """Which keys are in one partition alone."""
+    found: Mask = rows[:, key_rows.PARTITION] >= 0
+    return found
+
+
+def _pairs(left: "Longs", right: "Longs") -> "Longs":
+    chosen = _in_one(left) & _in_one(right)
+    left, right = left[chosen], right[chosen]
+    pairs = np.empty((len(left), PAIR_FIELDS), np.int64)
+    for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):
+        for field, source in fields:
+            pairs[:, field] = rows[:, source]
+    return pairs
+
+
+def found_of_pairs(pairs: "Longs") -> "Longs":
+    """Found rows of displaced pairs; how many records B has of a key (its count) is -1, unknown."""
+    left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
+    right = np.zeros_like(left)
+    for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):
+        for field, source in fields:
+            rows[:, source] = pairs[:, field]
+    for field in (key_rows.TIME, key_rows.VALUE):
+        right[:, field] = left[:, field]
+    right[:, key_rows.COUNT] = UNKNOWN
+    return _found(_all(Kind.REORDERED, left), left, right)
+
+
+def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[int]) -> "Longs":
+    """Found rows of keys whose last record lies at or behind a group's position.
+
+    Args:
+        rows: int64[n, FIELDS], the keys of one side.
+        partitions: Those that the rows may name, ascending.
+        positions: Of each the next offset that the group reads.
+    """
+    marked = rows[:, key_rows.PARTITION]
+    plain = np.where(marked < 0, ~marked, marked)
+    place = np.searchsorted(np.asarray(partitions, np.int64), plain)
+    behind = rows[rows[:, key_rows.OFFSET] >= np.asarray(positions, np.int64)[place]]
+    return _found(_all(Kind.UNDELIVERED, behind), np.zeros_like(behind), behind)
+
+
+# -- the order of keys ----------------------------------------------------------------------------
+
+
+def displaced(pairs: "Longs") -> "Longs":
+    """The pairs of keys whose last records stand in another order on B than on A.
+
+    Asked of keys that share their partition on A and their partition on B. There each key has a
+    rank by its last record's offset on either side. The keys from one place before which both sides
+    have the same ones to the next such place form a block. A block's displaced keys are those whose
+    ranks differ; but where fewer than half as many could be taken away to leave all others in
+    order, they are those.
+
+    So keys that changed places in pairs are displaced, and nothing between them; and a key that
+    moved over many others is displaced, and they are not.
+    """
+    order = np.lexsort(
+        (pairs[:, PAIR_A_OFFSET], pairs[:, PAIR_B_PARTITION], pairs[:, PAIR_A_PARTITION])
+    )
+    pairs = pairs[order]
+    groups = pairs[:, [PAIR_A_PARTITION, PAIR_B_PARTITION]]
+    starts = np.flatnonzero((np.diff(groups, axis=0) != 0).any(axis=1)) + 1
+    found = [group[_displaced(group[:, PAIR_B_OFFSET])] for group in np.split(pairs, starts)]
+    moved: Longs = np.concatenate(found)
+    return moved
+
+
+def _displaced(offsets: "Longs") -> "Longs":
+    """Places of what is displaced among different numbers that should ascend."""
+    if len(offsets) < 2 or (np.diff(offsets) > 0).all():
+        return np.empty(0, np.int64)
+    ranks = np.empty(len(offsets), np.int64)
+    ranks[np.argsort(offsets)] = np.arange(len(offsets))
+    ends = np.flatnonzero(np.maximum.accumulate(ranks) == np.arange(len(ranks))) + 1
+    starts = np.concatenate(([0], ends[:-1]))
+    is_wide = ends - starts > 1
+    chosen = [
+        start + _displaced_in(ranks[start:end] - start)
+        for start, end in zip(starts[is_wide].tolist(), ends[is_wide].tolist(), strict=True)
+    ]
+    places: Longs = np.concatenate(chosen)
+    return places
+
+
+def _displaced_in(block: "Longs") -> "Longs":
+    """Places of what is displaced in a block, a permutation of its own places."""
+    changed = np.flatnonzero(block != np.arange(len(block)))
+    if len(changed) == 2 or len(block) > BLOCK_MAX:
+        return changed
+    out_of_order = _out_of_order(block.tolist())
+    if len(changed) <= 2 * len(out_of_order):
+        return changed
+    return np.array(out_of_order, np.int64)
+
+
+def _out_of_order(numbers: Sequence[int]) -> list[int]:
+    """Places of a smallest set of numbers whose removal leaves the others ascending."""
+    smallest_ends: list[int] = []  # of ascending sequences by length; what ends where
+    places: list[int] = []
+    before = [-1] * len(numbers)
+    for place, number in enumerate(numbers):
+        length = bisect_left(smallest_ends, number)
+        before[place] = places[length - 1] if length else -1
+        if length == len(places):
+            smallest_ends.append(number)
+            places.append(place)
+        else:
+            smallest_ends[length], places[length] = number, place
+    kept, place = set(), places[-1]
+    while place >= 0:
+        kept.add(place)
+        place = before[place]
+    return [place for place in range(len(numbers)) if place not in kept]

@@ -1,0 +1,565 @@
+"""The steps of an audit, in order.
+
+An audit on its way: read what is new, compare, look at the order of keys, fetch the keys found.
+
+Rows of keys lie in a folder that driver and workers share. Where a file of it turns out to be
+damaged, its run is read again.
+
+Keys of which compaction may have taken records before the cut away, for ones behind it.
+
+An audit compares what logs have before an offset, or in a range of time. Where a log is compacted
+beyond that, a key's record may have gone for one that is not compared, and the key looks missing,
+or older than it was. Whatever a cleaning took went for a record that is still there, or that went
+for a later one. So the keys of the records that are not compared are those that may lack something;
+what lies behind the place up to which they were read has to be read too where a cleaning went
+beyond it meanwhile.
+
+A directory tells how far it was cleaned. Of brokers, and of a cleaner that keeps no history, all
+that lies behind the cut counts.
+
+What comparing the rows of one topic came to, added up from what tasks have found.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.env import Env
+from tidelog.errors import StorageFailure
+from tidelog.jobs.audit.key_rows import ROWS_MAX
+from tidelog.jobs.audit.plan import Pair, Question, ReadPart, Side, SidePlan, plan_side
+from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, Kind, found_of_pairs
+from tidelog.jobs.audit.state import CHUNKS, Run, State, decode_run
+from tidelog.jobs.audit.work import (
+    COMPARED,
+    KEYS,
+    ORDERED,
+    REDUCED,
+    ComparePart,
+    KeyPart,
+    OrderPart,
+    ReducePart,
+    Seen,
+    displaced_in,
+    key_parts,
+    read_cells,
+)
+from tidelog.jobs.latency.job import directory_env
+from tidelog.record.kernels import key_rows
+from tidelog.scan.plan import with_directory
+from tidelog.scan.table_rules import compacted_to
+from tidelog.spark.parts import Listener, do_parts
+from tidelog.spark.places import Place
+from tidelog.storage.compaction.cleaning_plan import is_whole
+from tidelog.storage.segment.compaction_history import HISTORY_FILE, read_history
+from tidelog.types import INT64_MAX, INT64_MIN, ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.record.kernels.memory import Longs
+    from tidelog.storage.directory.log_dir import LogDir
+
+
+Times = tuple[int | None, int | None]
+
+
+# Reads parts of a side, of records in a range of time [start, end) alone.
+Read = Callable[[Sequence[ReadPart], Times], list[Run]]
+
+
+# What comes while the last round is read is seconds old; a log that says how far it was cleaned
+# needs a second one only where a cleaning ended in the first.
+_ROUNDS: Final = 5
+
+
+_NO_TIMES: Final[Times] = (None, None)
+
+
+_NOTHING: Final = (0, 0)
+
+
+def look_behind(
+    side: Side, plan: SidePlan, topics: Collection[str], question: Question, read: Read
+) -> list[Run]:
+    """Runs of the records of one side that are not compared, where these may have cost others.
+
+    Args:
+        side: Which one.
+        plan: How it was read.
+        topics: Its topics that are asked about; others than compacted ones lack nothing.
+        question: What was read.
+        read: Reads.
+
+    Raises:
+        UnknownTopic, CorruptData, ClusterFailure, StorageFailure: As a read of these topics.
+    """
+    topics = plan.compacted.intersection(topics)
+    asked = {name: cut for name, cut in plan.cuts.items() if name.topic in topics}
+    ends = {name: end for name, (_, end) in asked.items()}
+    found: list[Run] = []
+    for number in range(_ROUNDS):
+        has_times = question.has_times and number == 0
+        doubtful = _doubtful(side, asked, ends, question if has_times else None)
+        beyond = {name: ends[name] for name in doubtful}
+        planned = _plan(side, asked, beyond, question, _NO_TIMES)
+        found += read(planned.parts, _NO_TIMES)
+        if has_times:
+            starts = {name: asked[name][0] for name in doubtful}
+            for times in _outside(question):
+                found += read(_plan(side, asked, starts, question, times).parts, times)
+        elif not planned.parts:
+            break
+        ends |= {name: planned.cuts[name][1] for name in doubtful if name in planned.cuts}
+    return found
+
+
+def _outside(question: Question) -> list[Times]:
+    """The times that were not asked for."""
+    found: list[Times] = []
+    if question.start_ms is not None:
+        found.append((None, question.start_ms))
+    if question.end_ms is not None:
+        found.append((question.end_ms, None))
+    return found
+
+
+def _plan(
+    side: Side,
+    asked: Iterable[TopicPartition],
+    starts: Mapping[TopicPartition, int],
+    question: Question,
+    times: Times,
+) -> SidePlan:
+    """What some partitions of those asked about have from an offset on, at these times."""
+    if not starts:
+        return SidePlan()
+    limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in asked}
+    topics = sorted({name.topic for name in starts})
+    wanted = replace(question, start_ms=times[0], end_ms=times[1])
+    return plan_side(replace(side, limits=limits), topics, wanted, ())
+
+
+def _doubtful(
+    side: Side,
+    cuts: Mapping[TopicPartition, tuple[int, int]],
+    ends: Mapping[TopicPartition, int],
+    times: Question | None,
+) -> list[TopicPartition]:
+    """The partitions that may lack something for what lies at the ends, or at other times."""
+    if side.place.is_broker or not cuts:
+        return sorted(cuts)
+
+    def look(log_dir: "LogDir") -> list[TopicPartition]:
+        return [n for n in sorted(cuts) if _may_lack(log_dir, n, cuts[n][0], ends[n], times)]
+
+    return with_directory(side.place.address, directory_env(side.place), look)
+
+
+def _may_lack(
+    log_dir: "LogDir", name: TopicPartition, start: int, end: int, times: Question | None
+) -> bool:
+    reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
+    directory = reader.context.directory
+    if not fs.exists(f"{directory}/{HISTORY_FILE}"):
+        # Apache Kafka's cleaner tells how far it went when it is through. The last segment is not
+        # cleaned, nor is anything taken for what lies in it.
+        if times is None and reader.segments[-1].base_offset <= end:
+            return False
+        before = [each for each in reader.segments if each.base_offset < end]
+        return not is_whole(before, reader.log_start_offset)
+    reached = compacted_to(log_dir, name)
+    if reached > end or times is None:
+        return reached > end
+    if times.start_ms is None and times.end_ms is not None:
+        history = read_history(fs, directory)
+        since_ms = None if history is None else history.exact_since_ms(ClockName.RECORD)
+        if since_ms is not None and since_ms < times.end_ms:
+            return False
+    return reached > start
+
+
+# File, first pair in it, number of pairs, their checksum.
+Section = tuple[str, int, int, int]
+
+
+@dataclass(slots=True)
+class TopicResult:
+    """What comparing the rows of one topic came to.
+
+    Attributes:
+        history: Whether records before the last one were compared.
+        counts: `a_keys`, `b_keys`, `deleted`, and keys by kind.
+        found: Rows of keys that are not equal, see `audit_rules`.
+        sections: Where the pairs of equal keys are, by partition of A and of B.
+    """
+
+    history: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    found: "list[Longs]" = field(default_factory=list)
+    sections: dict[tuple[int, int], list[Section]] = field(default_factory=dict)
+
+    @property
+    def has_found(self) -> bool:
+        """Whether any key is not equal, and wanted."""
+        return any(len(rows) for rows in self.found)
+
+    def rows(self, keys_max: int) -> "Longs":
+        """The found rows, at most so many of each kind."""
+        empty = np.empty((0, FOUND_FIELDS), np.int64)
+        rows = np.concatenate([empty, *self.found])
+        kinds = [rows[rows[:, 0] == number][:keys_max] for number in range(len(Kind))]
+        return np.concatenate(kinds)
+
+    def add(self, counts: dict[str, object], found: bytes, ignore: frozenset[Kind]) -> None:
+        """Add what one task has found, but kinds that are not looked for."""
+        pairs = counts.pop("pairs", None)
+        self.counts.update({name: int(str(n)) for name, n in counts.items() if name not in ignore})
+        rows = np.frombuffer(found, np.int64).reshape(-1, FOUND_FIELDS)
+        ignored = [number for number, kind in enumerate(Kind) if kind in ignore]
+        self.found.append(rows[~np.isin(rows[:, 0], ignored)])
+        if isinstance(pairs, list):
+            name, sections, first = pairs[0], pairs[1], 0
+            for a_partition, b_partition, count, crc in sections:
+                place = self.sections.setdefault((a_partition, b_partition), [])
+                place.append((name, first, count, crc))
+                first += count
+
+
+# 144 MB of rows, which a task holds with a table of one side's.
+_ROWS_PER_TASK: Final = 2_000_000
+
+
+_ROWS_WORTH_A_TASK: Final = 100_000
+
+
+# The order of so many keys is looked at here; of more, by a task for each pair of partitions.
+_PAIRS_HERE: Final = 4 << 20
+
+
+# 3.6 GB of pairs in one task; where a pair of partitions has more, their order is not looked at.
+_PAIRS_MAX: Final = 64 << 20
+
+
+_TRIES: Final = 3
+
+
+Positions = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What an audit works with.
+
+    Attributes:
+        spark: The session.
+        env: Files of the folder.
+        folder: Where rows are.
+        sides: By letter.
+        pairs: The topics.
+        question: What is read.
+        span_ms: Length of a span of time.
+        history: Whether records before the last one are compared; None to decide by topic.
+        ignore: Kinds that are not looked for.
+        keys_max: Keys of each kind and topic that are told.
+        rows_max: Keys that a task holds while it reads.
+        listener: Told how far it is.
+    """
+
+    spark: "SparkSession"
+    env: Env
+    folder: str
+    sides: Mapping[str, Side]
+    pairs: Sequence[Pair]
+    question: Question
+    span_ms: int
+    history: bool | None
+    ignore: frozenset[Kind]
+    keys_max: int
+    rows_max: int | None
+    listener: Listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All that an audit has come to know.
+
+    Attributes:
+        plans: Of each side.
+        state: What is worth keeping.
+        kept: How many runs were known before.
+        results: Of each topic, in the order of the pairs.
+        keys: Create time and key of records that were fetched.
+        log_bytes: Bytes of log that were read.
+        notes: What there is to say.
+    """
+
+    plans: Mapping[str, SidePlan]
+    state: State
+    kept: int
+    results: Sequence[TopicResult]
+    keys: Mapping[Seen, bytes | None]
+    log_bytes: int
+    notes: Sequence[str]
+
+
+def run_audit(work: Work, state: State, positions: Positions | None) -> Outcome:
+    """Do it.
+
+    Args:
+        work: What with.
+        state: What is known already.
+        positions: Where a group stands on the last side; None without one.
+
+    Raises:
+        UnknownTopic, InvalidRequest, ClusterFailure: As a read of the topics.
+        StorageFailure: Files of rows are damaged as soon as they are written.
+    """
+    notes: list[str] = []
+    log_bytes = 0
+    for _ in range(_TRIES):
+        plans = {letter: _plan_audit(work, side, state) for letter, side in work.sides.items()}
+        made = _reduce(work, plans, state)
+        kept = [run for plan in plans.values() for run in plan.kept]
+        log_bytes += sum(run.log_bytes for run in made)
+        state = replace(state, runs=(*_others(work, state), *kept, *made))
+        results, damaged = _compare(work, plans, state, positions, ())
+        behind = () if damaged else _look_behind(work, plans, state, results)
+        if behind:
+            log_bytes += sum(run.log_bytes for run in behind)
+            results, damaged = _compare(work, plans, state, positions, behind)
+        if not damaged:
+            break
+        notes.append(f"{len(damaged)} files in {work.folder} were damaged, and made anew")
+        whole = (run for run in state.runs if damaged.isdisjoint(run.files))
+        state = replace(state, runs=tuple(whole))
+    else:
+        raise StorageFailure(work.folder, "read", "files of rows are damaged again and again")
+    for pair, result in zip(work.pairs, results, strict=True):
+        notes += _look_at_order(work, pair, result)
+    keys, key_bytes = _fetch_keys(work, state, results)
+    return Outcome(
+        plans=plans,
+        state=state,
+        kept=len(kept),
+        results=results,
+        keys=keys,
+        log_bytes=log_bytes + key_bytes,
+        notes=notes,
+    )
+
+
+def _plan_audit(work: Work, side: Side, state: State) -> SidePlan:
+    topics = [name for pair in work.pairs if (name := pair.on(side.letter)) is not None]
+    known = [run for run in state.runs if run.side == side.letter and run.topic in topics]
+    return plan_side(side, topics, work.question, known)
+
+
+def _others(work: Work, state: State) -> list[Run]:
+    """Runs of topics that are not asked about now."""
+    asked = {(letter, pair.on(letter)) for pair in work.pairs for letter in work.sides}
+    return [run for run in state.runs if (run.side, run.topic) not in asked]
+
+
+def _reduce(work: Work, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
+    """Read what no run has yet."""
+    parts = [part for plan in plans.values() for part in plan.parts]
+    work.listener.note(f"reading {len(parts)} parts of {len(plans)} places")
+    question = work.question
+    return _read(work, state, parts, (question.start_ms, question.end_ms))
+
+
+def _read(work: Work, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
+    """Read parts, of brokers what lies in a range of time alone (splits have theirs)."""
+    start, end = times
+    bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
+    reduce = ReducePart(
+        places=_places(work),
+        folder=work.folder,
+        seed=state.seed,
+        span_ms=work.span_ms,
+        isolation=work.question.isolation,
+        times=None if times == (None, None) else bounds,
+        rows_max=work.rows_max or ROWS_MAX,
+    )
+    texts = [part.encode() for part in parts]
+    rows = do_parts(work.spark, texts, reduce, REDUCED, listener=work.listener)
+    return [decode_run(json.loads(str(row["run"]))) for row in rows]
+
+
+def _look_behind(
+    work: Work, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
+) -> list[Run]:
+    """Records that are not compared, of topics where any key seems not to be equal."""
+    found: list[Run] = []
+    for letter, plan in plans.items():
+        both = zip(work.pairs, results, strict=True)
+        topics = [pair.on(letter) for pair, result in both if "b" in plans and result.has_found]
+        known = [topic for topic in topics if topic is not None]
+        read = partial(_read, work, state)
+        found += look_behind(work.sides[letter], plan, known, work.question, read)
+    return found
+
+
+def _places(work: Work) -> tuple[tuple[str, Place], ...]:
+    return tuple((letter, side.place) for letter, side in work.sides.items())
+
+
+# -- comparing ------------------------------------------------------------------------------------
+
+
+def _compare(
+    work: Work,
+    plans: Mapping[str, SidePlan],
+    state: State,
+    positions: Positions | None,
+    behind: Sequence[Run],
+) -> tuple[list[TopicResult], set[str]]:
+    """Hold the rows of all topics together; the second is damaged files, where there are any."""
+    results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.pairs]
+    parts, numbers = [], []
+    for number, (pair, result) in enumerate(zip(work.pairs, results, strict=True)):
+        unsure = [run for run in behind if pair.on(run.side) == run.topic]
+        places = _positions_in(pair, work, positions)
+        mine = list(_parts_of(work, state, pair, result, places, unsure))
+        parts += mine
+        numbers += [number] * len(mine)
+    wants_order = Kind.REORDERED not in work.ignore and "b" in work.sides
+    compare = ComparePart(folder=work.folder, found_max=work.keys_max, wants_order=wants_order)
+    work.listener.note(f"comparing by {len(parts)} tasks")
+    damaged: set[str] = set()
+    for number, row in zip(numbers, do_parts(work.spark, parts, compare, COMPARED), strict=True):
+        counts, found = json.loads(str(row["counts"])), row["found"]
+        assert isinstance(found, bytes)
+        damaged |= set(counts.pop("damaged"))
+        results[number].add(counts, found, work.ignore)
+    return results, damaged
+
+
+def _has_history(work: Work, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
+    """Whether all records of a key are compared.
+
+    Not where a log has been compacted; and not where one has overwritten create times that the
+    other has, since digests of all records tell times and values together.
+    """
+    if work.history is not None:
+        return work.history
+    if any(pair.on(letter) in plan.compacted for letter, plan in plans.items()):
+        return False
+    runs = [_runs_of(state, letter, pair.on(letter)) for letter in plans]
+    untimed = {sum(run.untimed for run in side) for side in runs}
+    is_stamped = any(pair.on(letter) in plan.stamped for letter, plan in plans.items())
+    return not is_stamped or len(untimed) == 1
+
+
+def _positions_in(pair: Pair, work: Work, positions: Positions | None) -> Mapping[int, int] | None:
+    """A group's place in each partition of the last side; 0 where it has committed nothing."""
+    topic = pair.on("b" if "b" in work.sides else "a")
+    if positions is None or topic is None:
+        return None
+    return {name.partition: o for name, o in positions.items() if name.topic == topic}
+
+
+def _parts_of(
+    work: Work,
+    state: State,
+    pair: Pair,
+    result: TopicResult,
+    positions: Mapping[int, int] | None,
+    behind: Sequence[Run],
+) -> Iterable[str]:
+    """The parts that compare one topic."""
+    runs = [_runs_of(state, letter, pair.on(letter)) for letter in work.sides]
+    last = {run.partition: 0 for run in runs[-1]}
+    total = sum(run.rows for side in runs for run in side)
+    tasks = min(max(total // _ROWS_WORTH_A_TASK, 1), work.question.tasks)
+    tasks = min(max(tasks, -(-total // _ROWS_PER_TASK)), CHUNKS)
+    edges = [CHUNKS * number // tasks for number in range(tasks + 1)]
+    files: list[object] = [_files_of(side) for side in runs]
+    fields = {
+        "files": files if len(files) == 2 else [*files, None],
+        "history": result.history,
+        "behind": _files_of(behind),
+        "positions": None if positions is None else last | dict(positions),
+    }
+    for start, end in pairwise(edges):
+        yield json.dumps(fields | {"chunks": [start, end]})
+
+
+def _runs_of(state: State, letter: str, topic: str | None) -> list[Run]:
+    """The runs of one side of a topic, by partition and offset."""
+    mine = (run for run in state.runs if run.side == letter and run.topic == topic)
+    return sorted(mine, key=lambda run: (run.partition, run.start))
+
+
+def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
+    """The files of each partition, in the order of offsets."""
+    found: dict[int, list[str]] = {}
+    for run in runs:
+        found.setdefault(run.partition, []).extend(run.files)
+    return list(found.items())
+
+
+# -- the order of keys ----------------------------------------------------------------------------
+
+
+def _look_at_order(work: Work, pair: Pair, result: TopicResult) -> Iterable[str]:
+    """Add the keys whose last records stand in another order; notes of what was not looked at."""
+    sizes = {place: sum(one[2] for one in s) for place, s in result.sections.items()}
+    wanted = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
+    if sum(sizes.values()) <= _PAIRS_HERE:
+        tables = [displaced_in(work.env, work.folder, sections) for sections in wanted]
+    else:
+        work.listener.note(f"{pair.name}: looking at the order of {sum(sizes.values()):,} keys")
+        parts = [json.dumps(sections) for sections in wanted]
+        rows = do_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
+        cells = (row["displaced"] for row in rows)
+        tables = [_pairs(cell) for cell in cells if isinstance(cell, bytes)]
+    found = found_of_pairs(np.concatenate([_pairs(b""), *tables]))
+    result.counts[Kind.REORDERED.value] += len(found)
+    result.found.append(found)
+    for (a, b), size in sizes.items():
+        if size > _PAIRS_MAX:
+            yield (
+                f"{pair.name}: the order of {size:,} keys of partition {a} of A and {b} of B was"
+                f" not looked at; up to {_PAIRS_MAX:,} can be"
+            )
+
+
+def _pairs(data: bytes) -> "Longs":
+    return np.frombuffer(data, np.int64).reshape(-1, PAIR_FIELDS)
+
+
+# -- the keys found -------------------------------------------------------------------------------
+
+
+def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> Seen:
+    """The record that tells the key of a found row: A's where it has one."""
+    has_a = row[A_AT + key_rows.COUNT] != 0
+    at = A_AT if has_a else B_AT
+    letter = "a" if has_a or "b" not in work_sides else "b"
+    partition, offset = row[at + key_rows.PARTITION], row[at + key_rows.OFFSET]
+    topic = pair.on(letter)
+    assert topic is not None
+    return Seen(letter, topic, partition if partition >= 0 else ~partition, offset)
+
+
+def _fetch_keys(
+    work: Work, state: State, results: Sequence[TopicResult]
+) -> tuple[dict[Seen, bytes | None], int]:
+    wanted = [
+        seen_of(row, work.sides, pair)
+        for pair, result in zip(work.pairs, results, strict=True)
+        for row in result.rows(work.keys_max).tolist()
+    ]
+    ids = {(run.side, run.topic): run.topic_id for run in state.runs}
+    fetch = KeyPart(places=_places(work), isolation=work.question.isolation)
+    rows = do_parts(work.spark, key_parts(wanted, ids), fetch, KEYS)
+    cells = chain.from_iterable(read_cells(str(row["keys"])) for row in rows)
+    return {seen: key for seen, _, key in cells}, sum(int(str(row["log_bytes"])) for row in rows)

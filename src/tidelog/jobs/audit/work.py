@@ -1,0 +1,491 @@
+"""Work of an audit's tasks: reduce, compare, fetch keys.
+
+What a worker does for an audit first: reads a part of one side, and reduces it to rows by key.
+
+Nothing but the note of the run comes back to the driver; the rows stay in the folder.
+
+What a worker does for an audit second: holds the keys of some chunks of both sides together.
+
+The chunks that a task takes are those of a range of hashes, so each key is in one task, with all
+files of all partitions that may have it.
+
+The second look of an audit: keys as they are, of the records that were found, and nothing else.
+
+Hashes stand for keys until here. Of each key that was found one record is read again, by its
+offset: some kilobytes around an index entry.
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tidelog.env import Env, os_env
+from tidelog.errors import CorruptFile, OffsetOutOfRange
+from tidelog.jobs.audit import rules
+from tidelog.jobs.audit.key_rows import COLUMNS, ROWS_MAX, KeyTable, Reducer, joined
+from tidelog.jobs.audit.rules import KIND, KINDS, PAIR_FIELDS
+from tidelog.jobs.audit.state import (
+    ROWS_SUFFIX,
+    SEED_BYTES,
+    Run,
+    decode_run,
+    encode_run,
+    read_rows,
+    write_rows,
+)
+from tidelog.jobs.latency.job import directory_env
+from tidelog.record.coding import crc32c
+from tidelog.record.kernels import key_rows
+from tidelog.scan.split import ScanStats, decode_split
+from tidelog.spark.places import Place
+from tidelog.spark.workers import prepare_digests
+from tidelog.storage.files import read_exactly, write_fully
+from tidelog.types import IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.record.kernels.memory import Longs
+    from tidelog.spark.broker_tasks import BrokerTask
+    from tidelog.storage.directory.log_dir import LogDir
+
+
+REDUCED: Final = "run string"
+
+
+_SEEDS: Final = struct.Struct("<5q")
+
+
+assert _SEEDS.size == SEED_BYTES
+
+
+def seeds_of(seed: bytes) -> "Longs":
+    """The words that the kernels take."""
+    return np.array(_SEEDS.unpack(seed), np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducePart:
+    """Reads a part and reduces it; a `Work`.
+
+    Attributes:
+        places: Of both sides, by letter.
+        folder: Where rows go.
+        seed: Of the hashes.
+        span_ms: Length of a span of time.
+        isolation: What is seen of transactions.
+        times: Range of record timestamps in ms, [start, end); of brokers.
+        rows_max: Keys that a task holds at a time.
+    """
+
+    places: tuple[tuple[str, Place], ...]
+    folder: str
+    seed: bytes
+    span_ms: int
+    isolation: IsolationLevel
+    times: tuple[int, int] | None = None
+    rows_max: int = ROWS_MAX
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON list: a run, and its split as text or null."""
+        prepare_digests()
+        fields, split = json.loads(part)
+        run, env, stats = decode_run(fields), os_env(), ScanStats()
+        hand_out = _Files(env, self.folder)
+        seeds = seeds_of(self.seed)
+        reducer = Reducer(seeds, run.partition, self.span_ms, hand_out, rows_max=self.rows_max)
+        self._read(run, split, stats, reducer)
+        reducer.finish()
+        return (encode_run(_noted(run, reducer, hand_out, stats)),)
+
+    def _read(self, run: Run, split: str | None, stats: ScanStats, reducer: Reducer) -> None:
+        place = dict(self.places)[run.side]
+        if split is None:
+            task = broker_task(place, run, run.start, run.end, self.isolation, COLUMNS)
+            for batch in replace(task, time_range=self.times).read():
+                reducer.add(batch)
+            return
+        from tidelog.objects.object_files import env_for
+        from tidelog.scan.reader import ReadOptions, read
+
+        one = decode_split(split)
+        env = env_for(one.directory, None, dict(place.store))
+        options = ReadOptions(fail_on_data_loss=False, env=env, fold=reducer)
+        for _ in read(one, COLUMNS, options=options, stats=stats):
+            raise AssertionError("the reducer takes all")
+
+
+class _Files:
+    """Writes rows to files with names of their own: a task that is tried again writes others."""
+
+    def __init__(self, env: Env, folder: str) -> None:
+        self._env, self._folder = env, folder
+        self._stem = f"{env.random.getrandbits(64):016x}"
+        self.names: list[str] = []
+        self.rows = 0
+
+    def __call__(self, rows: "Longs") -> None:
+        name = f"{self._stem}-{len(self.names)}{ROWS_SUFFIX}"
+        write_rows(self._env, f"{self._folder}/{name}", rows)
+        self.names.append(name)
+        self.rows += len(rows)
+
+
+def _noted(run: Run, reducer: Reducer, files: _Files, stats: ScanStats) -> Run:
+    return replace(
+        run,
+        files=tuple(files.names),
+        rows=files.rows,
+        records=reducer.records,
+        unkeyed=reducer.unkeyed,
+        unkeyed_sum=reducer.unkeyed_sum,
+        untimed=reducer.untimed,
+        span_ms=reducer.spans.span_ms,
+        spans=tuple(reducer.spans.items()),
+        log_bytes=stats.log_bytes,
+        lost=tuple(map(str, stats.lost)),
+    )
+
+
+def broker_task(  # noqa: PLR0913 - what is read, of whom, and how
+    place: Place,
+    run: Run,
+    start: int,
+    end: int,
+    isolation: IsolationLevel,
+    columns: tuple[str, ...],
+    *,
+    fail_on_data_loss: bool = True,
+) -> "BrokerTask":
+    """What reads offsets [start, end) of a run's partition from brokers.
+
+    An audit that misses records says nothing of what it is asked: loss is an error.
+    """
+    from tidelog.spark.broker_tasks import BrokerTask
+    from tidelog.spark.options import SourceOptions
+
+    options = SourceOptions(
+        bootstrap=place.address,
+        client=place.client,
+        isolation=isolation,
+        columns=columns,
+        fail_on_data_loss=fail_on_data_loss,
+    )
+    return BrokerTask(
+        name=TopicPartition(run.topic, run.partition),
+        start_offset=start,
+        end_offset=end,
+        topic_id=run.topic_id,
+        columns=columns,
+        options=options,
+    )
+
+
+COMPARED: Final = "counts string, found binary"
+
+
+PAIRS_SUFFIX: Final = ".pairs.rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparePart:
+    """Compares chunks of a topic; a `Work`.
+
+    Attributes:
+        folder: Where rows are, and pairs go.
+        found_max: Keys of each kind that are handed back, at most; all are counted.
+        wants_order: Whether the order of keys is looked at later.
+    """
+
+    folder: str
+    found_max: int
+    wants_order: bool
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON object.
+
+        Its fields: `files` (of both sides: for each partition its number and its files in the order
+        of offsets; null for a side that there is not), `chunks` ([start, end)), `history` (see
+        `audit_rules.compare`), `positions` (partition -> offset of a group on the last side; null
+        without a group), `behind` (files of records that are not compared, see `audit_behind`).
+        """
+        fields, env = json.loads(part), os_env()
+        start, end = fields["chunks"]
+        counts: dict[str, object] = {"damaged": []}
+        sides = []
+        for files in fields["files"]:
+            rows = None if files is None else self._side(env, files, start, end, counts)
+            sides.append(rows)
+        behind = self._side(env, fields["behind"], start, end, counts)
+        if counts["damaged"]:
+            return json.dumps(counts), b""
+        found = self._compare(env, sides, fields, counts, _table_of(behind))
+        return json.dumps(counts), found.tobytes()
+
+    def _side(
+        self,
+        env: Env,
+        files: Sequence[tuple[int, Sequence[str]]],
+        start: int,
+        end: int,
+        counts: dict[str, object],
+    ) -> "Longs":
+        """The rows of a side, one for each key."""
+        partitions, damaged = [], counts["damaged"]
+        assert isinstance(damaged, list)
+        for _, names in files:
+            tables = []
+            for name in names:
+                try:
+                    tables.append(read_rows(env, f"{self.folder}/{name}", start, end))
+                except (CorruptFile, FileNotFoundError):
+                    damaged.append(name)
+            partitions.append(joined(tables))
+        return joined(partitions, across=True)
+
+    def _compare(
+        self,
+        env: Env,
+        sides: "Sequence[Longs | None]",
+        fields: Mapping[str, object],
+        counts: dict[str, object],
+        unsure: KeyTable | None,
+    ) -> "Longs":
+        a_rows, b_rows = sides
+        assert a_rows is not None
+        found = [np.empty((0, rules.FOUND_FIELDS), np.int64)]
+        counts["a_keys"], counts["b_keys"], counts["deleted"] = len(a_rows), 0, 0
+        if b_rows is not None:
+            table = KeyTable(max(len(a_rows), 1))
+            table.add(a_rows)
+            compared = rules.compare(table, b_rows, history=bool(fields["history"]), unsure=unsure)
+            found.append(compared.found)
+            counts["b_keys"], counts["deleted"] = len(b_rows), compared.deleted
+            counts["superseded"] = compared.superseded
+            if self.wants_order:
+                counts["pairs"] = self._keep_pairs(env, compared.pairs)
+        positions = fields["positions"]
+        if isinstance(positions, dict):
+            last = a_rows if b_rows is None else b_rows
+            by_number = {int(number): int(offset) for number, offset in positions.items()}
+            partitions = sorted(by_number)
+            offsets = [by_number[number] for number in partitions]
+            found.append(rules.undelivered(last, partitions, offsets))
+        return self._limited(np.concatenate(found), counts)
+
+    def _limited(self, found: "Longs", counts: dict[str, object]) -> "Longs":
+        """Count all that was found, and keep so many of each kind."""
+        kept = []
+        for number, kind in enumerate(KINDS):
+            mine = found[found[:, KIND] == number]
+            counts[kind.value] = len(mine)
+            kept.append(mine[: self.found_max])
+        return np.concatenate(kept)
+
+    def _keep_pairs(self, env: Env, pairs: "Longs") -> list[object]:
+        """Write pairs to a file; its name, checksum, and the count of each pair of partitions."""
+        order = np.lexsort((pairs[:, rules.PAIR_B_PARTITION], pairs[:, rules.PAIR_A_PARTITION]))
+        pairs = pairs[order]
+        places = pairs[:, [rules.PAIR_A_PARTITION, rules.PAIR_B_PARTITION]]
+        groups, counts = np.unique(places, axis=0, return_counts=True)
+        name = f"{env.random.getrandbits(64):016x}{PAIRS_SUFFIX}"
+        file = env.files.open(f"{self.folder}/{name}", write=True, create=True)
+        try:
+            write_fully(file, np.ascontiguousarray(pairs, "<i8").tobytes(), 0)
+        finally:
+            file.close()
+        cut = np.cumsum(counts)[:-1]
+        sums = [crc32c(np.ascontiguousarray(g, "<i8").tobytes()) for g in np.split(pairs, cut)]
+        sections = [
+            [*group, count, crc]
+            for group, count, crc in zip(groups.tolist(), counts.tolist(), sums, strict=False)
+        ]
+        return [name, sections]
+
+
+def _table_of(rows: "Longs") -> KeyTable | None:
+    """Keys to look up; None where there are none."""
+    if not len(rows):
+        return None
+    table = KeyTable(len(rows))
+    table.add(rows)
+    return table
+
+
+ORDERED: Final = "displaced binary"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderPart:
+    """Looks at the order of the keys of one pair of partitions; a `Work`."""
+
+    folder: str
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON list of sections: file, first pair, count, checksum."""
+        return (displaced_in(os_env(), self.folder, json.loads(part)).tobytes(),)
+
+
+def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, int]]) -> "Longs":
+    """The displaced pairs of sections of files, see `audit_rules.displaced`.
+
+    Raises:
+        CorruptFile: A file of pairs is not as it was written.
+    """
+    parts = []
+    for name, first, count, crc in sections:
+        file = env.files.open(f"{folder}/{name}")
+        try:
+            data = read_exactly(file, count * PAIR_FIELDS * 8, first * PAIR_FIELDS * 8)
+        finally:
+            file.close()
+        if crc32c(data) != crc:
+            raise CorruptFile("pairs that do not match their checksum", path=f"{folder}/{name}")
+        parts.append(np.frombuffer(data, "<i8").reshape(-1, PAIR_FIELDS).astype(np.int64))
+    return rules.displaced(np.concatenate(parts))
+
+
+assert key_rows.FIELDS * 2 + 1 == rules.FOUND_FIELDS
+
+
+KEYS: Final = "keys string, log_bytes bigint"
+
+
+# Of one partition in one task.
+OFFSETS_AT_ONCE: Final = 500
+
+
+_COLUMNS: Final = ("offset", "createTimestamp", "key")
+
+
+class Seen(NamedTuple):
+    """Where a record is: its side, topic, partition and offset."""
+
+    side: str
+    topic: str
+    partition: int
+    offset: int
+
+
+def key_parts(wanted: Sequence[Seen], topic_ids: Mapping[tuple[str, str], str]) -> list[str]:
+    """The parts for `KeyPart` that read these records.
+
+    Args:
+        wanted: Records.
+        topic_ids: By side and topic.
+    """
+    parts: list[str] = []
+    by_name: dict[tuple[str, str, int], list[int]] = {}
+    for seen in sorted(set(wanted)):
+        by_name.setdefault(seen[:3], []).append(seen.offset)
+    for name, offsets in by_name.items():
+        topic_id = topic_ids.get(name[:2], "")
+        parts += [
+            json.dumps([*name, topic_id, offsets[at : at + OFFSETS_AT_ONCE]])
+            for at in range(0, len(offsets), OFFSETS_AT_ONCE)
+        ]
+    return parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPart:
+    """Reads the keys of some records of one partition; a `Work`.
+
+    Attributes:
+        places: Of both sides, by letter.
+        isolation: What is seen of transactions.
+    """
+
+    places: tuple[tuple[str, Place], ...]
+    isolation: IsolationLevel
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON list: side, topic, partition, topic id, offsets."""
+        side, topic, partition, topic_id, offsets = json.loads(part)
+        place = dict(self.places)[side]
+        if place.is_broker:
+            run = Run(
+                side=side, topic=topic, partition=partition, start=0, end=0, topic_id=topic_id
+            )
+            found, log_bytes = self._from_brokers(place, run, offsets), 0
+        else:
+            found, log_bytes = _from_directory(place, TopicPartition(topic, partition), offsets)
+        cells = [
+            [side, topic, partition, offset, create_ms, _text(key)]
+            for offset, create_ms, key in found
+        ]
+        return json.dumps(cells), log_bytes
+
+    def _from_brokers(self, place: Place, run: Run, offsets: Sequence[int]) -> "list[Found]":
+
+        found: list[Found] = []
+        for offset in offsets:
+            # What was deleted since is found without its key.
+            task = broker_task(
+                place,
+                run,
+                offset,
+                offset + 1,
+                self.isolation,
+                _COLUMNS,
+                fail_on_data_loss=False,
+            )
+            for batch in task.read():
+                found += _rows(batch)
+        return found
+
+
+Found = tuple[int, int | None, bytes | None]
+
+
+def _from_directory(
+    place: Place, name: TopicPartition, offsets: Sequence[int]
+) -> tuple[list[Found], int]:
+    from tidelog.scan.plan import with_directory
+
+    def look(log_dir: "LogDir") -> tuple[list[Found], int]:
+        reader = log_dir.reader(name.topic, name.partition)
+        found: list[Found] = []
+        log_bytes = 0
+        for offset in offsets:
+            # What was deleted since is found without its key.
+            with suppress(OffsetOutOfRange):
+                for part in reader.slices(offset, offset + 1):
+                    data = part.segment.view(part.start_position, part.end_position)
+                    log_bytes += len(data)
+                    for batch in _decoded(data, offset):
+                        found += _rows(batch)
+        return found, log_bytes
+
+    return with_directory(place.address, directory_env(place), look)
+
+
+def _decoded(data: memoryview, offset: int) -> "Iterator[pa.RecordBatch]":
+    from tidelog.record.columns.decode import decode
+
+    return decode(data, columns=_COLUMNS, offset_start=offset, offset_end=offset + 1)
+
+
+def _rows(batch: "pa.RecordBatch") -> Iterator[Found]:
+    import pyarrow as pa
+
+    times = batch.column("createTimestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    columns = (batch.column("offset"), times, batch.column("key"))
+    yield from zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+def _text(key: bytes | None) -> str | None:
+    return None if key is None else base64.b64encode(key).decode("ascii")
+
+
+def read_cells(text: str) -> Iterator[tuple[Seen, int | None, bytes | None]]:
+    """Records with create time and key, as `KeyPart` tells them."""
+    for side, topic, partition, offset, create_ms, key in json.loads(text):
+        content = None if key is None else base64.b64decode(key)
+        yield Seen(side, topic, partition, offset), create_ms, content

@@ -1,0 +1,1 @@
+"""A table of Spark as the first records of a topic."""

@@ -1,0 +1,279 @@
+"""Table columns to records.
+
+From a table's columns to those of records: key, value, create time, headers, partition.
+
+Column expressions of Spark alone: nothing is read here. Text and bytes stay as they are; whatever
+else becomes text as SQL's cast has it, structures JSON.
+
+What is known of a table before it becomes records: counts by create time, keys, hours.
+
+One pass over key and time; the values are not looked at.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.target_check import Load
+from tidelog.remote.view import Count
+from tidelog.spark.options import nearest
+from tidelog.types import HOUR_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+
+
+# Nulls stay in sight: a row without them could be that of another table.
+_JSON: Final = {"ignoreNullFields": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """Which column of a table is what; None where none is.
+
+    Attributes:
+        key: The record's key.
+        time: Its create time: a timestamp, a date, whole ms since the epoch, or text that SQL casts
+            to a timestamp in the session's time zone. Null is the time of the commit.
+        value: Its value; the whole row as JSON where None.
+        headers: A map, or an array of structs (key, value).
+        partition: The number of its partition; by key where None.
+    """
+
+    key: str | None = None
+    time: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    partition: str | None = None
+
+    def check(self, names: list[str]) -> None:
+        """Raise InvalidRequest, which names the nearest, for a column that is not there."""
+        for asked in (self.key, self.time, self.value, self.headers, self.partition):
+            if asked is not None and asked not in names:
+                raise InvalidRequest(f"no column {asked!r}: {nearest(asked, names)}")
+
+
+def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
+    """The rows as records, as the sink takes them.
+
+    Raises:
+        InvalidRequest: A column that is not there, or of a type that can't be what it should be.
+    """
+    from pyspark.sql import functions as f
+
+    columns.check(table.columns)
+    types = {field.name: field.dataType for field in table.schema}
+    found = {"value": _value(table, columns.value, types)}
+    if columns.key is not None:
+        found["key"] = _bytes(columns.key, types[columns.key])
+    if columns.time is not None:
+        found["timestamp"] = _time(columns.time, types[columns.time])
+    if columns.headers is not None:
+        found["headers"] = _headers(columns.headers, types[columns.headers])
+    if columns.partition is not None:
+        found["partition"] = f.col(_quoted(columns.partition)).cast("int")
+    return table.select([column.alias(name) for name, column in found.items()])
+
+
+def _quoted(name: str) -> str:
+    """A column's name as Spark parses it: dots are part of it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _value(table: "DataFrame", name: str | None, types: "dict[str, DataType]") -> "Column":
+    from pyspark.sql import functions as f
+
+    if name is not None:
+        return _bytes(name, types[name])
+    every = [f.col(_quoted(column)) for column in table.columns]
+    return f.encode(f.to_json(f.struct(*every), _JSON), "UTF-8")
+
+
+def _bytes(name: str, kind: "DataType") -> "Column":
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+
+    column = f.col(_quoted(name))
+    if isinstance(kind, BinaryType):
+        return column
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return f.encode(f.to_json(column, _JSON), "UTF-8")
+    return f.encode(column.cast("string"), "UTF-8")
+
+
+def _time(name: str, kind: "DataType") -> "Column":
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import (
+        DateType,
+        IntegerType,
+        LongType,
+        StringType,
+        TimestampNTZType,
+        TimestampType,
+    )
+
+    column = f.col(_quoted(name))
+    if isinstance(kind, IntegerType | LongType):
+        return f.timestamp_millis(column.cast("long"))
+    if isinstance(kind, TimestampType | TimestampNTZType | DateType | StringType):
+        return column.cast("timestamp")
+    raise InvalidRequest(
+        f"column {name} is {kind.simpleString()}: a time is a timestamp, a date, whole ms, or text"
+    )
+
+
+def _headers(name: str, kind: "DataType") -> "Column":
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, MapType
+
+    column = f.col(_quoted(name))
+    if isinstance(kind, MapType):
+        return f.map_entries(column).cast(_HEADERS)
+    if isinstance(kind, ArrayType):
+        return column.cast(_HEADERS)
+    raise InvalidRequest(
+        f"column {name} is {kind.simpleString()}: headers are a map, or an array of (key, value)"
+    )
+
+
+def with_partitions(records: "DataFrame", count: int) -> "DataFrame":
+    """The records with their partition: by murmur2 of the key, as Kafka's clients choose it.
+
+    Records without a key go by a hash of their value, so that each attempt sends them alike. A
+    partition that is given stays.
+    """
+    from pyspark.sql import functions as f
+
+    by_value = f.pmod(f.xxhash64("value"), f.lit(count)).cast("int")
+    chosen = by_value
+    if "key" in records.columns:
+        chosen = f.when(f.col("key").isNull(), by_value).otherwise(_by_key(count))
+    if "partition" in records.columns:
+        chosen = f.coalesce(f.col("partition"), chosen)
+    return records.withColumn("partition", chosen)
+
+
+def _by_key(count: int) -> "Column":
+    import pyarrow as pa
+    from pyspark.sql import functions as f
+
+    def numbers(keys: pa.Array) -> pa.Array:  # type: ignore[type-arg] # Spark reads the hints
+        from tidelog.record.columns.encode import choose_partitions
+
+        return pa.array(choose_partitions(keys, count, keyless=0))
+
+    chosen: Column = f.arrow_udf(numbers, "int")(f.col("key"))  # type: ignore[attr-defined]
+    return chosen
+
+
+# Times further off are told by these hours: a few million rows at the very most.
+_HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """Counts of records to be.
+
+    Attributes:
+        records: All of them.
+        without_time: Those whose create time is null.
+        null_keys: Those without a key.
+        below: For each threshold in ms, how many have a create time before it.
+        hours: Hour since the epoch -> how many have a create time in it.
+        min_ms: Earliest create time, None where there is none.
+        max_ms: Latest create time, None where there is none.
+    """
+
+    records: int
+    without_time: int
+    null_keys: int
+    below: Mapping[int, int] = field(default_factory=dict)
+    hours: Mapping[int, int] = field(default_factory=dict)
+    min_ms: int | None = None
+    max_ms: int | None = None
+
+    def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
+        """How many create times lie in [start, end); None for sides that were not counted."""
+        sides = [side for side in (start_ms, end_ms) if side is not None]
+        if any(side not in self.below for side in sides):
+            return None
+        end = self.records - self.without_time if end_ms is None else self.below[end_ms]
+        start = 0 if start_ms is None else self.below[start_ms]
+        return Count(max(end - start, 0), is_exact=True)
+
+    def load(self, partitions: int | None) -> Load:
+        """What the checks of a target ask.
+
+        Args:
+            partitions: Where the numbers of partitions are given: how many there must be.
+        """
+        # Rows without a time get that of the commit, which no setting minds.
+        return Load(
+            records=Count(self.records, is_exact=True),
+            between=self.between,
+            null_keys=Count(self.null_keys, is_exact=True),
+            partitions=partitions,
+            has_times=self.without_time < self.records,
+        )
+
+
+def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableFacts, int]:
+    """Counts of records, and the largest number of a partition that is given, -1 for none.
+
+    Args:
+        records: As `record_columns.to_records` makes them.
+        thresholds: Times in ms to count below.
+    """
+    from pyspark.sql import functions as f
+
+    marks = sorted(set(thresholds))
+    rows = (
+        records.select(*_looked_at(records))
+        .groupBy("hour")
+        .agg(
+            f.count(f.lit(1)).alias("records"),
+            f.count_if("no_key").alias("null_keys"),
+            f.min("ms").alias("min_ms"),
+            f.max("ms").alias("max_ms"),
+            f.max("partition").alias("partition"),
+            *[
+                f.count_if(f.col("ms") < f.lit(mark)).alias(f"m{at}")
+                for at, mark in enumerate(marks)
+            ],
+        )
+    )
+    found = [row.asDict() for row in rows.collect()]
+    timed = [row for row in found if row["hour"] is not None]
+    facts = TableFacts(
+        records=sum(row["records"] for row in found),
+        without_time=sum(row["records"] for row in found if row["hour"] is None),
+        null_keys=sum(row["null_keys"] for row in found),
+        below={mark: sum(row[f"m{at}"] for row in timed) for at, mark in enumerate(marks)},
+        hours={row["hour"]: row["records"] for row in timed},
+        min_ms=min((row["min_ms"] for row in timed), default=None),
+        max_ms=max((row["max_ms"] for row in timed), default=None),
+    )
+    partitions = [row["partition"] for row in found if row["partition"] is not None]
+    return facts, max(partitions, default=-1)
+
+
+def _looked_at(records: "DataFrame") -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    has = set(records.columns)
+    ms = f.unix_millis("timestamp") if "timestamp" in has else f.lit(None).cast("long")
+    hour = f.greatest(
+        f.lit(_HOUR_MIN), f.least(f.lit(_HOUR_MAX), f.floor(ms / f.lit(HOUR_MS)).cast("long"))
+    )
+    # greatest and least pass over nulls, which are to stay.
+    return [
+        ms.alias("ms"),
+        f.when(ms.isNotNull(), hour).alias("hour"),
+        (f.col("key").isNull() if "key" in has else f.expr("true")).alias("no_key"),
+        (f.col("partition") if "partition" in has else f.lit(None).cast("int")).alias("partition"),
+    ]

@@ -1,0 +1,493 @@
+"""The public function of bootstrap, and its run.
+
+`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one step.
+
+1. The topic's settings are held against the table (`checks`), as they are or as they will be; then
+   a missing topic is made.
+2. Rows become records (`record_columns`), are given their partition as Kafka's clients choose it,
+   and are sorted by partition and time (or key) across all tasks.
+3. Each task writes finished segments beside the partitions. The driver attaches them all by one
+   commit: offsets are contiguous in each partition, in the order of the rows.
+
+The commit carries the job's id, so a job that was killed and is started again with the same id
+adds the table once, whenever it was killed; before the commit nothing of it is visible.
+Source: KIP-33, use case 2.
+
+Over 400 lines because the job's many options stand here with their meaning.
+
+Where a bootstrap's records went, as its directory remembers it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from tidelog.arguments import choice, reads_arguments
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.bootstrap.columns import (
+    RecordColumns,
+    TableFacts,
+    table_facts,
+    to_records,
+    with_partitions,
+)
+from tidelog.jobs.replay.run import Transform
+from tidelog.jobs.target_check import (
+    Finding,
+    Load,
+    NewTarget,
+    check,
+    ensure,
+    find_or_plan,
+    make_topic,
+    taken_back,
+    thresholds,
+    when,
+)
+from tidelog.spark.parts import NOBODY, Listener
+from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import check_shared_places, described
+from tidelog.storage import commits
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import drop_staging
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.jobs.target_check import Target
+    from tidelog.storage.segment.segment import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """Outcome of one partition.
+
+    Attributes:
+        partition: Its number.
+        first_offset: Offset of the first record loaded.
+        end_offset: Offset behind the last one.
+        size_bytes: Bytes of the log files that hold them; of those that are there.
+        segments: How many those are.
+        append_ms: Append time of all of them, -1 where the append clock is off.
+    """
+
+    partition: int
+    first_offset: int
+    end_offset: int
+    size_bytes: int
+    segments: int
+    append_ms: int
+
+    @property
+    def records(self) -> int:
+        """Number of records that were loaded: a table has no gaps."""
+        return self.end_offset - self.first_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job that was committed, in ms of the directory's clock."""
+
+    committed_ms: int
+
+    @property
+    def when(self) -> str:
+        """The time for people."""
+        return when(self.committed_ms)
+
+
+def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
+    """When a writer's first version was committed to a topic, None where it wasn't."""
+    if not env.files.exists(path):
+        return None
+    mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
+    return None if mark is None else Done(mark.committed_ms)
+
+
+def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
+    """Where the records of a writer's last version to a topic went; empty where it had none."""
+    mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
+    if mark is None:
+        return ()
+    with LogDir.open(path, env=env) as log_dir:
+        return tuple(
+            _result(log_dir.reader(topic, number).segments, number, first, end, append_ms)
+            for name, number, first, end, append_ms in mark.ranges
+            if name == topic
+        )
+
+
+def _result(
+    segments: "Sequence[Segment]", number: int, first: int, end: int, append_ms: int
+) -> PartitionResult:
+    mine = [segment for segment in segments if first <= segment.base_offset < end]
+    return PartitionResult(
+        partition=number,
+        first_offset=first,
+        end_offset=end,
+        size_bytes=sum(segment.size_bytes for segment in mine),
+        segments=len(mine),
+        append_ms=append_ms,
+    )
+
+
+class Order(StrEnum):
+    """Order of the records in a partition."""
+
+    TIME = "time"
+    KEY = "key"
+    NONE = "none"
+
+
+_ID_MAX: Final = 200
+
+
+# A job writes once.
+_VERSION: Final = 0
+
+
+_SUMMARY: Final = (
+    "topic string, partition int, first_offset long, end_offset long, records long,"
+    " size_bytes long, segments int, append_ms long"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapOptions:
+    """Request of a bootstrap.
+
+    Attributes:
+        topic: The topic.
+        to: The directory.
+        columns: Which column of the table is what.
+        order: `time`, `key` or `none`; None: by time where there is one.
+        job_id: Its name with the directory; drawn where None.
+        create: Partitions of the topic, where it may have to be made; None: it must be there.
+        config: Settings of a topic that is made.
+        tasks: How many tasks build segments; None: as the table's size asks for.
+        counts: Look at key and time of the whole table beforehand.
+        force: Go on although the target would lose records.
+        sink: More options of the sink, such as `compression`.
+    """
+
+    topic: str
+    to: Place
+    columns: RecordColumns
+    order: str | None = None
+    job_id: str | None = None
+    create: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    tasks: int | None = None
+    counts: bool = True
+    force: bool = False
+    sink: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapOutcome:
+    """Outcome of a bootstrap.
+
+    Attributes:
+        job_id: Its name with the directory.
+        partitions: What became of each partition.
+        facts: What was counted beforehand, None where nothing was.
+        seconds: How long it took.
+        was_done: An earlier start had done all of it.
+        findings: What the checks found.
+    """
+
+    job_id: str
+    partitions: tuple[PartitionResult, ...]
+    facts: TableFacts | None
+    seconds: float
+    was_done: bool
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Records that are there."""
+        return sum(one.records for one in self.partitions)
+
+
+@reads_arguments(order=Order)
+def bootstrap(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    table: "DataFrame",
+    topic: str,
+    *,
+    to: Place | str,
+    key: str | None = None,
+    time: str | None = None,
+    value: str | None = None,
+    headers: str | None = None,
+    partition: str | None = None,
+    order: str | None = None,
+    job_id: str | None = None,
+    create: int | None = None,
+    config: Mapping[str, str] | None = None,
+    tasks: int | None = None,
+    transform: Transform | None = None,
+    counts: bool = True,
+    force: bool = False,
+    sink: Mapping[str, str] | None = None,
+) -> "DataFrame":
+    """Load a table into a topic of a directory, visible all at once; a row for each partition.
+
+    Args:
+        spark: The session.
+        table: Any DataFrame: Parquet, CSV, JDBC, or what was made of them.
+        topic: The topic.
+        to: The directory of topics.
+        key: Column of the key; records without one go by a hash of their value.
+        time: Column of the create time: timestamp, date, whole ms, or text for SQL's cast. Null is
+            the time of the commit.
+        value: Column of the value; the whole row as JSON where None.
+        headers: Column of headers: a map, or an array of (key, value).
+        partition: Column of the partition's number; by murmur2 of the key where None.
+        order: Of the records in a partition: by `time`, by `key` (then time), or `none`: as the
+            tasks read them, without a shuffle. By time where None and there is one.
+        job_id: Makes it safe to start again: what was loaded under this id is not loaded twice.
+        create: Partitions of the topic, which is made where it is missing.
+        config: Settings of a topic that is made.
+        tasks: Build segments by so many tasks; as the size asks for where None.
+        transform: Put between the table and its records.
+        counts: Look at key and time of the whole table beforehand, for exact checks; the table is
+            read once more for it.
+        force: Go on although the target would refuse or lose records.
+        sink: More options of the sink, such as `compression`.
+
+    Raises:
+        TargetLoses: The target would refuse or lose records; nothing was written.
+        InvalidRequest, UnknownTopic, ConfigError: As their names say; nothing was written.
+        DirectoryLocked: Another process has the directory open and takes no segments.
+    """
+    options = BootstrapOptions(
+        topic=topic,
+        to=as_place(to),
+        columns=RecordColumns(
+            key=key, time=time, value=value, headers=headers, partition=partition
+        ),
+        order=order,
+        job_id=job_id,
+        create=create,
+        config=config or {},
+        tasks=tasks,
+        counts=counts,
+        force=force,
+        sink=sink or {},
+    )
+    return summary(spark, topic, Bootstrap(options, transform=transform).run(table))
+
+
+def summary(spark: "SparkSession", topic: str, outcome: BootstrapOutcome) -> "DataFrame":
+    """The outcome as a DataFrame, a row for each partition."""
+    rows = [
+        (
+            topic,
+            one.partition,
+            one.first_offset,
+            one.end_offset,
+            one.records,
+            one.size_bytes,
+            one.segments,
+            one.append_ms,
+        )
+        for one in outcome.partitions
+    ]
+    return spark.createDataFrame(rows, _SUMMARY)
+
+
+class Bootstrap:
+    """One run of a bootstrap. Life cycle: make -> run."""
+
+    def __init__(
+        self,
+        options: BootstrapOptions,
+        *,
+        transform: Transform | None = None,
+        listener: Listener = NOBODY,
+        env: Env | None = None,
+    ) -> None:
+        """Begin.
+
+        Raises:
+            InvalidRequest: Options that can't be.
+        """
+        self._options = options
+        self._transform = transform
+        self._listener = listener
+        self._env = env or os_env()
+        _check_options(options)
+        self._job_id = options.job_id or f"{self._env.random.getrandbits(128):032x}"
+
+    def run(self, table: "DataFrame") -> BootstrapOutcome:
+        """Load the table; errors as `bootstrap`."""
+        began_ms = self._env.clock.monotonic_ms()
+        to = self._options.to.address
+        done = written_before(to, self._options.topic, self._writer, env=self._env)
+        facts: TableFacts | None = None
+        findings: tuple[Finding, ...] = ()
+        if done is not None:
+            self._listener.note(
+                f"job {self._job_id} has loaded its table already, at {done.when}; nothing is done"
+            )
+            self._clear()
+        else:
+            check_shared_places(table.sparkSession, [self._options.to])
+            made = table if self._transform is None else self._transform(table)
+            records = to_records(made, self._options.columns)
+            target, is_new = find_or_plan(
+                self._options.to, self._options.topic, self._new, env=self._env
+            )
+            with described(table.sparkSession, "bootstrap", [self._options.topic]):
+                facts, findings = self._check(target, records)
+                self._write_to(target, records, is_new=is_new)
+        partitions = written_now(
+            self._options.to.address, self._options.topic, self._writer, env=self._env
+        )
+        return BootstrapOutcome(
+            job_id=self._job_id,
+            partitions=partitions,
+            facts=facts,
+            seconds=(self._env.clock.monotonic_ms() - began_ms) / 1000,
+            was_done=done is not None,
+            findings=findings,
+        )
+
+    def check_target(self) -> None:
+        """See that the topic is there, or can be made; changes nothing.
+
+        Raises:
+            InvalidRequest, UnknownTopic, ConfigError: As `bootstrap`.
+        """
+        options = self._options
+        find_or_plan(options.to, options.topic, self._new, env=self._env)
+
+    @property
+    def _app_id(self) -> str:
+        return f"bootstrap-{self._job_id}"
+
+    @property
+    def _writer(self) -> str:
+        """Under which name the directory remembers the job."""
+        return f"app/{self._app_id}"
+
+    def _clear(self) -> None:
+        """Drop what drivers have staged that died before the one that committed, or right after."""
+        from tidelog.spark.directory_sink import numbered_commit_id
+
+        drop_staging(
+            self._env.files,
+            self._options.to.address,
+            prefix=numbered_commit_id(self._app_id, _VERSION, self._options.topic),
+            older_than_ms=INT64_MAX,
+        )
+
+    @property
+    def _new(self) -> NewTarget | None:
+        """How the topic is made where it is missing."""
+        create = self._options.create
+        if create is None:
+            return None
+        return NewTarget(partitions=create, config=self._options.config)
+
+    def _make(self) -> None:
+        """Make the topic, once nothing speaks against the load."""
+        new = self._new
+        assert new is not None
+        to, topic = self._options.to, self._options.topic
+        for note in make_topic(to, topic, new.partitions, new.config, self._env):
+            self._listener.note(str(note))
+
+    def _check(
+        self, target: "Target", records: "DataFrame"
+    ) -> tuple[TableFacts | None, tuple[Finding, ...]]:
+        """Hold the target's settings against the table; what was counted, what was found."""
+        now_ms = self._env.clock.now_ms()
+        facts: TableFacts | None = None
+        load = Load(has_times=self._options.columns.time is not None)
+        if self._options.counts:
+            self._listener.note("counting keys and times of the table")
+            facts, last = table_facts(records, thresholds(target.config, now_ms))
+            load = facts.load(last + 1 or None)
+        findings = tuple(check(target, load, now_ms))
+        ensure(target, findings, force=self._options.force)
+        for finding in findings:
+            self._listener.note(f"{finding.effect.value}: {finding}")
+        self._tell(target, facts)
+        return facts, findings
+
+    def _tell(self, target: "Target", facts: TableFacts | None) -> None:
+        if target.end_offset:
+            self._listener.note(f"{target} has offsets already: the table goes behind them")
+        if facts is not None and facts.without_time and self._options.columns.time is not None:
+            count = facts.without_time
+            self._listener.note(f"{count:,} rows without a time get that of the commit")
+
+    def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
+        """Write the records; a topic made for them goes again where none of them is written."""
+        to, topic = self._options.to, self._options.topic
+        if is_new:
+            self._make()
+        with taken_back(to, [topic] if is_new else [], self._env):
+            self._write(records, target.partitions)
+
+    def _write(self, records: "DataFrame", partitions: int) -> None:
+        options = self._options
+        rows = ordered(records, partitions, self._order, options.tasks)
+        sink = {
+            **options.to.options(),
+            **options.sink,
+            "topic": options.topic,
+            "txnAppId": self._app_id,
+            "txnVersion": str(_VERSION),
+        }
+        self._listener.note("building segments")
+        rows.write.format("tidelog").mode("append").options(**sink).save()
+
+    @property
+    def _order(self) -> str:
+        if self._options.order is not None:
+            return self._options.order
+        return Order.NONE if self._options.columns.time is None else Order.TIME
+
+
+def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
+    """The records in the order asked, over all tasks: segments follow each other by task.
+
+    Args:
+        records: As `to_records` makes them.
+        partitions: Of the topic.
+        order: One of `Order`.
+        tasks: How many; None: as many as the size asks for.
+    """
+    if order == Order.NONE:
+        return records if tasks is None else records.repartition(tasks)
+    wanted = {Order.TIME: ("timestamp", "key"), Order.KEY: ("key", "timestamp")}[Order(order)]
+    by = ["partition", *(name for name in wanted if name in records.columns)]
+    numbered = with_partitions(records, partitions)
+    if tasks is None:
+        return numbered.repartitionByRange(*by).sortWithinPartitions(*by)
+    return numbered.repartitionByRange(tasks, *by).sortWithinPartitions(*by)
+
+
+def _check_options(options: BootstrapOptions) -> None:
+    if options.to.is_broker or "://" in options.to.address:
+        raise InvalidRequest(
+            f"{options.to}: segments are attached to a directory; brokers get a table by"
+            ' df.write.format("tidelog"), or load a directory and `replay` it to them'
+        )
+    if options.order is not None:
+        choice(Order, options.order, "order")
+    for order, name in ((Order.TIME, "time"), (Order.KEY, "key")):
+        if options.order == order and getattr(options.columns, name) is None:
+            raise InvalidRequest(f"order '{order}' needs a column for the {name}")
+    if options.job_id is not None and not 0 < len(options.job_id) <= _ID_MAX:
+        raise InvalidRequest(f"a job's id has 1 to {_ID_MAX} characters")
+    if options.config and options.create is None:
+        raise InvalidRequest("settings are for a topic that is made: say how many partitions")

@@ -1,0 +1,245 @@
+"""Chunks of offsets, rate limit.
+
+What a replay reads, cut into chunks: offsets of partitions, in the order they are replayed.
+
+A plan is fixed when a replay starts. Its chunks take from every partition a share in proportion to
+what is left there, so that all partitions end together and time passes in all of them alike. No
+chunk spans a hole in a partition: what lies between two ranges is not to be read. Pure.
+
+A rate limit: so many records or bytes a second, counted from the start.
+
+Before each chunk the pacer waits until all that was written so far is within the rate, so that at
+any moment no more is written than the rate allows plus one chunk. It asks a clock and is handed the
+way to wait, so a test needs no time.
+"""
+
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self, TypeAlias
+
+from tidelog.env import Clock
+from tidelog.errors import InvalidRequest
+from tidelog.types import TopicPartition
+
+_TEXT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*/\s*s")
+
+
+_UNITS: Final = {
+    "B": 1,
+    "kB": 1_000,
+    "MB": 1_000_000,
+    "GB": 1_000_000_000,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
+
+
+_RECORDS: Final = ("", "records", "record")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A limit.
+
+    Attributes:
+        per_second: How much, over 0.
+        is_bytes: Of bytes (keys and values); else of records.
+    """
+
+    per_second: float
+    is_bytes: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`50000/s`, `50000 records/s` or `10 MB/s`; raises InvalidRequest for anything else."""
+        found = _TEXT.fullmatch(text.strip())
+        unit = found[2] if found else ""
+        if found is None or (unit not in _UNITS and unit not in _RECORDS) or not float(found[1]):
+            units = ", ".join(f"{name}/s" for name in _UNITS)
+            raise InvalidRequest(f"rate {text!r}: write records as 50000/s, or bytes in {units}")
+        return cls(float(found[1]) * _UNITS.get(unit, 1), is_bytes=unit in _UNITS)
+
+    def __str__(self) -> str:
+        return f"{self.per_second:,.0f} {'bytes' if self.is_bytes else 'records'}/s"
+
+
+def wait_seconds(seconds: float) -> None:
+    """Wait without work; a signal ends it."""
+    threading.Event().wait(seconds)
+
+
+class Pacer:
+    """Holds a job to a rate. For one thread."""
+
+    def __init__(
+        self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
+    ) -> None:
+        """Begin; the first chunk needs no waiting.
+
+        Args:
+            rate: The limit, None for no such.
+            clock: Its monotonic time counts.
+            wait: Called with a number of seconds.
+        """
+        self._rate = rate
+        self._clock = clock
+        self._wait = wait
+        self._start_ms = clock.monotonic_ms()
+        self._used = 0
+
+    def note(self, records: int, size_bytes: int) -> None:
+        """Count what was written."""
+        if self._rate is not None:
+            self._used += size_bytes if self._rate.is_bytes else records
+
+    def hold(self) -> float:
+        """Wait until what was written is within the rate; the seconds that were due."""
+        if self._rate is None:
+            return 0.0
+        due_ms = self._start_ms + 1000 * self._used / self._rate.per_second
+        seconds = max((due_ms - self._clock.monotonic_ms()) / 1000, 0.0)
+        if seconds:
+            self._wait(seconds)
+        return seconds
+
+
+# How long a chunk should take at the rate asked for. A chunk is one Spark job and costs some tenths
+# of a second by itself; what is written at once is what a rate can't smooth.
+CHUNK_SECONDS: Final = 2.0
+
+
+# Without a rate: a chunk is what a restart does again at most.
+CHUNK_RECORDS: Final = 2_000_000
+
+
+# Before anything was measured.
+RECORD_BYTES: Final = 1_000
+
+
+class Span(NamedTuple):
+    """Offsets of one partition to read, from `start`, inclusive, to `end`, exclusive."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets there are; records may be fewer."""
+        return self.end - self.start
+
+
+Spans: TypeAlias = tuple[Span, ...]
+
+
+def total(spans: Iterable[Span]) -> int:
+    """Offsets in all spans."""
+    return sum(span.offsets for span in spans)
+
+
+def take(left: Sequence[Span], budget: int) -> tuple[Spans, Spans]:
+    """The next chunk, and what is left behind it.
+
+    Args:
+        left: What is to be read, in each partition in ascending order.
+        budget: About how many offsets the chunk may hold; at least one for each partition is taken.
+    """
+    by_partition: dict[TopicPartition, list[Span]] = {}
+    for span in left:
+        by_partition.setdefault(span.partition, []).append(span)
+    everything = max(total(left), 1)
+    chunk: list[Span] = []
+    rest: list[Span] = []
+    for spans in by_partition.values():
+        share = max(1, budget * total(spans) // everything)
+        first = spans[0]
+        middle = min(first.start + share, first.end)
+        chunk.append(first._replace(end=middle))
+        behind = first._replace(start=middle)
+        rest += [behind, *spans[1:]] if behind.offsets else spans[1:]
+    return tuple(chunk), tuple(rest)
+
+
+def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
+    """About how many offsets the next chunk should hold.
+
+    Args:
+        rate: The limit, None for no such.
+        records: Written so far.
+        size_bytes: Their keys and values.
+    """
+    if rate is None:
+        return CHUNK_RECORDS
+    per_record = 1.0
+    if rate.is_bytes:
+        per_record = max(size_bytes / records, 1.0) if records else RECORD_BYTES
+    return max(1, min(int(rate.per_second * CHUNK_SECONDS / per_record), CHUNK_RECORDS))
+
+
+def joined(spans: Iterable[Span]) -> Spans:
+    """Spans in order of partition and offset; those that touch or overlap become one."""
+    found: list[Span] = []
+    for span in sorted(span for span in spans if span.start < span.end):
+        last = found[-1] if found else None
+        if last is not None and last.partition == span.partition and span.start <= last.end:
+            found[-1] = last._replace(end=max(last.end, span.end))
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def as_json(spans: Iterable[Span]) -> list[list[object]]:
+    """Spans as JSON holds them."""
+    return [[one.partition.topic, one.partition.partition, one.start, one.end] for one in spans]
+
+
+def from_json(rows: object) -> Spans:
+    """Spans out of `as_json`; raises ValueError for anything else."""
+    if not isinstance(rows, list):
+        raise ValueError(f"spans are {type(rows).__name__}, not a list")
+    return tuple(_span(row) for row in rows)
+
+
+def _span(row: object) -> Span:
+    match row:
+        case [str(topic), int(number), int(start), int(end)] if 0 <= start <= end and number >= 0:
+            return Span(TopicPartition(topic, number), start, end)
+    raise ValueError(f"{str(row)[:80]} is no [topic, partition, start, end]")
+
+
+def offsets_options(spans: Sequence[Span]) -> Mapping[str, object]:
+    """Options of a read that holds just these offsets, as objects for JSON."""
+    topics: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for name, start, end in spans:
+        topics.setdefault(name.topic, []).append(name.partition)
+        starts.setdefault(name.topic, {})[str(name.partition)] = start
+        ends.setdefault(name.topic, {})[str(name.partition)] = end
+    return {"assign": topics, "startingOffsets": starts, "endingOffsets": ends}
+
+
+def thinned(spans: Sequence[Span], per_partition: int) -> Spans:
+    """The spans with their smallest holes filled, until no partition has more than so many.
+
+    A chunk is a job of its own, so small holes are read and filtered rather than jumped over.
+    """
+    by_partition: dict[TopicPartition, list[Span]] = {}
+    for span in joined(spans):
+        by_partition.setdefault(span.partition, []).append(span)
+    return tuple(
+        span for found in by_partition.values() for span in _with_holes(found, per_partition - 1)
+    )
+
+
+def _with_holes(spans: list[Span], holes: int) -> Iterable[Span]:
+    sizes = sorted(
+        range(1, len(spans)), key=lambda at: spans[at].start - spans[at - 1].end, reverse=True
+    )
+    cuts = [0, *sorted(sizes[:holes]), len(spans)]
+    for first, behind in itertools.pairwise(cuts):
+        yield spans[first]._replace(end=spans[behind - 1].end)

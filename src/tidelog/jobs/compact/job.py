@@ -1,0 +1,522 @@
+"""The public function of compaction by Spark, tiers included.
+
+Compaction of a directory by Spark: the same segments as the cleaner's, rewritten side by side.
+
+The driver holds the directory's lock from the first look to the last swap. It makes the cleaner's
+own job for a partition, and cuts it into parts: each task maps the keys of the whole head, with the
+same seed, and rewrites some groups of segments by that map. So what stays is what one cleaner would
+have kept, to the record. The parts' segments are swapped in together, group by group, each in one
+step; one that was killed is begun again from the checkpoint, and what it swapped in stays.
+
+Where a broker has the directory, it makes the job and swaps in, by its control channel (`lend`,
+`take_back`); the tasks write `.cleaned` files beside its own.
+Markers of transactions go by what was met before them in the log, so a partition with transactions
+is one part. Workers must reach the directory under its path.
+
+Compaction of a partition's tier by tasks of Spark.
+
+The driver holds the directory's lock, makes the job, and changes the manifest. A task reads its
+part of the log from the store, cleans it in a temporary folder of its own machine, and copies what
+is left into the store, under names that it draws: another attempt at the same part draws others,
+and what the driver does not hear of are orphans, which `tidelog tier --collect` removes. Parts are
+done in rounds, the oldest offsets first; what a round has made is in the manifest before the next
+one begins, so a run that was killed goes on from a tier that is compacted up to there.
+
+Tasks need the store, and the directory under its path, of which they read the partition's record.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.arguments import reads_arguments
+from tidelog.env import Env, OsFileSystem, os_env
+from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
+from tidelog.jobs.latency.job import parallelism
+from tidelog.objects.object_files import env_for
+from tidelog.spark.parts import NOBODY, Listener, do_parts
+from tidelog.spark.session import described, our_words
+from tidelog.storage import files
+from tidelog.storage.compaction.cleaner import CleaningReport, clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.compaction.job import Cleaned, CleaningJob, parts_of, together
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.tier.manifest import decode_row, encode_row
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier_manager.tier_compaction import (
+    Rewritten,
+    TierCleaner,
+    Workplace,
+    compact_tier,
+)
+from tidelog.storage.tier_manager.tier_store import PartitionTier
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.control.client import ControlClient
+    from tidelog.env import File, FileStat
+    from tidelog.storage.log.log_reader import LogReader
+
+
+_REWRITTEN: Final = "rewritten string"
+
+
+# Parts of a round for each task that runs at a time: a slow one holds up the others of its round.
+_ROUND: Final = 4
+
+
+# Over Spark Connect nobody says how many tasks run at a time.
+_ROUND_MIN: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TierTasks:
+    """Carries a job over a tier out by tasks of Spark; a `TierWorker`.
+
+    Attributes:
+        spark: The session.
+        directory: The directory of topics.
+        store: Settings of the store.
+        part_bytes: About how many bytes of log a task rewrites, at most.
+    """
+
+    spark: "SparkSession"
+    directory: str
+    store: Mapping[str, str]
+    part_bytes: int
+
+    def rewrite(
+        self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
+    ) -> Iterator[Rewritten]:
+        """See `TierWorker`.
+
+        Raises:
+            CleaningFailed: A task failed for good; its words.
+        """
+        is_divisible = _is_plain(job, segments) and not job.rules.has_versions
+        parts = [
+            _encode(part, segments)
+            for part in parts_of(job, self.part_bytes if is_divisible else None)
+        ]
+        at_once = max(_ROUND * parallelism(self.spark), _ROUND_MIN)
+        work = TierPart(self.directory, tuple(self.store.items()))
+        for start in range(0, len(parts), at_once):
+            with failing_with_our_words(job):
+                rows = do_parts(self.spark, parts[start : start + at_once], work, _REWRITTEN)
+            for row in rows:
+                yield Rewritten.from_json(str(row["rewritten"]))
+
+
+def _is_plain(job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> bool:
+    """Whether no transaction is in the job's segments."""
+    totals = [segments[source.base_offset].row.total for source in job.sources]
+    return not any(total.is_transactional or total.control_records for total in totals)
+
+
+def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
+    """A part, with the rows of its sources: some may have left the manifest when it is done."""
+    rows = [encode_row(segments[source.base_offset].row) for source in part.sources]
+    return json.dumps([part.to_json(), rows])
+
+
+@contextmanager
+def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
+    """Raise CleaningFailed with what a task says, where it is an error of ours."""
+    try:
+        yield
+    except Exception as error:
+        words = our_words(str(error))
+        if words is None:
+            raise
+        raise CleaningFailed(f"{job.topic}-{job.partition}: {words[1]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TierPart:
+    """Does a part of a job; a `Work`.
+
+    Attributes:
+        directory: The directory of topics.
+        store: Settings of the store.
+    """
+
+    directory: str
+    store: tuple[tuple[str, str], ...]
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON list: a job, and the rows of its sources."""
+        text, rows = json.loads(part)
+        job, env = CleaningJob.from_json(text), env_for(self.directory, None, dict(self.store))
+        with (
+            LogDir.open(self.directory, env=env) as log_dir,
+            TemporaryDirectory(prefix="tidelog-compact-") as folder,
+        ):
+            name = TopicPartition(job.topic, job.partition)
+            log = log_dir.reader(name.topic, name.partition)
+            view = log.tier
+            if view is None:
+                raise CleaningFailed(f"{self.directory}: {name} has no tier here")
+            cleaner = TierCleaner(
+                place=Workplace(log, folder),
+                tier=PartitionTier(log_dir.tier_files.store(view.record.url), view.record.folder),
+                tier_files=log_dir.tier_files,
+                draw_uid=lambda: f"{env.random.getrandbits(128):032x}",
+            )
+            segments = [view.segment(decode_row(row)) for row in rows]
+            found = cleaner.rewritten(job, {each.base_offset: each for each in segments})
+        return (found.to_json(),)
+
+
+SCHEMA: Final = (
+    "topic string, partition int, passes int, segments_before bigint, segments_after bigint,"
+    " records_before bigint, records_after bigint, bytes_before bigint, bytes_after bigint,"
+    " bytes_read bigint, bytes_written bigint, cleaned_to bigint, reason string, stopped string"
+)
+
+
+PART_BYTES: Final = 1 << 30
+
+
+_CLEANED: Final = "cleaned string, attempt string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """The answer.
+
+    Attributes:
+        partitions: One row for each; see `SCHEMA`.
+        reports: The same as objects.
+    """
+
+    partitions: "DataFrame"
+    reports: Sequence[CleaningReport]
+
+
+@reads_arguments()
+def compact(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    directory: str,
+    topics: Sequence[str | TopicPartition] | None = None,
+    *,
+    if_due: bool = False,
+    roll: bool = False,
+    part_bytes: int = PART_BYTES,
+    dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
+    store: Mapping[str, str] | None = None,
+    listener: Listener = NOBODY,
+) -> Compaction:
+    """Keep the last record of each key in finished segments, as the topics' settings say.
+
+    Args:
+        spark: The session; its workers must reach the directory under this path.
+        directory: A directory of topics; a broker that has it open is asked for each job.
+        topics: Topics or partitions; all compacted topics where None.
+        if_due: Leave partitions alone that the settings don't call due.
+        roll: Finish the active segments first.
+        part_bytes: About how many bytes of log a task rewrites, at most.
+        dedupe_buffer_bytes: Memory of a task's offset map; more keys take more passes.
+        store: Settings of the stores of tiers, which all workers reach.
+        listener: Told how far it is.
+
+    Raises:
+        DirectoryLocked: Another process has it open for writing that lends no cleanings; nothing
+            was changed.
+        UnknownTopic, InvalidRequest: No such topic, or one that is not compacted; of a running
+            broker, one that has a tier.
+        CleaningFailed, CorruptData, StorageFailure, TierConflict: As a cleaning, of a directory or
+            of a tier; what was swapped in stays.
+    """
+    reports = run(
+        spark,
+        directory,
+        topics,
+        if_due=if_due,
+        roll=roll,
+        part_bytes=part_bytes,
+        dedupe_buffer_bytes=dedupe_buffer_bytes,
+        store=store,
+        listener=listener,
+    )
+    return Compaction(
+        partitions=spark.createDataFrame(list(map(row_of, reports)), SCHEMA), reports=reports
+    )
+
+
+def run(  # noqa: PLR0913 - as `compact`
+    spark: "SparkSession",
+    directory: str,
+    topics: Sequence[str | TopicPartition] | None = None,
+    *,
+    if_due: bool = False,
+    roll: bool = False,
+    part_bytes: int = PART_BYTES,
+    dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
+    store: Mapping[str, str] | None = None,
+    listener: Listener = NOBODY,
+) -> list[CleaningReport]:
+    """As `compact`, as plain objects."""
+    check_directory(directory)
+    if part_bytes < 1:
+        raise InvalidRequest(f"part_bytes={part_bytes}: 1 up")
+    options = CleanerOptions(is_asked=not if_due, dedupe_buffer_bytes=dedupe_buffer_bytes)
+    reports = []
+    try:
+        env = env_for(directory, None, store)
+        with LogDir.open(directory, env=env, options=LogDirOptions(writable=True)) as log_dir:
+            names = names_of(log_dir, topics)
+            for number, name in enumerate(names):
+                log = log_dir.log(name.topic, name.partition)
+                if roll:
+                    log.roll(RollReason.REQUEST)
+                log.flush()  # what may still be lost keeps what it follows from going
+                with described(spark, "compact", [name]):
+                    if log.tier is None:
+                        worker = SparkWorker(spark, log, part_bytes)
+                        reports.append(clean_partition(log_dir, name, worker, options))
+                    else:
+                        tasks = TierTasks(spark, directory, store or {}, part_bytes)
+                        reports.append(compact_tier(log_dir, name, options, tasks))
+                listener.at(number + 1, len(names))
+    except DirectoryLocked:
+        holder = lender(directory)
+        if holder is None:
+            raise
+        with LogDir.open(directory) as readers:
+            names = names_of(readers, topics)
+        with holder:
+            for number, name in enumerate(names):
+                borrowed = Borrowed(spark, holder, directory, name, part_bytes)
+                with described(spark, "compact", [name]):
+                    reports.append(borrowed.clean(options, roll=roll))
+                listener.at(number + 1, len(names))
+    return reports
+
+
+def lender(directory: str) -> "ControlClient | None":
+    """The broker that has a directory and lends cleanings; None where there is none."""
+    from tidelog.control.client import find_holder
+
+    holder = find_holder(directory)
+    if holder is not None and "lend" not in cast("list[str]", holder.status()["verbs"]):
+        holder.close()
+        return None
+    return holder
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A partition of a running broker: it makes the job and swaps in, tasks clean."""
+
+    spark: "SparkSession"
+    holder: "ControlClient"
+    directory: str
+    name: TopicPartition
+    part_bytes: int
+
+    def clean(self, options: CleanerOptions, *, roll: bool) -> CleaningReport:
+        """All passes; raises as `compact`, and CleaningAborted where the broker lends it anew."""
+        from tidelog.control.verbs import compact_wishes, read_lent, take_back
+
+        told = compact_wishes(self.name, roll=roll, is_asked=options.is_asked)
+        verdict, job = read_lent(self.holder.ask("lend", told))
+        report = CleaningReport(name=self.name, verdict=verdict, cleaned_to=verdict.first_dirty)
+        while job is not None:
+            cleaned = self._clean(job, options)
+            more = self.holder.ask("take_back", take_back(job, cleaned))["more"] is True
+            report = report.plus(cleaned, None)
+            if not more:
+                return replace(report, stopped=_short_of(job, cleaned))
+            told = compact_wishes(self.name, roll=False, is_asked=True)
+            _, job = read_lent(self.holder.ask("lend", told))
+        return report
+
+    def _clean(self, job: CleaningJob, options: CleanerOptions) -> Cleaned:
+        """The job by tasks, on the directory as it is called here."""
+        place = f"{self.directory}/{files.partition_dir_name(self.name)}"
+        rules = replace(job.rules, dedupe_buffer_bytes=options.dedupe_buffer_bytes)
+        with LogDir.open(self.directory) as log_dir:
+            log = log_dir.reader(self.name.topic, self.name.partition)
+            worker = SparkWorker(self.spark, log, self.part_bytes)
+            return worker.clean(replace(job, directory=place, rules=rules))
+
+
+def _short_of(job: CleaningJob, cleaned: Cleaned) -> str | None:
+    """Why a head was not cleaned to its end; None where it was."""
+    if cleaned.mapped_to >= job.map_to:
+        return None
+    return f"the offset map was full at offset {cleaned.mapped_to} of {job.map_to}"
+
+
+def check_directory(directory: str) -> None:
+    """Raise InvalidRequest for an object store."""
+    if "://" in directory:
+        raise InvalidRequest(f"{directory}: object stores are read, not written to")
+
+
+def check_topics(
+    directory: str, topics: Sequence[str | TopicPartition] | None, store: Mapping[str, str]
+) -> None:
+    """Check that topics are there and compacted; raises UnknownTopic, InvalidRequest."""
+    with LogDir.open(directory, env=env_for(directory, None, store)) as log_dir:
+        names_of(log_dir, topics)
+
+
+def names_of(
+    log_dir: LogDir, topics: Sequence[str | TopicPartition] | None
+) -> list[TopicPartition]:
+    """The partitions that are meant; raises UnknownTopic, InvalidRequest."""
+    if topics is None:
+        topics = [name for name, info in log_dir.topics().items() if info.config.is_compacted]
+    found: set[TopicPartition] = set()
+    for item in topics:
+        topic = item.topic if isinstance(item, TopicPartition) else item
+        info = log_dir.topic(topic)
+        if not info.config.is_compacted:
+            raise InvalidRequest(f"{topic} is not compacted: its cleanup.policy has no compact")
+        wanted = info.present if isinstance(item, str) else [item.partition]
+        found.update(TopicPartition(topic, number) for number in wanted)
+    return sorted(found)
+
+
+def row_of(report: CleaningReport) -> tuple[object, ...]:
+    """The row of `SCHEMA`."""
+    return (
+        report.name.topic,
+        report.name.partition,
+        report.passes,
+        report.segments_before,
+        report.segments_after,
+        report.records_before,
+        report.records_after,
+        report.bytes_before,
+        report.bytes_after,
+        report.bytes_read,
+        report.bytes_written,
+        report.cleaned_to,
+        report.verdict.reason,
+        report.stopped,
+    )
+
+
+# -- parts of a job -------------------------------------------------------------------------------
+
+
+class SparkWorker:
+    """Carries a cleaning's job out by tasks of Spark; a `Worker` of the cleaner."""
+
+    def __init__(self, spark: "SparkSession", log: "LogReader", part_bytes: int) -> None:
+        self._spark, self._log, self._part_bytes = spark, log, part_bytes
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """See `Worker`.
+
+        Raises:
+            CleaningFailed: A task failed for good; its words.
+        """
+        # Where versions decide, a late record beats one of the tail: who rewrites the head has to
+        # have held the whole tail against it.
+        is_divisible = _is_plain_partition(self._log, job) and not job.rules.has_versions
+        limit = self._part_bytes if is_divisible else None
+        parts = [part.to_json() for part in parts_of(job, limit)]
+        with failing_with_our_words(job):
+            rows = do_parts(self._spark, parts, CleanPart(), _CLEANED)
+        found = [Cleaned.from_json(str(row["cleaned"])) for row in rows]
+        for row, one in zip(rows, found, strict=True):
+            _take_names(job, one, str(row["attempt"]))
+        os_env().files.sync_dir(job.directory)
+        return together(found)
+
+
+def _is_plain_partition(log: "LogReader", job: CleaningJob) -> bool:
+    """Whether it is known that no transaction is in the job's segments."""
+    bases = {source.base_offset for source in job.sources}
+    zones = [s.zones for s in log.segments if s.base_offset in bases]
+    return len(zones) == len(bases) and not any(
+        one is None or one.total.is_transactional or one.total.control_records for one in zones
+    )
+
+
+# -- in the workers -------------------------------------------------------------------------------
+
+
+class AttemptFiles(OsFileSystem):
+    """The machine's files, but `NAME.cleaned` is `NAME.ATTEMPT.cleaned`.
+
+    A task that Spark gives up may write on while another does its work: each has names of its own,
+    and the driver takes those of the one whose answer it has. An opening drops all of them.
+    """
+
+    def __init__(self, attempt: str) -> None:
+        super().__init__()
+        self._attempt = attempt
+
+    def _named(self, path: str) -> str:
+        if not path.endswith(files.CLEANED_SUFFIX):
+            return path
+        return attempt_path(path, self._attempt)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> "File":
+        """See `FileSystem`."""
+        return super().open(self._named(path), write=write, create=create)
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """See `FileSystem`."""
+        return super().map(self._named(path), size)
+
+    def stat(self, path: str) -> "FileStat":
+        """See `FileSystem`."""
+        return super().stat(self._named(path))
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem`."""
+        return super().exists(self._named(path))
+
+    def remove(self, path: str) -> None:
+        """See `FileSystem`."""
+        super().remove(self._named(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """See `FileSystem`."""
+        super().rename(self._named(source), self._named(target))
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """See `FileSystem`."""
+        super().set_mtime(self._named(path), mtime_ms)
+
+
+def attempt_path(path: str, attempt: str) -> str:
+    """What an attempt calls a `.cleaned` file."""
+    stem = path.removesuffix(files.CLEANED_SUFFIX)
+    return f"{stem}.{attempt}{files.CLEANED_SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPart:
+    """Does a part of a job; a `Work`."""
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a job as JSON."""
+        from tidelog.storage.compaction.worker import clean
+
+        env = os_env()
+        attempt = f"{env.random.getrandbits(64):016x}"
+        own = Env(files=AttemptFiles(attempt), clock=env.clock, random=env.random)
+        return clean(CleaningJob.from_json(part), own).to_json(), attempt
+
+
+def _take_names(job: CleaningJob, cleaned: Cleaned, attempt: str) -> None:
+    """Give an attempt's files the names that the swap knows."""
+    disk = os_env().files
+    for group in cleaned.groups:
+        for suffix in group.suffixes:
+            name = files.file_name(group.base_offset, suffix)
+            path = f"{job.directory}/{name}{files.CLEANED_SUFFIX}"
+            disk.rename(attempt_path(path, attempt), path)

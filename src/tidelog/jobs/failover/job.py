@@ -1,0 +1,543 @@
+"""The plan of a fail-over, and starts by the map.
+
+The whole of a failover: positions on A, the margin, partitions that correspond, starts on B.
+
+Positions are read before anything else: whatever the group consumes meanwhile is only read twice.
+Nothing is changed here but by `execute`.
+
+Starts on B out of the map of the mirror that copies A to B, where it can be trusted.
+
+The mirror wrote down which offsets of A went where on B (`offset_map`), so a position on A has a
+place on B without any latency: a record that the group has not consumed is behind its position,
+and the map says from where on such records lie. A map can be about something else, older than the
+log it speaks of, or begin behind the group. Then it is not used, and the line says why; the search
+by time takes its place, partition by partition.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from tidelog.env import Clock
+from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
+from tidelog.jobs.failover.measure import Latencies, Sampling, Watched, measure
+from tidelog.jobs.failover.rules import (
+    Found,
+    Mapped,
+    Margin,
+    PartitionMapping,
+    Reference,
+    Start,
+    deleted_note,
+    find_starts,
+    map_partitions,
+    read_references,
+    search_time,
+    sources_of,
+)
+from tidelog.jobs.offset_map import Located, OffsetMap, OutsideMap, Partitioning, SourcePartition
+from tidelog.remote.view import ClusterView, Committed, Watermarks
+from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
+
+__all__ = ["ByMap", "check_end", "check_target", "starts_by_map", "topics_on_b"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByMap:
+    """What a map tells of some topics.
+
+    Attributes:
+        starts: By partition of B; those that the map can't tell are missing.
+        refusals: Why it can't, by partition of B.
+    """
+
+    starts: Mapping[TopicPartition, Start] = field(default_factory=dict)
+    refusals: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+
+def topics_on_b(found: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Topic on B -> the topics on A that are copied into it; the same name where no map says so."""
+    origins: dict[str, tuple[str, ...]] = {}
+    for topic in topics:
+        names = {s.target for s in found.sources if s.topic == topic} if found else set()
+        target = names.pop() if len(names) == 1 else topic
+        origins[target] = (*origins.get(target, ()), topic)
+    return origins
+
+
+def starts_by_map(
+    found: OffsetMap,
+    a: ClusterView | None,
+    b: ClusterView,
+    origins: Mapping[str, tuple[str, ...]],
+    positions: Mapping[TopicPartition, Committed | None] | int,
+    margin: Margin,
+) -> ByMap:
+    """The starts that a map tells.
+
+    Args:
+        found: The map.
+        a: Where the group comes from; None where it can't be asked.
+        b: Where it goes to.
+        origins: Topic on B -> topics on A.
+        positions: The group's, by partition of A; or the time in ms before which it had consumed
+            all that A appended.
+        margin: Its skew says how far the clocks of A and of the mirror may differ (times only).
+
+    Raises:
+        ClusterFailure: A cluster can't be reached.
+    """
+    starts: dict[TopicPartition, Start] = {}
+    refusals: dict[TopicPartition, str] = {}
+    for target, topics in origins.items():
+        marks = b.watermarks(b.partitions(target))
+        try:
+            check_target(found, b, target)
+            numbers = {topic: _source(found, a, topic) for topic in topics}
+        except OutsideMap as reason:
+            refusals |= dict.fromkeys(marks, str(reason))
+            continue
+        if isinstance(positions, int):
+            places = _by_time(found, numbers, positions - margin.skew_ms)
+        else:
+            places = _by_positions(found, a, numbers, positions)
+        for partition, mark in marks.items():
+            try:
+                check_end(found, partition, mark)
+                starts[partition] = _start(
+                    found, partition, _sources_of(found, partition, places), mark
+                )
+            except OutsideMap as reason:
+                refusals[partition] = str(reason)
+    return ByMap(starts=starts, refusals=refusals)
+
+
+def check_target(found: OffsetMap, b: ClusterView, topic: str) -> None:
+    """Make sure that the map is about this topic of B; raises OutsideMap where it is not."""
+    if topic not in found.partition_counts:
+        raise OutsideMap(f"the map has no copy called {topic}")
+    known, there = found.target_ids.get(topic), b.topic_id(topic)
+    if known and there and known != there:
+        raise OutsideMap(f"the map is of another topic {topic} on B: id {known}, not {there}")
+
+
+def check_end(found: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
+    """Make sure that B's log still has what the map speaks of; raises OutsideMap where not."""
+    end = found.ends.get(partition)
+    if end is None:
+        raise OutsideMap(f"the map does not know {partition} of B")
+    if marks.end < end:
+        raise OutsideMap(
+            f"{partition} of B ends at {marks.end}, the mirror has written up to {end}"
+        )
+
+
+def _source(found: OffsetMap, a: ClusterView | None, topic: str) -> int:
+    if a is None:
+        return found.source_number(topic)
+    return found.source_number(topic, a.topic_id(topic), a.bootstrap)
+
+
+def _by_time(found: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
+    """Everything that A appended from then on reached B later."""
+    reason = "what A appended from that time on is not before this, says the mirror's map"
+    return [
+        _Places(None, found.starts_by_arrival(number, time_ms), reason)
+        for number in numbers.values()
+    ]
+
+
+def _by_positions(
+    found: OffsetMap,
+    a: ClusterView | None,
+    numbers: Mapping[str, int],
+    positions: Mapping[TopicPartition, Committed | None],
+) -> "list[_Places]":
+    sources = [p for p in positions if p.topic in numbers]
+    marks = {} if a is None else a.watermarks(sources)
+    places = []
+    for source in sources:
+        position, mark = positions[source], marks.get(source)
+        if position is None and mark is not None and mark.end == 0:
+            continue  # nothing was ever appended there
+        number = SourcePartition(numbers[source.topic], source.partition)
+        try:
+            _check_source(found, number, source, position, mark)
+            assert position is not None
+            at = f"{position.offset} of {source}"
+            places.append(_Places(source, found.starts(number, position.offset), at))
+        except OutsideMap as reason:
+            places.append(_Places(source, None, str(reason)))
+    return places
+
+
+def _check_source(
+    found: OffsetMap,
+    number: SourcePartition,
+    source: TopicPartition,
+    position: Committed | None,
+    mark: Watermarks | None,
+) -> None:
+    """Make sure that the map speaks of what the position is about; raises OutsideMap."""
+    if position is None:
+        raise OutsideMap(f"the group has committed nothing for {source} on A")
+    if mark is None:
+        return
+    if position.offset > mark.end:
+        raise OutsideMap(f"the position {position.offset} lies behind the end of A, {mark.end}")
+    copied = found.copied.get(number)
+    if copied is not None and copied.end > mark.end:
+        raise OutsideMap(
+            f"{source} ends at {mark.end} on A, the mirror has read up to {copied.end}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """From where on B has what one source still holds for the group.
+
+    Attributes:
+        source: The partition of A; None where all of a topic is meant.
+        starts: By partition of B; None where the map can't tell.
+        reason: What that rests on, or why it can't.
+    """
+
+    source: TopicPartition | None
+    starts: Mapping[TopicPartition, Located] | None
+    reason: str
+
+
+def _sources_of(
+    found: OffsetMap, partition: TopicPartition, places: Iterable[_Places]
+) -> list[_Places]:
+    """Those whose records may be in a partition of B."""
+    if found.partitioning is not Partitioning.KEPT:
+        return list(places)
+    number = partition.partition
+    return [p for p in places if p.source is None or p.source.partition == number]
+
+
+def _start(
+    found: OffsetMap, partition: TopicPartition, places: Iterable[_Places], marks: Watermarks
+) -> Start:
+    """The earliest of all places; raises OutsideMap where one of them is not known."""
+    end = Located(found.ends[partition], is_exact=True)
+    best, reason = end, "the mirror has put nothing here that the group has not consumed"
+    for one in places:
+        if one.starts is None:
+            raise OutsideMap(one.reason)
+        here = one.starts[partition]
+        if here.offset < best.offset:
+            best, reason = here, _map_reason(one, here)
+    offset = max(best.offset, marks.start)
+    return Start(
+        partition=partition,
+        offset=offset,
+        time_ms=None if best.create_ms == NO_TIMESTAMP else best.create_ms,
+        search_ms=None,
+        found=Found.MAP,
+        reason=reason + deleted_note(marks, offset),
+    )
+
+
+def _map_reason(one: _Places, place: Located) -> str:
+    if one.source is None:
+        return one.reason
+    if place.is_exact:
+        return f"{one.reason} on A went here, says the mirror's map"
+    return f"what was copied together with {one.reason} on A begins here, says the mirror's map"
+
+
+Positions: TypeAlias = "dict[TopicPartition, Committed | None]"
+
+
+# Topic of B -> topics of A.
+Origins: TypeAlias = Mapping[str, tuple[str, ...]]
+
+
+_AS_STATED: Final = "as stated with --at"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        group: The consumer group.
+        topics: Of these; of all that the group has committed on A where empty.
+        at_ms: The group had consumed what A appended before this; its positions where None.
+        latency_ms: L, None to measure it at the tails of both clusters.
+        skew_ms: S, at least; what is measured counts where it is more.
+        sampling: How long to measure, and how many records are enough.
+        mapping: How partitions correspond; AUTO looks at keys.
+        offset_map: What the mirror that copies A to B wrote down; None without one.
+    """
+
+    group: str
+    topics: tuple[str, ...] = ()
+    at_ms: int | None = None
+    latency_ms: int | None = None
+    skew_ms: int = 0
+    sampling: Sampling = field(default_factory=Sampling)
+    mapping: PartitionMapping = PartitionMapping.AUTO
+    offset_map: OffsetMap | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """From where the group would go on, and why.
+
+    Attributes:
+        question: What was asked.
+        positions: On A, None where nothing was committed; empty where A wasn't asked.
+        references: Those positions in time, by partition of A.
+        margin: What was subtracted.
+        latencies: The samples the margin rests on; empty where it was stated, or nothing needed it.
+        mapped: How partitions correspond, by topic of B.
+        starts: One for each partition of B, in order.
+        committed: What the group has committed on B.
+        origins: Topic of B -> the topics of A whose records it has; the same name where missing.
+    """
+
+    question: Question
+    positions: Positions
+    references: dict[TopicPartition, Reference]
+    margin: Margin
+    latencies: Latencies
+    mapped: dict[str, Mapped]
+    starts: tuple[Start, ...]
+    committed: Positions
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the margin rests on samples."""
+        return self.question.latency_ms is None
+
+    @property
+    def is_by_map(self) -> bool:
+        """Whether a mirror's map tells all starts, so that no margin was needed."""
+        return all(start.found is Found.MAP for start in self.starts)
+
+    def topics_on_a(self, topic: str) -> tuple[str, ...]:
+        """The topics of A whose records a topic of B has."""
+        return self.origins.get(topic, (topic,))
+
+    def position_of(self, partition: TopicPartition) -> int | None:
+        """The group's offset on A, where the partition of that number is the only source."""
+        topics = self.topics_on_a(partition.topic)
+        if self.mapped[partition.topic].mapping is not PartitionMapping.SAME or len(topics) > 1:
+            return None
+        found = self.positions.get(TopicPartition(topics[0], partition.partition))
+        return None if found is None else found.offset
+
+
+def plan_failover(a: Watched | None, b: Watched, question: Question, clock: Clock) -> Plan:
+    """Find from where a group goes on, on B.
+
+    Args:
+        a: The cluster it comes from; needed but where `at_ms`, topics and latency are given.
+        b: The cluster it goes to.
+        question: What is asked.
+        clock: This machine's.
+
+    Raises:
+        UnknownGroup: The group has committed nothing on A.
+        UnknownTopic: A topic is missing on one of them.
+        TooFewRecords: The latency was to be measured and can't be.
+        InvalidRequest: A is needed and not given.
+        ClusterFailure: A cluster can't be reached.
+    """
+    topics, positions = _positions(a, question)
+    origins = topics_on_b(question.offset_map, topics)
+    by_map = _by_map(a, b, origins, positions, question)
+    # Only what the map leaves open needs a latency, which may take long to measure.
+    rest = {t: names for t, names in origins.items() if not _is_told(b, t, by_map)}
+    references = _references(a, positions, rest, question)
+    margin, latencies = _margin(a, b, rest, question, clock)
+    now_ms = clock.now_ms()
+    mapped = _map(a, b, origins, rest, question)
+    times: dict[TopicPartition, int | None] = {}
+    reasons: dict[TopicPartition, str] = {}
+    for partition in _partitions(b, rest):
+        if partition in by_map.starts:
+            continue
+        sources = _sources(partition, mapped, references, rest, question.at_ms)
+        times[partition] = search_time(sources, margin, now_ms=now_ms)
+        reasons[partition] = _reason(sources, margin, now_ms)
+        if refusal := by_map.refusals.get(partition):
+            reasons[partition] += f"; not by the map: {refusal}"
+    starts = [*by_map.starts.values(), *find_starts(b.view, times, reasons)]
+    return Plan(
+        question=question,
+        positions=positions,
+        references=references,
+        margin=margin,
+        latencies=latencies,
+        mapped=mapped,
+        starts=tuple(sorted(starts, key=lambda start: start.partition)),
+        committed=b.view.committed(question.group, _partitions(b, origins)),
+        origins=origins,
+    )
+
+
+def _partitions(b: Watched, topics: Iterable[str]) -> list[TopicPartition]:
+    return [partition for topic in topics for partition in b.view.partitions(topic)]
+
+
+def _by_map(
+    a: Watched | None, b: Watched, origins: Origins, positions: Positions, question: Question
+) -> ByMap:
+    if question.offset_map is None:
+        return ByMap()
+    view = None if a is None else a.view
+    margin = Margin(latency_ms=0, skew_ms=question.skew_ms)
+    where = positions if question.at_ms is None else question.at_ms
+    return starts_by_map(question.offset_map, view, b.view, origins, where, margin)
+
+
+def _is_told(b: Watched, topic: str, by_map: ByMap) -> bool:
+    return all(partition in by_map.starts for partition in b.view.partitions(topic))
+
+
+def _positions(a: Watched | None, question: Question) -> tuple[list[str], Positions]:
+    """The topics in order, and what the group has committed for them on A."""
+    if a is None:
+        if question.at_ms is None or not question.topics:
+            raise InvalidRequest("without --from a time (--at) and topics (--topic) are needed")
+        return sorted(set(question.topics)), {}
+    topics = sorted(set(question.topics))
+    if not topics:
+        topics = sorted({p.topic for p in a.view.committed(question.group)})
+    wanted = [partition for topic in topics for partition in a.view.partitions(topic)]
+    found = a.view.committed(question.group, wanted)
+    if question.at_ms is None and not any(found.values()):
+        raise UnknownGroup(
+            f"group {question.group} has committed nothing on {a.view.bootstrap}; is that its"
+            " name? Where its positions are lost, --at TIME says up to when it had consumed"
+        )
+    if not topics:
+        raise InvalidRequest("which topics? The group has none on A; give --topic")
+    return topics, found
+
+
+def _references(
+    a: Watched | None, positions: Positions, rest: Origins, question: Question
+) -> dict[TopicPartition, Reference]:
+    wanted = {name for names in rest.values() for name in names}
+    needed = {p: committed for p, committed in positions.items() if p.topic in wanted}
+    if question.at_ms is not None:
+        return dict.fromkeys(needed, _stated(question.at_ms))
+    assert a is not None
+    return read_references(a.view, needed)
+
+
+def _stated(at_ms: int) -> Reference:
+    return Reference(time_ms=at_ms, clock=ClockName.APPEND, reason=_AS_STATED)
+
+
+def _margin(
+    a: Watched | None, b: Watched, rest: Origins, question: Question, clock: Clock
+) -> tuple[Margin, Latencies]:
+    if question.latency_ms is not None:
+        return Margin(latency_ms=question.latency_ms, skew_ms=question.skew_ms), ()
+    if not rest:
+        return Margin(latency_ms=0, skew_ms=question.skew_ms), ()
+    if a is None:
+        raise InvalidRequest("without --from the latency of A can't be measured; state it")
+    on_a = sorted({name for names in rest.values() for name in names})
+    now_ms = clock.now_ms()
+    found = measure([a], on_a, question.sampling, now_ms=now_ms)
+    found += measure([b], sorted(rest), question.sampling, now_ms=now_ms)
+    largest_ms = max(latency.max_ms for latency in found)
+    skew_ms = max(latency.skew_ms for latency in found)
+    return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, question.skew_ms)), found
+
+
+def _map(
+    a: Watched | None, b: Watched, origins: Origins, rest: Origins, question: Question
+) -> dict[str, Mapped]:
+    """How the partitions of each topic of B correspond to those of A."""
+    return {
+        topic: _map_topic(a, b, topic, names, question, is_told=topic not in rest)
+        for topic, names in origins.items()
+    }
+
+
+def _map_topic(
+    a: Watched | None,
+    b: Watched,
+    topic: str,
+    names: tuple[str, ...],
+    question: Question,
+    *,
+    is_told: bool,
+) -> Mapped:
+    if is_told:
+        assert question.offset_map is not None
+        if question.offset_map.partitioning is Partitioning.KEPT:
+            return Mapped(PartitionMapping.SAME, "the mirror kept partitions")
+        return Mapped(PartitionMapping.MAP, "the mirror chose partitions anew")
+    if question.at_ms is not None or a is None:
+        # One time for all partitions: it does not matter which is which.
+        return Mapped(PartitionMapping.ANY, _AS_STATED)
+    if len(names) > 1:
+        return Mapped(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
+    return map_partitions(a.view, b.view, names[0], question.mapping, topic_on_b=topic)
+
+
+def _sources(
+    partition: TopicPartition,
+    mapped: Mapping[str, Mapped],
+    references: Mapping[TopicPartition, Reference],
+    rest: Origins,
+    at_ms: int | None,
+) -> list[Reference]:
+    """Where the group stands in the partitions whose records may lie in this one of B."""
+    if at_ms is not None:
+        return [_stated(at_ms)]
+    names = rest[partition.topic]
+    found = sources_of(partition, mapped[partition.topic], references, names)
+    return [references[p] for p in found]
+
+
+def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
+    """What decided: the first that is not known, else the earliest."""
+    known: list[tuple[int, str]] = []
+    for reference in sources:
+        append_ms = reference.append_ms_min(margin, now_ms)
+        if append_ms is not None:
+            known.append((append_ms, reference.reason))
+        elif reference.is_from_future(margin, now_ms):
+            return f"{reference.reason} is in the future; state --max-skew"
+        elif not reference.is_bare:
+            return reference.reason
+    return min(known)[1] if known else "nothing was ever appended on A"
+
+
+def active_members(view: ClusterView, group: str) -> str:
+    """Who is in a group, by client id; empty where nobody is, or no such group."""
+    try:
+        members = view.group(group).members
+    except UnknownGroup:
+        return ""
+    return ", ".join(sorted({member.client_id for member in members}))
+
+
+def refuse_active(view: ClusterView, group: str) -> None:
+    """Raise GroupActive where a group has members; nothing was changed."""
+    names = active_members(view, group)
+    if names:
+        raise GroupActive(f"group {group} is active on {view.bootstrap} ({names}); stop it first")
+
+
+def execute(view: ClusterView, plan: Plan) -> None:
+    """Commit the starts for the group on B.
+
+    Raises:
+        GroupActive: It has members there; nothing was changed.
+        ClusterFailure: The cluster can't be reached; some partitions may have been committed.
+    """
+    refuse_active(view, plan.question.group)
+    offsets = {start.partition: Committed(start.offset) for start in plan.starts}
+    view.commit(plan.question.group, offsets)

@@ -1,0 +1,507 @@
+"""The proof of a fail-over.
+
+From a position on one cluster to offsets of another; corresponding partitions.
+
+From a group's position on cluster A to the offsets on cluster B from which nothing is missed.
+
+Both clusters hold a topic's records in orders of their own (producers write to both, or a mirror
+copies), so offsets mean nothing across; times do. Words, for a record r:
+
+    c(r)          its create time, the same on both clusters
+    a(r), b(r)    when A and B appended it; a never falls along the offsets of a partition of A
+    L             no less than a(r) - c(r) for any r: the largest latency
+    S             no less than c(r) - a(r) and c(r) - b(r): how far producers' clocks run ahead
+
+Let p be the group's position on A and r a record that it has not consumed. Why nothing is missed:
+
+1. r lies at p or behind it on A, or is not on A yet and will be appended behind all that is there.
+   So a(r) >= a(q) for the record q at p, or, where p is the log end, the last one before it.
+2. Where A tells append times (LogAppendTime), R = a(q). Else only c(q) is known, and
+   a(q) >= c(q) - S, so R = c(q) - S. Either way a(r) >= R.
+3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
+4. On B, where a search sees create times, r has c(r) >= R - L; where it sees append times (by
+   LogAppendTime, or a broker of ours by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S.
+   So whatever B shows for r is at least T = R - L - S.
+5. A search answers the FIRST offset whose time is >= T: everything before it shows a time < T.
+   So r is not before it, in whatever order B has its records, and B's own latency does not count.
+
+The reordering case of KIP-33 is step 5: m1 may lie before m2 on B and behind it on A; both show a
+time >= T. Starting at c(m2) alone, without L, would skip m1. L bounds A's latency; we take the
+largest of both clusters, as the proposal's MaxLatencyOfCluster, since both samples say something
+about the same producers and a finite sample of one may be too small. It costs repeats, not records.
+
+With one clock that is off by a constant the sum still holds: L grows by what S loses.
+
+What no margin heals: a record that needed longer than L (it may lie before T), one that never
+reached A, a clock ahead by more than S. `failover_verify` looks for such records. Where R is not
+known (nothing committed, records deleted unread, no timestamp) the group starts at B's beginning.
+
+Source: KIP-33, use case 3; KIP-79.
+
+Whether partition n of a topic holds the same keys on two clusters.
+
+Equal numbers prove nothing: producers may hash keys differently (Java's murmur2, librdkafka's
+crc32), and records without a key go anywhere. Where the same function of the key explains the
+partitions of a sample on both clusters, partition n corresponds to partition n. Else a record of
+any partition of A may be in any of B, and the earliest time of all counts for all.
+
+The sample is the last records; `failover_verify` looks at all that matter.
+"""
+
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tidelog.record.partitioner import partition_of
+from tidelog.remote.time_lookup import searched_by_append
+from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
+from tidelog.types import ClockName, TimestampType, TopicPartition
+
+# How far back the last record before a position is looked for at first; doubled until found.
+_STEP_BACK: Final = 64
+
+
+# So far the clocks of this machine and of others may differ without anything being wrong.
+CLOCKS_APART_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """By how much the search begins earlier than the group's place in time.
+
+    Attributes:
+        latency_ms: L, from create time to append time, at most; not negative.
+        skew_ms: S, how far create times may be ahead of the brokers' clocks; not negative.
+    """
+
+    latency_ms: int
+    skew_ms: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.latency_ms >= 0
+        assert self.skew_ms >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Where in time a group stands on a partition of A.
+
+    Attributes:
+        time_ms: Time of the record at the position or, at the log end, of the last before it; None
+            where that is not known.
+        clock: Whether that is its create time (`record`) or when A appended it (`append`).
+        reason: Which record that is, or why none is.
+        is_bare: A has never had a record here, so that the group can't have missed one.
+    """
+
+    time_ms: int | None
+    clock: ClockName = ClockName.RECORD
+    reason: str = ""
+    is_bare: bool = False
+
+    def append_ms_min(self, margin: Margin, now_ms: int) -> int | None:
+        """R: nothing unconsumed was appended on A before this; None where that is not known."""
+        if self.time_ms is None or self.clock is ClockName.APPEND:
+            return self.time_ms
+        if self.is_from_future(margin, now_ms):
+            return None
+        return min(self.time_ms, now_ms) - margin.skew_ms
+
+    def is_from_future(self, margin: Margin, now_ms: int) -> bool:
+        """Whether the record itself shows that create times run further ahead than S."""
+        if self.time_ms is None or self.clock is ClockName.APPEND:
+            return False
+        return self.time_ms - margin.skew_ms > now_ms + CLOCKS_APART_MS
+
+
+class Found(StrEnum):
+    """Way in which a start was found."""
+
+    TIME = "time"
+    BEGINNING = "beginning"
+    END = "end"
+    MAP = "map"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """From where the group goes on in one partition of B.
+
+    Attributes:
+        partition: On B.
+        offset: The first offset to read.
+        time_ms: Time of the record there, None where none was looked at; by a mirror's map the
+            earliest create time of what it has put there for the group.
+        search_ms: T, for which the offset was searched; None where from the beginning or by a map.
+        found: By time, by a mirror's map, or the beginning or the end of the log.
+        reason: What that rests on.
+    """
+
+    partition: TopicPartition
+    offset: int
+    time_ms: int | None
+    search_ms: int | None
+    found: Found
+    reason: str
+
+    @property
+    def since_ms(self) -> int | None:
+        """What the group needs was created at this time or later; None where that is not known."""
+        return self.time_ms if self.found is Found.MAP else self.search_ms
+
+
+def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
+    """T for a partition of B that may hold the records of these partitions of A.
+
+    Args:
+        references: Where the group stands on A; one where partitions correspond.
+        margin: L and S.
+        now_ms: Wall time; a create time from the future proves nothing.
+
+    Returns:
+        The time to search for in ms; None where a reference is unknown or there is none, so that
+        only the beginning of the log is safe.
+    """
+    lowest: list[int] = []
+    for reference in references:
+        known = reference.append_ms_min(margin, now_ms)
+        if known is not None:
+            lowest.append(known)
+        elif not reference.is_bare:
+            return None
+    if not lowest:
+        return None
+    return max(min(lowest) - margin.latency_ms - margin.skew_ms, 0)
+
+
+# -- where the group stands on A -----------------------------------------------------------------
+
+
+def read_references(
+    view: ClusterView, positions: Mapping[TopicPartition, Committed | None]
+) -> dict[TopicPartition, Reference]:
+    """Where in time a group stands, for each partition of A.
+
+    Args:
+        view: A.
+        positions: What the group committed, None for nothing.
+    """
+    marks = view.watermarks(positions)
+    inside = {
+        partition: committed.offset
+        for partition, committed in positions.items()
+        if committed is not None and _refusal(committed, marks[partition]) is None
+    }
+    behind = {p: offset for p, offset in inside.items() if offset < marks[p].end}
+    at = view.first_records(behind)
+    before = _records_before(view, inside, marks)
+    found: dict[TopicPartition, Reference] = {}
+    for partition, committed in positions.items():
+        if partition in inside:
+            found[partition] = _reference(at.get(partition), before[partition])
+        else:
+            found[partition] = _unknown(partition, committed, marks[partition])
+    return found
+
+
+def _refusal(committed: Committed, marks: Watermarks) -> str | None:
+    """Why a position says nothing about time, None where it may."""
+    if committed.offset < marks.start:
+        return f"records from {committed.offset} to {marks.start} were deleted on A unread"
+    if committed.offset > marks.end:
+        return f"the position {committed.offset} lies behind the end of A, {marks.end}"
+    return None
+
+
+def _unknown(
+    partition: TopicPartition, committed: Committed | None, marks: Watermarks
+) -> Reference:
+    """Why a position says nothing; names its partition, which may be another than that of B."""
+    if committed is None and marks.end == 0:
+        reason = f"nothing was ever appended to {partition} on A"
+        return Reference(time_ms=None, reason=reason, is_bare=True)
+    if committed is None:
+        reason = f"the group has committed nothing for {partition} on A"
+        return Reference(time_ms=None, reason=reason)
+    refusal = _refusal(committed, marks)
+    assert refusal is not None
+    return Reference(time_ms=None, reason=f"{partition}: {refusal}")
+
+
+def _records_before(
+    view: ClusterView,
+    offsets: Mapping[TopicPartition, int],
+    marks: Mapping[TopicPartition, Watermarks],
+) -> dict[TopicPartition, RemoteRecord | None]:
+    """The last data record before each offset; mostly its neighbour, so all are asked at once."""
+    near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
+    found: dict[TopicPartition, RemoteRecord | None] = {}
+    for partition, offset in offsets.items():
+        record = near.get(partition)
+        if record is None or record.offset >= offset:
+            record = last_before(view, partition, marks[partition].start, offset)
+        found[partition] = record
+    return found
+
+
+def last_before(
+    view: ClusterView, partition: TopicPartition, start: int, offset: int
+) -> RemoteRecord | None:
+    """The last data record in [start, offset), None where there is none.
+
+    Offsets may be missing (compaction, markers of transactions), so it looks further and further
+    back; where the whole stretch is empty it has been read once.
+    """
+    end, step = offset, _STEP_BACK
+    while end > start:
+        begin = max(end - step, start)
+        last = None
+        for record in view.records(partition, begin, end):
+            last = record
+        if last is not None:
+            return last
+        end, step = begin, step * 2
+    return None
+
+
+def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
+    """By the record at the position and the last one before it.
+
+    Both serve for step 1. Of two create times the earlier is taken: it costs the repetition of
+    what lies between two neighbours, and one record with a clock far ahead does no harm.
+    """
+    for record in (at, before):
+        if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return _of(record, ClockName.APPEND)
+    timed = [r for r in (at, before) if r is not None and r.timestamp is not None]
+    if not timed:
+        return Reference(time_ms=None, reason="no record with a timestamp beside the position")
+    return _of(min(timed, key=_time), ClockName.RECORD)
+
+
+def _of(record: RemoteRecord, clock: ClockName) -> Reference:
+    word = "append" if clock is ClockName.APPEND else "create"
+    return Reference(
+        time_ms=record.timestamp,
+        clock=clock,
+        reason=f"{word} time of the record at {record.offset} on A",
+    )
+
+
+def _time(record: RemoteRecord) -> int:
+    assert record.timestamp is not None
+    return record.timestamp
+
+
+# -- where it goes on on B -----------------------------------------------------------------------
+
+
+def find_starts(
+    view: ClusterView,
+    times: Mapping[TopicPartition, int | None],
+    reasons: Mapping[TopicPartition, str],
+) -> list[Start]:
+    """The first offset on B at or after each time.
+
+    Args:
+        view: B.
+        times: T in ms by partition, None for the beginning.
+        reasons: What a time rests on, or why there is none.
+    """
+    # Ends first: what is appended between the two questions then lies behind the start.
+    marks = view.watermarks(times)
+    asked = {partition: time_ms for partition, time_ms in times.items() if time_ms is not None}
+    answers = view.offsets_for_times(asked)
+    # Ours finds all that there is; that it finds nothing by append time is the answer.
+    by_append = searched_by_append(view, {p.topic for p in asked if answers[p] is None})
+    unsure = [p for p in asked if answers[p] is None and p.topic not in by_append]
+    latest = view.max_timestamps(unsure)
+    starts = []
+    for partition, time_ms in times.items():
+        why = reasons.get(partition, "")
+        mark, answer = marks[partition], answers.get(partition)
+        if time_ms is None:
+            starts.append(_beginning(partition, mark, why))
+        elif answer is not None:
+            note = deleted_note(mark, answer.offset)
+            starts.append(
+                Start(
+                    partition=partition,
+                    offset=answer.offset,
+                    time_ms=answer.timestamp,
+                    search_ms=time_ms,
+                    found=Found.TIME,
+                    reason=why + note,
+                )
+            )
+        elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
+            # Kafka gives up where the first segment's matches lie below the log start.
+            text = "B found nothing by time although it has later records"
+            starts.append(_beginning(partition, mark, text))
+        else:
+            starts.append(
+                Start(
+                    partition=partition,
+                    offset=mark.end,
+                    time_ms=None,
+                    search_ms=time_ms,
+                    found=Found.END,
+                    reason=why,
+                )
+            )
+    return starts
+
+
+def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Start:
+    return Start(
+        partition=partition,
+        offset=marks.start,
+        time_ms=None,
+        search_ms=None,
+        found=Found.BEGINNING,
+        reason=reason + deleted_note(marks, marks.start),
+    )
+
+
+def deleted_note(marks: Watermarks, offset: int) -> str:
+    """What a reason ends with where B's log begins at the start: what lay before can't be known."""
+    if offset > marks.start or marks.start == 0:
+        return ""
+    return f"; B has deleted everything before {marks.start}, needed or not"
+
+
+# Among two partitions, chance explains so many keys once in a million cases.
+KEYS_MIN: Final = 20
+
+
+_SAMPLE_PER_PARTITION: Final = 100
+
+
+class PartitionMapping(StrEnum):
+    """What is assumed, or found, about partitions of the same number."""
+
+    AUTO = "auto"
+    SAME = "same"
+    ANY = "any"
+    MAP = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """SAME or ANY for one topic, or MAP where a mirror's map tells all; and why."""
+
+    mapping: PartitionMapping
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """For people: what counts for a partition of B, and why."""
+        if self.mapping is PartitionMapping.SAME:
+            return f"partition N on B follows partition N on A: {self.reason}"
+        if self.mapping is PartitionMapping.MAP:
+            return f"the map of the mirror tells where records went: {self.reason}"
+        return f"the earliest time of all partitions counts for each: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class SampledKey:
+    """The key of a record, None for none, and the partition it lies in."""
+
+    partition: int
+    key: bytes | None
+
+
+def _crc32(key: bytes, partition_count: int) -> int:
+    """Librdkafka's default, `consistent_random`. Source: its CONFIGURATION.md."""
+    return zlib.crc32(key) % partition_count
+
+
+PARTITIONERS: Final[Mapping[str, Callable[[bytes, int], int]]] = {
+    "murmur2": partition_of,
+    "crc32": _crc32,
+}
+
+
+def map_partitions(
+    a: ClusterView,
+    b: ClusterView,
+    topic: str,
+    asked: PartitionMapping = PartitionMapping.AUTO,
+    *,
+    topic_on_b: str | None = None,
+) -> Mapped:
+    """How the topic's partitions correspond; what was asked for counts where it can be."""
+    topic_on_b = topic_on_b or topic
+    here, there = len(a.partitions(topic)), len(b.partitions(topic_on_b))
+    if here != there:
+        reason = f"{topic} has {here} partitions on A and {there} on B"
+        return Mapped(PartitionMapping.ANY, reason)
+    if asked is not PartitionMapping.AUTO:
+        return Mapped(asked, "as asked for")
+    if here == 1:
+        return Mapped(PartitionMapping.SAME, "there is one partition only")
+    return judge_keys(sample_keys(a, topic), sample_keys(b, topic_on_b), here)
+
+
+def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
+    """Keys of the last records of each partition."""
+    found: list[SampledKey] = []
+    for partition, marks in view.watermarks(view.partitions(topic)).items():
+        start = max(marks.end - _SAMPLE_PER_PARTITION, marks.start)
+        records = view.records(partition, start, marks.end)
+        found.extend(SampledKey(partition.partition, record.key) for record in records)
+    return found
+
+
+def judge_keys(a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int) -> Mapped:
+    """SAME where one function of the key explains both samples, else ANY, and why."""
+    names = []
+    for cluster, sample in (("A", list(a)), ("B", list(b))):
+        if any(seen.key is None for seen in sample):
+            reason = f"records without a key on {cluster} go to any partition"
+            return Mapped(PartitionMapping.ANY, reason)
+        distinct = {seen.key for seen in sample}
+        if len(distinct) < KEYS_MIN:
+            reason = (
+                f"{len(distinct)} keys on {cluster} are too few to see how they are spread"
+                f" ({KEYS_MIN} are needed)"
+            )
+            return Mapped(PartitionMapping.ANY, reason)
+        names.append(partitioner_of(sample, partition_count))
+    if names[0] is None or names[0] != names[1]:
+        shown = [name or "no function known here" for name in names]
+        return Mapped(
+            PartitionMapping.ANY, f"keys are spread by {shown[0]} on A, by {shown[1]} on B"
+        )
+    return Mapped(PartitionMapping.SAME, f"keys are spread by {names[0]} on both clusters")
+
+
+def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
+    """The function that explains all keys' partitions, None where none does."""
+    keys = {(seen.partition, seen.key) for seen in sample if seen.key is not None}
+    for name, function in PARTITIONERS.items():
+        if all(function(key, partition_count) == partition for partition, key in keys):
+            return name
+    return None
+
+
+def sources_of(
+    partition: TopicPartition,
+    mapped: Mapped,
+    on_a: Iterable[TopicPartition],
+    topics: Collection[str],
+) -> list[TopicPartition]:
+    """The partitions of A whose records may lie in a partition of B.
+
+    Args:
+        partition: On B.
+        mapped: How partitions correspond.
+        on_a: Partitions of A.
+        topics: The topics on A whose records B's topic has.
+    """
+    sources = [source for source in on_a if source.topic in topics]
+    if mapped.mapping is PartitionMapping.SAME:
+        return [source for source in sources if source.partition == partition.partition]
+    return sources

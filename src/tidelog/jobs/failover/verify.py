@@ -1,0 +1,505 @@
+"""Records compared and counted.
+
+Whether a failover misses records, by comparing the records themselves; and how many come twice.
+
+A record is known again by key, create time and a digest of its value; where a topic shows append
+times on one of the clusters, create times don't reach consumers and key and value must do. Equal
+records count as often as they are there. Partitions don't matter, only before and after:
+
+    A: consumed | position > unconsumed           B: before | start > after
+
+    missed      unconsumed on A, and on B only before the start: the start is too late
+    absent      unconsumed on A, and not on B at all: still on its way, or never sent there
+    duplicates  after the start on B, and consumed on A: will be read twice
+    only on B   after the start on B, and not on A
+    never on A  before the start on B, and not on A: nobody can have consumed it there
+
+Unconsumed and after are read first; then what is before the start on B, back to `look_back_ms`
+before the time that was searched, or further where something is missing; last what was consumed on
+A, back to the earliest time that was seen on B. Where times can't be compared across clusters, the
+margin is added to the way back on A. Committed records alone count.
+
+Memory is bounded by `digest_counts`; records are read one after the other and not kept.
+
+How often each record was seen in each of four places, in bounded memory.
+
+A record is a digest of 16 bytes. Digests go to buckets by their first bytes; buckets are kept in
+memory up to `BUFFER_BYTES` in all and then written to files of their own, so that at the end one
+bucket after the other is counted. Digests are evenly spread, equal ones take one place.
+
+Bound: `BUFFER_BYTES` (64 MB) and the counts of one bucket, about 65,536 different digests (16 MB);
+where more than 268 million records are expected, a 4,096th of them.
+
+add* -> walk -> add* -> walk ... -> close, best by `with`. For one thread.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from tidelog.closing import Closing
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.failover.job import Plan
+from tidelog.jobs.failover.rules import Found, Start, find_starts
+from tidelog.remote.time_lookup import searched_by_append
+from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
+from tidelog.types import IsolationLevel, TimestampType, TopicPartition
+
+DIGEST_SIZE: Final = 16
+
+
+BUFFER_BYTES: Final = 64 * 1024 * 1024
+
+
+_PER_BUCKET: Final = 65_536
+
+
+_BUCKETS_MAX: Final = 4_096
+
+
+_ENTRY: Final = Struct(f">{DIGEST_SIZE}sB")
+
+
+_ENTRY_SIZE: Final = _ENTRY.size
+
+
+_READ_ENTRIES: Final = 65_536
+
+
+# Counts of the four places share one int: 40 bits each, more than any log has records.
+_COUNT_BITS: Final = 40
+
+
+_COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
+
+
+class Place(IntEnum):
+    """Where a record was seen: on A or B, before the position or start, or after it."""
+
+    A_AFTER = 0
+    A_BEFORE = 1
+    B_AFTER = 2
+    B_BEFORE = 3
+
+
+_ONES: Final = tuple(1 << _COUNT_BITS * place for place in Place)
+
+
+class Counts(NamedTuple):
+    """How often a record was seen in each place."""
+
+    a_after: int
+    a_before: int
+    b_after: int
+    b_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Where digests go that don't fit into memory.
+
+    Attributes:
+        env: Files.
+        folder: Made when it is needed, and removed again.
+        buffer_bytes: So many are kept in memory.
+    """
+
+    env: Env
+    folder: str
+    buffer_bytes: int = BUFFER_BYTES
+
+
+class DigestCounts(Closing):
+    """Counts of digests by place."""
+
+    def __init__(self, spill: Spill, *, expected: int) -> None:
+        """Nothing is written before the buffers are full.
+
+        Args:
+            spill: Where to write then.
+            expected: About how many records will be added.
+        """
+        self._files = spill.env.files
+        self._folder = spill.folder
+        self._limit = spill.buffer_bytes
+        self._buffered = 0
+        count = min(max(-(-expected // _PER_BUCKET), 1), _BUCKETS_MAX)
+        self._buffers = [bytearray() for _ in range(count)]
+        self._written = [0] * count
+        self._made: set[int] = set()
+
+    def add(self, place: Place, digest: bytes) -> None:
+        """Count one record."""
+        bucket = int.from_bytes(digest[:4]) % len(self._buffers)
+        buffer = self._buffers[bucket]
+        buffer += digest
+        buffer.append(place)
+        self._buffered += _ENTRY_SIZE
+        if self._buffered >= self._limit:
+            self._spill()
+
+    def walk(self) -> Iterator[tuple[bytes, Counts]]:
+        """Every digest once, with its counts; in no order that means anything."""
+        for bucket in range(len(self._buffers)):
+            for digest, packed in self._counted(bucket).items():
+                yield digest, _unpacked(packed)
+
+    def tally(self) -> dict[Counts, int]:
+        """How many digests have the same counts; few combinations, however many digests."""
+        found: Counter[int] = Counter()
+        for bucket in range(len(self._buffers)):
+            found.update(self._counted(bucket).values())
+        return {_unpacked(packed): number for packed, number in found.items()}
+
+    def _counted(self, bucket: int) -> dict[bytes, int]:
+        counts: dict[bytes, int] = {}
+        for chunk in self._chunks(bucket):
+            for digest, place in _ENTRY.iter_unpack(chunk):
+                counts[digest] = counts.get(digest, 0) + _ONES[place]
+        return counts
+
+    def _chunks(self, bucket: int) -> Iterator[bytes]:
+        written = self._written[bucket]
+        if written:
+            file = self._files.open(self._path(bucket))
+            try:
+                for position in range(0, written, _READ_ENTRIES * _ENTRY_SIZE):
+                    size = min(_READ_ENTRIES * _ENTRY_SIZE, written - position)
+                    yield file.pread(size, position)
+            finally:
+                file.close()
+        yield bytes(self._buffers[bucket])
+
+    def _spill(self) -> None:
+        self._files.make_dirs(self._folder)
+        for bucket, buffer in enumerate(self._buffers):
+            if buffer:
+                self._append(bucket, buffer)
+                self._buffers[bucket] = bytearray()
+        self._buffered = 0
+
+    def _append(self, bucket: int, buffer: bytearray) -> None:
+        self._made.add(bucket)
+        file = self._files.open(self._path(bucket), create=True)
+        try:
+            done = 0
+            while done < len(buffer):
+                rest = memoryview(buffer)[done:]
+                done += file.pwrite(rest, self._written[bucket] + done)
+        finally:
+            file.close()
+        self._written[bucket] += len(buffer)
+
+    def _path(self, bucket: int) -> str:
+        return f"{self._folder}/{bucket:04d}"
+
+    def close(self) -> None:
+        """Remove what was written; closing twice is fine."""
+        made, self._made = self._made, set()
+        for bucket in made:
+            if self._files.exists(self._path(bucket)):
+                self._files.remove(self._path(bucket))
+        if made:
+            self._files.remove_dir(self._folder)
+
+
+def _unpacked(packed: int) -> Counts:
+    return Counts(*(packed >> _COUNT_BITS * place & _COUNT_MASK for place in Place))
+
+
+_COMMITTED: Final = IsolationLevel.READ_COMMITTED
+
+
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+
+
+_EXAMPLES: Final = 5
+
+
+# Earliest times of no records, and of records of which one has none.
+_NOTHING: Final = math.inf
+
+
+_UNKNOWN: Final = -math.inf
+
+
+_NULL: Final = (-1).to_bytes(8, signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A missed record's place on B, and its time there in ms."""
+
+    partition: TopicPartition
+    offset: int
+    time_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a comparison of one topic showed, in records.
+
+    Attributes:
+        topic: The topic.
+        by_time: Whether create times were compared too.
+        unconsumed: On A at or behind the group's position.
+        after: On B at or behind the start.
+        missed: Unconsumed on A, and on B only before the start.
+        absent: Unconsumed on A, and not on B.
+        duplicates: After the start on B, and consumed on A.
+        only_on_b: After the start on B, and not on A.
+        never_on_a: Before the start on B, as far as was looked, and not on A.
+        examples: Places on B of some that were missed.
+    """
+
+    topic: str
+    by_time: bool
+    unconsumed: int = 0
+    after: int = 0
+    missed: int = 0
+    absent: int = 0
+    duplicates: int = 0
+    only_on_b: int = 0
+    never_on_a: int = 0
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of a partition."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets."""
+        return max(self.end - self.start, 0)
+
+
+def verify(
+    a: ClusterView,
+    b: ClusterView,
+    plan: Plan,
+    spill: Spill,
+    *,
+    look_back_ms: int | None = None,
+) -> list[Verdict]:
+    """Compare the records of both clusters, topic by topic.
+
+    Args:
+        a: Where the group comes from.
+        b: Where it goes to.
+        plan: Its positions on A and starts on B.
+        spill: For what does not fit into memory.
+        look_back_ms: How far before the time that was searched records that never reached A are
+            looked for on B; as far as that time lies before the group's where None.
+
+    Raises:
+        InvalidRequest: The positions on A are not known.
+        ClusterFailure: Reading failed.
+        OSError: The folder can't be written.
+    """
+    if not plan.positions:
+        raise InvalidRequest("--verify compares with the group's position on A: give --from")
+    if look_back_ms is None:
+        look_back_ms = plan.margin.latency_ms + 2 * plan.margin.skew_ms
+    verdicts = []
+    for topic in sorted({start.partition.topic for start in plan.starts}):
+        ranges = _Ranges.of(a, b, plan, topic)
+        expected = 2 * sum(r.size for r in (*ranges.a_after, *ranges.b_after))
+        with DigestCounts(spill, expected=expected) as counts:
+            verdicts.append(_Comparison(a, b, plan, ranges, counts).verdict(look_back_ms))
+    return verdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranges:
+    """What lies before and after, in each partition of one topic."""
+
+    topic: str
+    a_before: list[Range]
+    a_after: list[Range]
+    b_before: list[Range]
+    b_after: list[Range]
+
+    @classmethod
+    def of(cls, a: ClusterView, b: ClusterView, plan: Plan, topic: str) -> "_Ranges":
+        names = plan.topics_on_a(topic)
+        positions = {p: at for p, at in plan.positions.items() if p.topic in names}
+        starts = {s.partition: s.offset for s in plan.starts if s.partition.topic == topic}
+        # A's ends first: what was appended there by then had the longest time to reach B.
+        marks_a = a.watermarks(positions, isolation=_COMMITTED)
+        marks_b = b.watermarks(starts, isolation=_COMMITTED)
+        cuts = {p: _inside(at, marks_a[p]) for p, at in positions.items()}
+        return cls(
+            topic=topic,
+            a_before=[Range(p, marks_a[p].start, cut) for p, cut in cuts.items()],
+            a_after=[Range(p, cut, marks_a[p].end) for p, cut in cuts.items()],
+            b_before=[Range(p, marks_b[p].start, cut) for p, cut in starts.items()],
+            b_after=[Range(p, cut, marks_b[p].end) for p, cut in starts.items()],
+        )
+
+
+def _inside(position: Committed | None, marks: Watermarks) -> int:
+    """Where the unconsumed records begin, among those that are there."""
+    if position is None:
+        return marks.start
+    return min(max(position.offset, marks.start), marks.end)
+
+
+class _Comparison:
+    """One topic of two clusters. new -> verdict."""
+
+    def __init__(
+        self, a: ClusterView, b: ClusterView, plan: Plan, ranges: _Ranges, counts: DigestCounts
+    ) -> None:
+        self._a = a
+        self._b = b
+        self._plan = plan
+        self._ranges = ranges
+        self._counts = counts
+        on_a = all(_shows_create_times(a, name) for name in plan.topics_on_a(ranges.topic))
+        self._by_time = on_a and _shows_create_times(b, ranges.topic)
+
+    def verdict(self, look_back_ms: int) -> Verdict:
+        ranges = self._ranges
+        unconsumed_ms = self._scan(self._a, Place.A_AFTER, ranges.a_after)
+        seen_ms = self._scan(self._b, Place.B_AFTER, ranges.b_after)
+        before = self._before_on_b(look_back_ms, unconsumed_ms)
+        seen_ms = min(seen_ms, self._scan(self._b, Place.B_BEFORE, before))
+        if seen_ms != _NOTHING:
+            self._scan(self._a, Place.A_BEFORE, self._back_on_a(seen_ms))
+        totals = self._totals()
+        examples = tuple(self._examples(before)) if totals.missed else ()
+        return replace(totals, examples=examples)
+
+    def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
+        """What to look at before the starts: some, or all where missing records may be."""
+        starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
+        back = {s.partition: _back_to(s, look_back_ms) for s in starts}
+        if self._totals().absent:
+            furthest_ms = unconsumed_ms if self._by_time else _UNKNOWN
+            back = {p: min(ms, furthest_ms) for p, ms in back.items()}
+        return self._since(self._b, self._ranges.b_before, back)
+
+    def _back_on_a(self, seen_ms: float) -> list[Range]:
+        """What of the consumed records may equal something seen on B."""
+        margin = self._plan.margin
+        spare_ms = 0 if self._by_time else margin.latency_ms + margin.skew_ms
+        ranges = self._ranges.a_before
+        back = {r.partition: seen_ms - spare_ms for r in ranges}
+        return self._since(self._a, ranges, back)
+
+    def _since(
+        self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
+    ) -> list[Range]:
+        """The ends of ranges, from the first record on whose time is so late.
+
+        All of them where the brokers search by another time than records show.
+        """
+        by_append = searched_by_append(view, {p.topic for p in times})
+        asked = {
+            p: None if ms == _UNKNOWN or p.topic in by_append else max(int(ms), 0)
+            for p, ms in times.items()
+            if ms != _NOTHING
+        }
+        first = {start.partition: start.offset for start in find_starts(view, asked, {})}
+        return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
+
+    def _scan(self, view: ClusterView, place: Place, ranges: Iterable[Range]) -> float:
+        """Count the records of ranges; their earliest time."""
+        earliest = _NOTHING
+        for record in _records(view, ranges):
+            self._counts.add(place, digest_of(record, by_time=self._by_time))
+            time_ms = _UNKNOWN if record.timestamp is None else record.timestamp
+            earliest = min(earliest, time_ms)
+        return earliest
+
+    def _totals(self) -> Verdict:
+        sums = [0] * 7
+        for counts, digests in self._counts.tally().items():
+            for at, number in enumerate(_compare(counts)):
+                sums[at] += number * digests
+        return Verdict(
+            topic=self._ranges.topic,
+            by_time=self._by_time,
+            unconsumed=sums[0],
+            after=sums[1],
+            missed=sums[2],
+            absent=sums[3],
+            duplicates=sums[4],
+            only_on_b=sums[5],
+            never_on_a=sums[6],
+        )
+
+    def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
+        """Places of some of the missed records, by a further look at what is before."""
+        wanted: set[bytes] = set()
+        for digest, counts in self._counts.walk():
+            if _compare(counts)[2] and len(wanted) < _EXAMPLES:
+                wanted.add(digest)
+        for part in before:
+            for record in _records(self._b, [part]):
+                digest = digest_of(record, by_time=self._by_time)
+                if digest in wanted:
+                    wanted.remove(digest)
+                    yield Example(part.partition, record.offset, record.timestamp)
+
+
+def _back_to(start: Start, look_back_ms: int) -> float:
+    """How far back from a start on B records are compared, as a time in ms."""
+    if start.since_ms is not None:
+        return start.since_ms - look_back_ms
+    # By a map the end is the start where nothing waits there: no time is needed, none is known.
+    return _NOTHING if start.found is Found.MAP else _UNKNOWN
+
+
+def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:
+    """One record's unconsumed, after, missed, absent, duplicates, only on B, never on A."""
+    missing = max(counts.a_after - counts.b_after, 0)
+    missed = min(missing, counts.b_before)
+    extra = max(counts.b_after - counts.a_after, 0)
+    duplicates = min(extra, counts.a_before)
+    return (
+        counts.a_after,
+        counts.b_after,
+        missed,
+        missing - missed,
+        duplicates,
+        extra - duplicates,
+        max(counts.b_before - missed - (counts.a_before - duplicates), 0),
+    )
+
+
+def _records(view: ClusterView, ranges: Iterable[Range]) -> Iterator[RemoteRecord]:
+    for part in ranges:
+        if part.size:
+            yield from view.records(part.partition, part.start, part.end, isolation=_COMMITTED)
+
+
+def _shows_create_times(view: ClusterView, topic: str) -> bool:
+    kind = view.topic_settings(topic).get(_TIMESTAMP_TYPE)
+    return kind != TimestampType.LOG_APPEND_TIME.config_name
+
+
+def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
+    """16 bytes that are equal for equal key, value and (`by_time`) create time only.
+
+    Lengths go in before contents, so that no byte can move from the key to the value unseen.
+    """
+    state = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    for part in (record.key, record.value):
+        state.update(_NULL if part is None else len(part).to_bytes(8, signed=True))
+        state.update(part or b"")
+    if by_time:
+        time_ms = -1 if record.timestamp is None else record.timestamp
+        state.update(time_ms.to_bytes(8, signed=True))
+    return state.digest()

@@ -1,0 +1,333 @@
+"""The public function of lag, and its counting.
+
+How far all consumer groups are behind in all topics: by partition, and by hour on both clocks.
+
+Positions come from the cluster, from the files of a broker (`__consumer_offsets`), from a standby's
+`tidelog-groups.json`, or from a table of the caller's. What is said of a partition is what `tidelog
+lag` says (`tidelog.remote.group_lag`). What a group has not read is counted by hour: each unread record
+is read once, however many groups wait for it, straight from the cluster's own directory where there
+is one, else from the brokers.
+
+Counts what groups have not read, by hour: in a directory's splits, or as brokers send it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from tidelog.arguments import level_of, reads_arguments
+from tidelog.jobs.chunks import Span, offsets_options
+from tidelog.jobs.lag import work
+from tidelog.jobs.lag import work as lag_work
+from tidelog.jobs.lag.work import (
+    Positions,
+    check_no_data,
+    observe_cluster,
+    observe_directory_lag,
+    read_positions,
+)
+from tidelog.jobs.latency.job import JOB_SPLIT_BYTES, directory_env, parallelism
+from tidelog.jobs.latency.tables import timestamp
+from tidelog.remote.group_lag import Observation, PartitionLag, lag_of
+from tidelog.remote.view import Count
+from tidelog.scan.plan import plan
+from tidelog.scan.split import Wanted, encode_split
+from tidelog.spark.parts import NOBODY, Listener, do_parts
+from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
+from tidelog.types import Isolation, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_COUNTS: Final = "counts string"
+
+
+_BROKER_COLUMNS: Final = "topic,partition,offset,timestamp,timestampType"
+
+
+# Topic and partition.
+Name = tuple[str, int]
+
+
+def cuts_of(seen: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
+    """Where each partition is cut: at all places and ends that groups which are behind have there.
+
+    Partitions of which everybody has read everything are left out.
+    """
+    places: dict[Name, set[int]] = {}
+    for observations in seen.values():
+        for one in observations:
+            if one.next_offset < one.end:
+                name = (one.partition.topic, one.partition.partition)
+                places.setdefault(name, set()).update((one.next_offset, one.end))
+    return {name: tuple(sorted(cuts)) for name, cuts in places.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Counts what nobody of a group has read yet."""
+
+    spark: "SparkSession"
+    place: Place
+    directory: str
+    isolation: IsolationLevel
+    listener: Listener
+
+    def count(
+        self,
+        cuts: Mapping[Name, tuple[int, ...]],
+        own: set[TopicPartition],
+    ) -> tuple[lag_work.Counts, Mapping[Name, int]]:
+        """Records by interval and hour; and up to where each partition was counted."""
+        ours = {name: cut for name, cut in cuts.items() if TopicPartition(*name) in own}
+        theirs = {name: cut for name, cut in cuts.items() if name not in ours}
+        counts, counted_ends = self._in_directory(ours)
+        ends = {name: cut[-1] for name, cut in theirs.items()}
+        return counts + self._at_brokers(theirs), ends | counted_ends
+
+    def _in_directory(
+        self, cuts: Mapping[Name, tuple[int, ...]]
+    ) -> tuple[lag_work.Counts, dict[Name, int]]:
+        if not cuts:
+            return Counter(), {}
+        store = () if self.place.is_broker else tuple(self.place.store.items())
+        env = directory_env(Place(self.directory, store=dict(store)))
+        wanted = {
+            TopicPartition(*name): Wanted(start_offset=cut[0], end_offset=cut[-1])
+            for name, cut in cuts.items()
+        }
+        planned = plan(
+            self.directory,
+            list(wanted),
+            per_partition=wanted,
+            isolation=self.isolation,
+            columns=lag_work.COLUMNS,
+            split_bytes=JOB_SPLIT_BYTES,
+            min_partitions=parallelism(self.spark),
+            fail_on_data_loss=False,
+            env=env,
+        )
+        parts = [
+            json.dumps([encode_split(split), cuts[split.topic, split.partition]])
+            for split in planned.splits
+        ]
+        self.listener.note(f"counting unread records in {self.directory}: {len(parts)} tasks")
+        work = lag_work.CountSplit(store)
+        rows = do_parts(self.spark, parts, work, _COUNTS, listener=self.listener)
+        found = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}
+        return _added(str(row["counts"]) for row in rows), found
+
+    def _at_brokers(self, cuts: Mapping[Name, tuple[int, ...]]) -> lag_work.Counts:
+        if not cuts:
+            return Counter()
+        spans = [Span(TopicPartition(*name), cut[0], cut[-1]) for name, cut in cuts.items()]
+        self.listener.note(f"counting unread records at {self.place}")
+        table = (
+            self.spark.read.format("tidelog")
+            .options(**self.place.options())
+            .options(**{name: json.dumps(value) for name, value in offsets_options(spans).items()})
+            .option("columns", _BROKER_COLUMNS)
+            .option("isolation", self.isolation.name.lower())
+            .option("failOnDataLoss", "false")
+            .load()
+        )
+        rows = table.mapInArrow(lag_work.CountRows(dict(cuts)), _COUNTS).collect()
+        return _added(str(row["counts"]) for row in rows)
+
+
+def _added(texts: Iterable[str]) -> lag_work.Counts:
+    total: lag_work.Counts = Counter()
+    for text in texts:
+        total.update(lag_work.decode_counts(text))
+    return total
+
+
+PARTITIONS_SCHEMA: Final = (
+    "group string, topic string, partition int, committed bigint, log_start bigint, end bigint,"
+    " offset_lag bigint, offsets_lost bigint, records_left bigint, records_left_is_exact boolean,"
+    " unread_offset bigint, unread timestamp, behind_ms bigint, clock string, member string,"
+    " state string"
+)
+
+
+HOURS_SCHEMA: Final = (
+    "group string, topic string, clock string, hour timestamp, hour_ms bigint, records bigint"
+)
+
+
+# Records by topic, clock and hour; the hour is None where a record has no time on the clock.
+Hours = dict[tuple[str, str, int | None], int]
+
+
+@dataclass(slots=True)
+class GroupLag:
+    """How far one group is behind.
+
+    Attributes:
+        group: Its name.
+        partitions: By partition; `seen.left` is counted.
+        hours: Unread records by topic, clock and hour.
+    """
+
+    group: str
+    partitions: list[PartitionLag] = field(default_factory=list)
+    hours: Hours = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """The answer, as DataFrames and as plain objects.
+
+    Attributes:
+        partitions: One row for each group and partition; see `PARTITIONS_SCHEMA`.
+        hours: Unread records by group, topic, clock and hour; see `HOURS_SCHEMA`.
+        found: The same by group, as objects.
+    """
+
+    partitions: "DataFrame"
+    hours: "DataFrame"
+    found: Sequence[GroupLag]
+
+
+@reads_arguments()
+def lag(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    source: Place | str,
+    groups: Sequence[str] | None = None,
+    topics: Sequence[str] | None = None,
+    *,
+    data: str | None = None,
+    positions: "DataFrame | None" = None,
+    isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+    listener: Listener = NOBODY,
+) -> Lag:
+    """The lag of consumer groups.
+
+    Args:
+        spark: The session; its workers read the directory, or the brokers.
+        source: A cluster, or a directory of topics whose groups are known: a broker's own files,
+            Kafka's too, a standby's, or with `positions`.
+        groups: Names of groups; all that have committed something where None.
+        topics: Names of topics; all in which the groups have committed something where None.
+        data: The cluster's own directory, for append times and to spare the brokers.
+        positions: Positions from elsewhere: columns `group`, `topic`, `partition`, `offset`.
+        isolation: What the groups' consumers see.
+        listener: Told how far it is.
+
+    Raises:
+        UnknownGroup, UnknownTopic: No such group, or nothing that it has committed.
+        InvalidRequest: A directory that knows of no group.
+        ClusterFailure: The brokers can't be asked.
+    """
+    given = None if positions is None else read_positions(positions)
+    found = measure(
+        spark,
+        as_place(source),
+        groups,
+        topics,
+        data=data,
+        positions=given,
+        isolation=level_of(isolation),
+        listener=listener,
+    )
+    return Lag(
+        partitions=spark.createDataFrame(list(partition_rows(found)), PARTITIONS_SCHEMA),
+        hours=spark.createDataFrame(list(hour_rows(found)), HOURS_SCHEMA),
+        found=found,
+    )
+
+
+def measure(  # noqa: PLR0913 - as `lag`
+    spark: "SparkSession",
+    place: Place,
+    groups: Sequence[str] | None = None,
+    topics: Sequence[str] | None = None,
+    *,
+    data: str | None = None,
+    positions: Positions | None = None,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    listener: Listener = NOBODY,
+) -> list[GroupLag]:
+    """As `lag`, as plain objects."""
+    if place.is_broker:
+        seen, own = observe_cluster(place, groups, topics, data, positions, isolation)
+    else:
+        check_no_data(place, data)
+        seen = observe_directory_lag(place, groups, topics, positions, isolation, listener)
+        own = {one.partition for group in seen.values() for one in group}
+    cuts = cuts_of(seen)
+    counter = Counting(spark, place, data or place.address, isolation, listener)
+    with described(spark, "lag", (topic for topic, _ in cuts)):
+        counts, known_ends = counter.count(cuts, own)
+    by_partition = work.by_partition(counts)
+    return [_group_lag(name, seen[name], cuts, by_partition, known_ends) for name in sorted(seen)]
+
+
+def _group_lag(
+    group: str,
+    seen: Sequence[Observation],
+    cuts: Mapping[Name, tuple[int, ...]],
+    counts: Mapping[Name, work.Counts],
+    counted_ends: Mapping[Name, int],
+) -> GroupLag:
+    """A group's lag, with what was counted in place of what was guessed by offsets."""
+    found, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
+    for one in seen:
+        name = (one.partition.topic, one.partition.partition)
+        if one.next_offset >= one.end:
+            found.partitions.append(lag_of(one, replace(one, left=Count(0, is_exact=True))))
+            continue
+        places = cuts[name]
+        start, end = places.index(one.next_offset), places.index(one.end)
+        unread = work.unread_by_hour(counts.get(name, Counter()), start, end)
+        for (clock, hour_ms), number in unread.items():
+            hours[name[0], clock, hour_ms] += number
+        records = sum(number for (clock, _), number in unread.items() if clock == "record")
+        rest = max(one.end - max(counted_ends[name], one.next_offset), 0)
+        left = replace(one, left=Count(records + rest, is_exact=not rest))
+        found.partitions.append(lag_of(left, left))
+    found.hours = dict(hours)
+    return found
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def partition_rows(found: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
+    """The rows of `PARTITIONS_SCHEMA`."""
+    for group in found:
+        for one in group.partitions:
+            seen, unread = one.seen, one.seen.unread
+            clock = None if unread is None else unread.clock
+            time_ms = None if unread is None else unread.time_ms
+            yield (
+                group.group,
+                seen.partition.topic,
+                seen.partition.partition,
+                seen.committed,
+                seen.start,
+                seen.end,
+                one.offset_lag,
+                one.lost,
+                seen.left.records,
+                seen.left.is_exact,
+                None if unread is None else unread.offset,
+                None if time_ms is None else timestamp(time_ms),
+                one.behind_ms,
+                None if clock is None else clock.value,
+                seen.member,
+                one.state.value,
+            )
+
+
+def hour_rows(found: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
+    """The rows of `HOURS_SCHEMA`, hours ascending, those without a time first."""
+    for group in found:
+        rows = sorted(group.hours.items(), key=lambda item: (*item[0][:2], item[0][2] or -1))
+        for (topic, clock, hour_ms), number in rows:
+            hour = None if hour_ms is None else timestamp(hour_ms)
+            yield group.group, topic, clock, hour, hour_ms, number

@@ -1,0 +1,435 @@
+"""Positions and counts, in a worker.
+
+Where consumer groups stand: asked of a cluster, or read of a directory that knows of groups.
+
+What a worker does for a lag report: counts unread records by hour, on both clocks.
+
+Groups stand at different places of a partition, and saw its end at different moments. Its offsets
+are cut at all of these, and each record is counted once, in the interval that it lies in: what a
+group has not read are the intervals from its place to the end that it saw.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.directory import Directory
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidRequest, UnknownGroup
+from tidelog.jobs.latency.job import directory_env
+from tidelog.remote import group_lag as rules
+from tidelog.remote import own_logs
+from tidelog.remote.group_lag import Observation, observe_directory, read_groups
+from tidelog.remote.own_logs import OwnLogs
+from tidelog.scan.split import decode_split
+from tidelog.spark.parts import NOBODY, Listener
+from tidelog.spark.places import Place
+from tidelog.storage.directory.broker_files import GROUPS_FILE
+from tidelog.types import (
+    HOUR_MS,
+    NO_TIMESTAMP,
+    OFFSETS_TOPIC,
+    ClockName,
+    IsolationLevel,
+    TimestampType,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidelog.remote.cluster import Cluster
+
+
+# Positions by group: the next offset that it reads of each partition.
+Positions = Mapping[str, Mapping[TopicPartition, int]]
+
+
+def read_positions(table: "DataFrame") -> Positions:
+    """Positions out of a DataFrame; raises InvalidRequest where a column is missing."""
+    wanted = ("group", "topic", "partition", "offset")
+    missing = [name for name in wanted if name not in table.columns]
+    if missing:
+        raise InvalidRequest(f"positions need a column {missing[0]}; there are {table.columns}")
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for row in table.select(*wanted).collect():
+        name = TopicPartition(str(row["topic"]), int(row["partition"]))
+        found.setdefault(str(row["group"]), {})[name] = int(row["offset"])
+    return found
+
+
+def check_groups(
+    place: Place, groups: Sequence[str] | None, topics: Sequence[str] | None, data: str | None
+) -> None:
+    """Check that a place knows the groups that are asked for; Spark is not needed.
+
+    Raises:
+        UnknownGroup, InvalidRequest, ClusterFailure: As `tidelog.spark.lag`.
+    """
+    if not place.is_broker:
+        check_no_data(place, data)
+        env = directory_env(place)
+        with Directory.open(place.address, env=env) as directory:
+            _check_known(place, groups, _known_positions(directory, env, place, groups, NOBODY))
+        return
+    from tidelog.jobs.target_check import open_cluster
+
+    with open_cluster(place) as cluster:
+        for name in groups or ():
+            _asked_partitions(cluster, place, name, topics)
+
+
+def check_no_data(place: Place, data: str | None) -> None:
+    """Raise InvalidRequest where a directory comes with another one, which only a cluster has."""
+    if data is not None:
+        raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
+
+
+def observe_cluster(
+    place: Place,
+    groups: Sequence[str] | None,
+    topics: Sequence[str] | None,
+    data: str | None,
+    positions: Positions | None,
+    isolation: IsolationLevel,
+) -> tuple[dict[str, list[Observation]], set[TopicPartition]]:
+    """Each group's observations, and the partitions that the cluster's own directory holds."""
+    from tidelog.remote.client_settings import translate_settings
+    from tidelog.remote.cluster import connect
+
+    if positions is not None:
+        raise InvalidRequest(f"positions are for a directory; {place} knows its groups itself")
+    env = os_env()
+    with ExitStack() as stack:
+        settings = translate_settings(place.client)
+        cluster = stack.enter_context(connect(place.address, settings, clock=env.clock))
+        own = None
+        if data is not None:
+            own = OwnLogs(stack.enter_context(Directory.open(data, env=env)), cluster)
+        seen = {}
+        for name in cluster.groups() if groups is None else groups:
+            # A group that was listed may be gone by the time it is asked about.
+            if groups is None and not _is_there(cluster, name):
+                continue
+            if groups is None:
+                partitions = _committed_partitions(cluster, name, topics)
+            else:
+                partitions = _asked_partitions(cluster, place, name, topics)
+            if partitions:
+                seen[name] = rules.observe(
+                    cluster,
+                    name,
+                    partitions,
+                    clock=env.clock,
+                    counter=own_logs.by_offsets,
+                    own=own,
+                    isolation=isolation,
+                )
+        wanted = {one.partition for group in seen.values() for one in group}
+        return seen, {name for name in wanted if own is not None and own.has(name)}
+
+
+def _is_there(cluster: "Cluster", group: str) -> bool:
+    try:
+        cluster.group(group)
+    except UnknownGroup:
+        return False
+    return True
+
+
+def _asked_partitions(
+    cluster: "Cluster", place: Place, group: str, topics: Sequence[str] | None
+) -> list[TopicPartition]:
+    """The partitions that are meant of a group that is asked for; raises UnknownGroup for none."""
+    partitions = _committed_partitions(cluster, group, topics)
+    if not partitions:
+        raise UnknownGroup(f"{place}: group {group} has committed nothing that was asked for")
+    return partitions
+
+
+def _committed_partitions(
+    cluster: "Cluster", group: str, topics: Sequence[str] | None
+) -> list[TopicPartition]:
+    """All partitions of the topics in which a group has committed something."""
+    names = {name.topic for name in cluster.committed(group)}
+    if topics is not None:
+        names &= set(topics)
+    there = cluster.topics()
+    return [name for topic in sorted(names & set(there)) for name in cluster.partitions(topic)]
+
+
+def observe_directory_lag(
+    place: Place,
+    groups: Sequence[str] | None,
+    topics: Sequence[str] | None,
+    positions: Positions | None,
+    isolation: IsolationLevel,
+    listener: Listener = NOBODY,
+) -> dict[str, list[Observation]]:
+    """Each group's observations; raises UnknownGroup, InvalidRequest where no group is known."""
+    env = directory_env(place)
+    with Directory.open(place.address, env=env) as directory:
+        known = positions
+        if positions is None:
+            known = _known_positions(directory, env, place, groups, listener)
+        assert known is not None
+        _check_known(place, groups, known)
+        return {
+            name: [
+                observe_directory(directory, env, partition, offset, isolation)
+                for partition, offset in sorted(places.items())
+                if topics is None or partition.topic in topics
+            ]
+            for name, places in known.items()
+            if groups is None or name in groups
+        }
+
+
+def _check_known(place: Place, groups: Sequence[str] | None, known: Positions) -> None:
+    unknown = set(groups or ()) - set(known)
+    if unknown:
+        there = ", ".join(sorted(known))
+        raise UnknownGroup(f"{place}: no group {min(unknown)}; there are: {there}")
+
+
+def _known_positions(
+    directory: Directory,
+    env: Env,
+    place: Place,
+    groups: Sequence[str] | None,
+    listener: Listener,
+) -> Positions:
+    """What the directory itself knows of groups, in what it holds; groups may read other topics."""
+    found = read_groups(directory, env)
+    if found is None:
+        raise InvalidRequest(
+            f"{place}: it has neither {OFFSETS_TOPIC} nor {GROUPS_FILE}, so no group is known; give"
+            " the cluster (kafka://...), or positions"
+        )
+    for note in found.notes:
+        listener.note(note)
+    for group in groups or ():
+        if group not in found.positions and found.may_be_elsewhere(group):
+            raise UnknownGroup(
+                f"{place}: group {group} is kept by another broker, if there is one: this directory"
+                f" has not its partition of {OFFSETS_TOPIC}"
+            )
+    if found.missing:
+        count = f"{len(found.missing)} of {found.partitions} partitions of {OFFSETS_TOPIC}"
+        listener.note(f"{count} are not in {place}: their groups are not told")
+    return {name: _present(directory, places) for name, places in found.positions.items()}
+
+
+def _present(
+    directory: Directory, places: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Positions in what a directory holds."""
+    topics = directory.topics()
+    return {
+        name: offset
+        for name, offset in places.items()
+        if name.topic in topics and name.partition in topics[name.topic].present
+    }
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Longs = npt.NDArray[np.int64]
+
+
+COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
+
+
+_ROWS: Final = 65_536
+
+
+# Where hours lie closer together than this, they are counted by place, else sorted.
+_SPAN_MAX: Final = 1 << 20
+
+
+class Cell(NamedTuple):
+    """What records are counted under.
+
+    Attributes:
+        topic: Of the records.
+        partition: Its number.
+        interval: Number of the interval between two places of groups.
+        clock: `append` or `record`.
+        hour_ms: First ms of their hour, None where they have no time on that clock.
+    """
+
+    topic: str
+    partition: int
+    interval: int
+    clock: str
+    hour_ms: int | None
+
+
+Counts = Counter[Cell]
+
+
+# Ascending offsets at which a partition is cut; the last one is where its counting ends.
+Cuts = Mapping[tuple[str, int], Sequence[int]]
+
+
+def encode_counts(counts: Counts) -> str:
+    """Counts as JSON."""
+    return json.dumps([[*cell, number] for cell, number in counts.items()])
+
+
+def decode_counts(text: str) -> Counts:
+    """What `encode_counts` made."""
+    return Counter({Cell(*row[:-1]): row[-1] for row in json.loads(text)})
+
+
+@dataclass(frozen=True, slots=True)
+class CountSplit:
+    """Reads a split of a directory and counts it.
+
+    Attributes:
+        store: Settings of the object store.
+    """
+
+    store: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON list: split, places at which its partition is cut."""
+        import numpy as np
+
+        from tidelog.objects.object_files import env_for
+        from tidelog.scan import ReadOptions, read
+
+        text, cuts = json.loads(part)
+        split = decode_split(text)
+        env = env_for(split.directory, None, dict(self.store))
+        options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
+        counts: Counts = Counter()
+        places = np.array(cuts, np.int64)
+        for batch in read(split, COLUMNS, options=options):
+            times = {
+                ClockName.RECORD: _times(batch.column("timestamp")),
+                ClockName.APPEND: _times(batch.column("appendTimestamp")),
+            }
+            offsets = _longs(batch.column("offset"))
+            count_rows((split.topic, split.partition), offsets, times, places, counts)
+        return (encode_counts(counts),)
+
+
+@dataclass(frozen=True, slots=True)
+class CountRows:
+    """Counts rows that Spark has read from brokers.
+
+    These know an append time only where it is the record's own (LogAppendTime).
+
+    Attributes:
+        cuts: Places of groups, by topic and partition.
+    """
+
+    cuts: Mapping[tuple[str, int], tuple[int, ...]]
+
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """One row of a task: its counts as JSON."""
+        import numpy as np
+        import pyarrow as pa
+
+        counts: Counts = Counter()
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            numbers = np.asarray(batch.column("partition"))
+            names = np.array(batch.column("topic").to_pylist(), object)
+            for topic, number in sorted(set(zip(names.tolist(), numbers.tolist(), strict=True))):
+                chosen = pa.array((names == topic) & (numbers == number))
+                mine = table.filter(chosen).combine_chunks().to_batches()[0]
+                times = _broker_times(mine)
+                places = np.array(self.cuts[topic, number], np.int64)
+                offsets = _longs(mine.column("offset"))
+                count_rows((topic, number), offsets, times, places, counts)
+        yield pa.RecordBatch.from_pydict({"counts": [encode_counts(counts)]})
+
+
+def _broker_times(batch: "pa.RecordBatch") -> "dict[ClockName, Longs]":
+    import numpy as np
+
+    record_ms = _times(batch.column("timestamp")) // 1000
+    is_stamped = np.asarray(batch.column("timestampType")) == TimestampType.LOG_APPEND_TIME
+    return {
+        ClockName.RECORD: record_ms,
+        ClockName.APPEND: np.where(is_stamped, record_ms, NO_TIMESTAMP),
+    }
+
+
+def _times(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
+    """Times as numbers in their own unit, below 0 for none."""
+    import pyarrow as pa
+
+    return _longs(column.cast(pa.int64()).fill_null(NO_TIMESTAMP))
+
+
+def _longs(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
+    import numpy as np
+
+    found: Longs = np.asarray(column, np.int64)
+    return found
+
+
+def count_rows(
+    name: tuple[str, int],
+    offsets: "Longs",
+    times: "Mapping[ClockName, Longs]",
+    cuts: "Longs",
+    counts: Counts,
+) -> None:
+    """Count records of one partition.
+
+    Args:
+        name: Topic and partition.
+        offsets: int64[n], ascending.
+        times: int64[n] in ms for each clock, below 0 for unknown.
+        cuts: Places of groups, ascending; records before the first one are not counted.
+        counts: Counted up.
+    """
+    import numpy as np
+
+    starts = np.searchsorted(offsets, cuts).tolist()
+    for interval, (start, end) in enumerate(zip(starts, [*starts[1:], len(offsets)], strict=True)):
+        if start < end:
+            for clock, all_ms in times.items():
+                for hour, number in _hours(all_ms[start:end]):
+                    cell = Cell(*name, interval, clock.value, None if hour < 0 else hour * HOUR_MS)
+                    counts[cell] += number
+
+
+def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
+    """(hour since the epoch, how many); -1 for those without a time."""
+    import numpy as np
+
+    hours = np.where(times_ms < 0, -1, times_ms // HOUR_MS)
+    first, last = int(hours.min()), int(hours.max())
+    if last - first < _SPAN_MAX:
+        found = np.bincount(hours - first)
+        return [(first + at, int(found[at])) for at in np.flatnonzero(found).tolist()]
+    values, numbers = np.unique(hours, return_counts=True)
+    return list(zip(values.tolist(), numbers.tolist(), strict=True))
+
+
+def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
+    """Counts by topic and partition."""
+    found: dict[tuple[str, int], Counts] = {}
+    for cell, number in counts.items():
+        found.setdefault((cell.topic, cell.partition), Counter())[cell] = number
+    return found
+
+
+def unread_by_hour(counts: Counts, start: int, end: int) -> dict[tuple[str, int | None], int]:
+    """Records of one partition in intervals [start, end), by clock and hour."""
+    found: Counter[tuple[str, int | None]] = Counter()
+    for cell, number in counts.items():
+        if start <= cell.interval < end:
+            found[cell.clock, cell.hour_ms] += number
+    return dict(found)

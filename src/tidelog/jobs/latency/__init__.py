@@ -1,0 +1,1 @@
+"""Latency and lateness, counted by Spark."""

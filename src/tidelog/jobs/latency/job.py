@@ -1,0 +1,532 @@
+"""The public function of latency, for directories and brokers.
+
+How long records took to the log, by topic and hour, on both clocks; and what watermarks lose.
+
+Every record is read once, by as many tasks as there are splits, and reduced where it is read: what
+comes back of a split are histograms. A second, small job looks again at those heads of splits whose
+lateness depends on the splits before them (`tidelog.scan.split_times`). The numbers are those of
+`tidelog.scan.latency` and `tidelog.scan.latency`.
+
+Percentiles are off by at most `RELATIVE_ERROR` of their value, also those of many splits together:
+histograms are added, not percentiles. Counts, smallest and largest, and what watermarks lose are
+exact.
+
+Latency and lateness of what brokers hold: one task for each partition, reduced as it is read.
+
+A partition is read in one piece, so no record's lateness depends on another task. Append times are
+known of topics with LogAppendTime alone, and create times of those only where batches come from
+the broker as they are; what is not known is counted as lacking.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final
+
+from tidelog.arguments import reads_arguments
+from tidelog.env import os_env
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.latency.tables import (
+    HOURS_SCHEMA,
+    TOPICS_SCHEMA,
+    WATERMARKS_SCHEMA,
+    Measured,
+    TopicTimes,
+    hour_rows,
+    joined,
+    topic_rows,
+    watermark_rows,
+)
+from tidelog.jobs.target_check import open_cluster
+from tidelog.remote.time_lookup import LOOKUP_CLOCK as LOOKUPS
+from tidelog.remote.time_lookup import SETTING as STAMPS
+from tidelog.remote.topics import describe
+from tidelog.scan.latency import DELAYS_MS
+from tidelog.scan.plan import plan
+from tidelog.scan.split import Split, Wanted, decode_split, encode_split
+from tidelog.spark.parts import NOBODY, Listener, Row, do_parts
+from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
+from tidelog.storage.clocks.latency import RELATIVE_ERROR
+from tidelog.timespec import parse_point
+from tidelog.types import (
+    HOUR_MS,
+    INT64_MAX,
+    INT64_MIN,
+    NO_TIMESTAMP,
+    US_PER_MS,
+    ClockName,
+    TimestampType,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.env import Env
+    from tidelog.scan.split_times import Late, SplitTimes
+
+__all__ = ["RELATIVE_ERROR", "Latency", "TopicTimes", "latency", "measure"]
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tidelog.scan.split_times import SplitTimes, TimesCounter
+
+    Longs = npt.NDArray[np.int64]
+
+
+_BROKER_COLUMNS: Final = "topic,partition,offset,createTimestamp,appendTimestamp"
+
+
+_BROKER_REDUCED: Final = (
+    "topic string, partition bigint, facts string, by_append binary, by_create binary, late binary,"
+    " head binary"
+)
+
+
+_CELLS: Final = ("facts", "by_append", "by_create", "late", "head")
+
+
+_STAMPED: Final = TimestampType.LOG_APPEND_TIME.config_name
+
+
+def measure_brokers(
+    spark: "SparkSession",
+    place: Place,
+    topics: Sequence[str | TopicPartition] | None,
+    delays_ms: tuple[int, ...],
+    wanted: Wanted,
+) -> Measured:
+    """The numbers of a cluster's topics; those without records are left out.
+
+    Args:
+        spark: The session.
+        place: The cluster.
+        topics: Topics or single partitions; all where None, or, of a range, all those whose append
+            times brokers know.
+        delays_ms: Watermark delays, ascending.
+        wanted: A range of append times, which brokers know where they stamp records.
+
+    Raises:
+        UnknownTopic, ClusterFailure: As a read of these topics.
+        InvalidRequest: A range, and a topic of which brokers know no append times.
+    """
+    notes: list[str] = []
+    if topics is None and _has_range(wanted):
+        topics, others = _stamped_topics(place)
+        notes += [f"{name}: left out, its brokers know no append times" for name in others]
+        if not topics:
+            raise InvalidRequest(f"{place}: of none of its topics brokers know append times")
+    found = _read(spark, place, topics, delays_ms, _range(wanted))
+    of, times = [name.topic for name in found], list(found.values())
+    by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)
+    return Measured(by_topic, 0, notes)
+
+
+def _read(
+    spark: "SparkSession",
+    place: Place,
+    topics: Sequence[str | TopicPartition] | None,
+    delays_ms: tuple[int, ...],
+    bounds: Mapping[str, str],
+) -> "dict[TopicPartition, SplitTimes]":
+    """What each partition's records say of their times."""
+    from tidelog.scan.split_times import decode_times
+
+    table = (
+        spark.read.format("tidelog")
+        .options(**place.options())
+        .options(**_choice(topics))
+        .options(**bounds)
+        .option("columns", _BROKER_COLUMNS)
+        .option("failOnDataLoss", "false")
+        .load()
+    )
+    rows = table.mapInArrow(ReduceRows(delays_ms), _BROKER_REDUCED).toArrow().to_pylist()
+    found = {}
+    for row in rows:
+        name = TopicPartition(row["topic"], row["partition"])
+        assert name not in found, f"{name} was read in pieces"
+        found[name] = decode_times(*(row[cell] for cell in _CELLS))
+    return found
+
+
+def _has_range(wanted: Wanted) -> bool:
+    return (wanted.start_ms, wanted.end_ms) != (None, None)
+
+
+def _range(wanted: Wanted) -> dict[str, str]:
+    """Options that read a range of append times; brokers stamp a partition in order."""
+    if not _has_range(wanted):
+        return {}
+    found = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
+    if wanted.start_ms is not None:
+        found["startingTimestamp"] = str(max(wanted.start_ms, 0))
+    if wanted.end_ms is not None:
+        found["endingTimestamp"] = str(max(wanted.end_ms, 0))
+    return found
+
+
+def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
+    """Topics whose append times brokers know, and the others but for the brokers' own."""
+    stamped: list[str] = []
+    others: list[str] = []
+    with open_cluster(place) as cluster:
+        counts = {name: n for name, n in cluster.topics().items() if not name.startswith("__")}
+        for name, topic in describe(cluster, counts).items():
+            found = topic.settings
+            is_known = found.get(STAMPS) == _STAMPED or found.get(LOOKUPS) == ClockName.APPEND
+            (stamped if is_known else others).append(name)
+    return stamped, others
+
+
+def _choice(topics: Sequence[str | TopicPartition] | None) -> Mapping[str, str]:
+    if topics is None:
+        return {"subscribePattern": ".*"}
+    names = [topic for topic in topics if isinstance(topic, str)]
+    if len(names) == len(topics):
+        return {"subscribe": ",".join(names)}
+    single: dict[str, list[int]] = {}
+    for topic in topics:
+        if isinstance(topic, TopicPartition):
+            single.setdefault(topic.topic, []).append(topic.partition)
+    return {"assign": json.dumps(single)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceRows:
+    """Counts rows that a task reads, in the order of offsets, a row for each partition.
+
+    Attributes:
+        delays_ms: Watermark delays, ascending.
+    """
+
+    delays_ms: tuple[int, ...]
+
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """See `mapInArrow`; columns as in `_COLUMNS`."""
+        from tidelog.scan.split_times import TimesCounter
+
+        name: tuple[str, int] | None = None
+        counter = TimesCounter(self.delays_ms)
+        for batch in batches:
+            for part in _parts(batch):
+                mine = part.column("topic")[0].as_py(), part.column("partition")[0].as_py()
+                if name is not None and mine != name:
+                    yield _row(name, counter)
+                    counter = TimesCounter(self.delays_ms)
+                name = mine
+                append_ms, create_ms = (
+                    _ms(part.column(of)) for of in ("appendTimestamp", "createTimestamp")
+                )
+                counter.add(append_ms, create_ms)
+        if name is not None:
+            yield _row(name, counter)
+
+
+def _parts(batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
+    """The batch in parts of one partition each."""
+    import numpy as np
+
+    numbers = np.asarray(batch.column("partition"))
+    names = batch.column("topic").dictionary_encode().indices
+    changes = np.flatnonzero(np.diff(numbers) | np.diff(np.asarray(names))) + 1
+    for start, end in pairwise([0, *changes.tolist(), len(numbers)]):
+        if start < end:
+            yield batch.slice(start, end - start)
+
+
+def _ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
+    import numpy as np
+    import pyarrow as pa
+
+    known = column.cast(pa.int64()).fill_null(NO_TIMESTAMP * US_PER_MS)
+    found: Longs = np.asarray(known, np.int64) // US_PER_MS
+    found.flags.writeable = False
+    return found
+
+
+def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    from tidelog.scan.split_times import encode_times
+
+    cells = (*name, *encode_times(counter.finish()))
+    names = ["topic", "partition", *_CELLS]
+    return pa.RecordBatch.from_arrays([pa.array([cell]) for cell in cells], names=names)
+
+
+TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
+
+
+# A split is read in some seconds; smaller ones would wait for Spark.
+JOB_SPLIT_BYTES: Final = 1 << 30
+
+
+# So many tasks for each that can run at a time, if there is enough to read: they end together.
+_TASKS_PER_CORE: Final = 3
+
+
+_COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
+
+
+_REDUCED: Final = "facts string, by_append binary, by_create binary, late binary, head binary"
+
+
+_RECOUNTED: Final = "alone_lost string, alone binary, behind_lost string, behind binary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """The answer, as DataFrames and as plain objects.
+
+    Attributes:
+        hours: Latency by topic, clock (`append` or `record`) and hour; see `HOURS_SCHEMA`.
+        watermarks: What each watermark delay would lose, by topic; see `WATERMARKS_SCHEMA`.
+        topics: One row for each topic; see `TOPICS_SCHEMA`.
+        found: The same by topic, as objects.
+        log_bytes: Bytes of log that were read; 0 where brokers sent them.
+        notes: What was found damaged, or gone while it was read, one line each.
+    """
+
+    hours: "DataFrame"
+    watermarks: "DataFrame"
+    topics: "DataFrame"
+    found: Mapping[str, TopicTimes]
+    log_bytes: int
+    notes: Sequence[str]
+
+
+@reads_arguments()
+def latency(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    source: Place | str,
+    topics: TopicChoice = None,
+    *,
+    start: int | str | None = None,
+    end: int | str | None = None,
+    delays_ms: Sequence[int] = DELAYS_MS,
+    split_bytes: int = JOB_SPLIT_BYTES,
+    listener: Listener = NOBODY,
+) -> Latency:
+    """Latency and lateness of a directory's records.
+
+    Args:
+        spark: The session.
+        source: A directory of topics, local or in an object store; or a cluster, of which append
+            times are known where topics have LogAppendTime: a range is one of these topics.
+        topics: Topics or single partitions; all of them where None.
+        start: Earliest append time, in ms or as text; its whole hour counts.
+        end: Append time to stop at; the hour that it lies in counts as a whole.
+        delays_ms: Watermark delays to count lost records for.
+        split_bytes: About how many bytes of log a task reads, at most.
+        listener: Told now and then how far it is.
+
+    Raises:
+        UnknownTopic, InvalidRequest, InvalidTime: Before anything is read.
+    """
+    measured = measure(
+        spark,
+        as_place(source),
+        topics,
+        start=start,
+        end=end,
+        delays_ms=delays_ms,
+        split_bytes=split_bytes,
+        listener=listener,
+    )
+    found = measured.topics
+    return Latency(
+        hours=spark.createDataFrame(list(hour_rows(found)), HOURS_SCHEMA),
+        watermarks=spark.createDataFrame(list(watermark_rows(found)), WATERMARKS_SCHEMA),
+        topics=spark.createDataFrame(list(topic_rows(found)), TOPICS_SCHEMA),
+        found=found,
+        log_bytes=measured.log_bytes,
+        notes=measured.notes,
+    )
+
+
+def measure(  # noqa: PLR0913 - as `latency`
+    spark: "SparkSession",
+    place: Place,
+    topics: TopicChoice = None,
+    *,
+    start: int | str | None = None,
+    end: int | str | None = None,
+    delays_ms: Sequence[int] = DELAYS_MS,
+    split_bytes: int = JOB_SPLIT_BYTES,
+    listener: Listener = NOBODY,
+) -> Measured:
+    """As `latency`, as plain objects."""
+    if any(delay < 0 for delay in delays_ms):
+        raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
+    env = os_env() if place.is_broker else directory_env(place)
+    now_ms = env.clock.now_ms()
+    wanted = whole_hours(_point(start, now_ms), _point(end, now_ms))
+    if place.is_broker:
+        listener.note(f"reading {place}, a task for each partition")
+        chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
+        names = None if chosen is None else list(chosen)
+        with described(spark, "latency", names or ["all topics"]):
+            return measure_brokers(spark, place, names, tuple(sorted(delays_ms)), wanted)
+    planned = plan(
+        place.address,
+        topics,
+        wanted=wanted,
+        clock=ClockName.APPEND,
+        columns=_COLUMNS,
+        split_bytes=split_bytes,
+        min_partitions=_TASKS_PER_CORE * max(parallelism(spark), 1),
+        fail_on_data_loss=False,
+        env=env,
+    )
+    splits = [split for split in planned.splits if split.size_bytes]
+    work = ReduceSplit(tuple(sorted(delays_ms)), tuple(place.store.items()))
+    topic_names = sorted({name.topic for name in planned.bounds})
+    with described(spark, "latency", topic_names):
+        rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
+        found = list(map(_decoded, rows))
+        each_late = _true_late(spark, splits, found, work)
+    return Measured(
+        joined(topic_names, [split.topic for split in splits], found, each_late, work.delays_ms),
+        sum(one.log_bytes for one in found),
+        [*planned.reports, *(line for one in found for line in one.lost)],
+    )
+
+
+def directory_env(place: Place) -> "Env":
+    """Surroundings that read a directory; raises InvalidRequest for brokers."""
+    from tidelog.objects.object_files import env_for
+
+    if place.is_broker:
+        raise InvalidRequest(f"{place}: give a directory of topics, by path or URL")
+    return env_for(place.address, None, place.store)
+
+
+def parallelism(spark: "SparkSession") -> int:
+    """How many tasks run side by side; 1 where Spark doesn't say, as over Spark Connect."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - each release refuses it by another error
+        return 1
+
+
+def _point(when: int | str | None, now_ms: int) -> int | None:
+    return parse_point(when, now_ms=now_ms) if isinstance(when, str) else when
+
+
+def whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:
+    """The hours that a range touches, as `tidelog.scan.latency` takes them."""
+    start = None if start_ms is None else start_ms - start_ms % HOUR_MS
+    end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
+    return Wanted(start_ms=start, end_ms=end)
+
+
+# -- in the workers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSplit:
+    """Reads a split and counts it.
+
+    Attributes:
+        delays_ms: Watermark delays, ascending.
+        store: Settings of the object store.
+    """
+
+    delays_ms: tuple[int, ...]
+    store: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a split as JSON."""
+        from tidelog.scan.split_times import encode_times, reduce_split
+
+        split = decode_split(part)
+        return encode_times(reduce_split(split, self.delays_ms, self.env_of(split)))
+
+    def env_of(self, split: Split) -> "Env":
+        """Surroundings that read the split's files."""
+        from tidelog.objects.object_files import env_for
+
+        return env_for(split.directory, None, dict(self.store))
+
+
+@dataclass(frozen=True, slots=True)
+class RecountHead:
+    """Reads the head of a split again; see `split_times.recount`."""
+
+    work: ReduceSplit
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`; `part` is a JSON list: split, largest create time before it, head's end."""
+        from tidelog.scan.split_times import encode_late, recount
+
+        text, largest_ms, end_offset = json.loads(part)
+        split = decode_split(text)
+        env = self.work.env_of(split)
+        alone, behind = recount(split, self.work.delays_ms, largest_ms, end_offset, env)
+        return *encode_late(alone), *encode_late(behind)
+
+
+# -- on the driver --------------------------------------------------------------------------------
+
+
+def _decoded(row: Row) -> "SplitTimes":
+    from tidelog.scan.split_times import decode_times
+
+    by_append, by_create, late, head = (
+        _bytes(row[name]) for name in ("by_append", "by_create", "late", "head")
+    )
+    return decode_times(str(row["facts"]), by_append, by_create, late, head)
+
+
+def _true_late(
+    spark: "SparkSession",
+    splits: Sequence[Split],
+    found: Sequence["SplitTimes"],
+    work: ReduceSplit,
+) -> "list[Late]":
+    """Each split's late records, with the splits before it taken into account."""
+    from tidelog.scan.split_times import correct, decode_late
+
+    each_late = [one.late for one in found]
+    unknown = {}
+    for number, head in _heads(splits, found):
+        known = found[number].recount(*head)
+        if known is None:
+            unknown[number] = head
+        else:
+            each_late[number] = correct(found[number], *known, head[1])
+    parts = [json.dumps([encode_split(splits[n]), *unknown[n]]) for n in unknown]
+    rows = do_parts(spark, parts, RecountHead(work), _RECOUNTED)
+    for number, row in zip(unknown, rows, strict=True):
+        alone, behind = (
+            decode_late(str(row[f"{name}_lost"]), _bytes(row[name])) for name in ("alone", "behind")
+        )
+        each_late[number] = correct(found[number], alone, behind, unknown[number][1])
+    return each_late
+
+
+def _bytes(cell: object) -> bytes:
+    assert isinstance(cell, bytes)
+    return cell
+
+
+def _heads(
+    splits: Sequence[Split], found: Sequence["SplitTimes"]
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Number of each split whose head must be counted again, largest time before it, head's end."""
+    numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
+    for _, group in numbered:
+        largest_ms = INT64_MIN
+        for number, _split in group:
+            end = found[number].head_end(largest_ms)
+            if end is not None:
+                yield number, (largest_ms, end)
+            largest_ms = max(largest_ms, found[number].largest_ms)

@@ -1,0 +1,161 @@
+"""The numbers of a latency report: by topic, and as the rows of its three tables."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from tidelog.scan.latency import TopicLateness
+from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.types import HOUR_MS, ClockName
+
+if TYPE_CHECKING:
+    from tidelog.scan.split_times import Late, SplitTimes
+
+
+HOURS_SCHEMA: Final = (
+    "topic string, clock string, hour timestamp, hour_ms bigint, hours int, records bigint,"
+    " p50_ms bigint, p90_ms bigint, p99_ms bigint, p999_ms bigint, max_ms bigint, min_ms bigint,"
+    " skew_ms_max bigint, percentile_error double"
+)
+
+
+TOPICS_SCHEMA: Final = (
+    "topic string, records bigint, without_create_time bigint, without_both_times bigint,"
+    " out_of_order bigint, late_ms_max bigint, skew_ms_max bigint"
+)
+
+
+WATERMARKS_SCHEMA: Final = (
+    "topic string, delay_ms bigint, lost bigint, records bigint, lost_share double"
+)
+
+
+# From 1900 to 9998, where no time zone leads out of the calendar; of the rest only the ms are told.
+_TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
+
+
+_TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
+
+
+@dataclass(slots=True)
+class TopicTimes:
+    """What the records of one topic say of their times.
+
+    Attributes:
+        records: Data records.
+        without: Those that lack one of the two times.
+        by_append: Latencies by hour of append time.
+        by_create: The same latencies by hour of create time.
+        late: Late records, and what watermarks lose.
+    """
+
+    records: int = 0
+    without: int = 0
+    by_append: LatencyByHour = field(default_factory=LatencyByHour)
+    by_create: LatencyByHour = field(default_factory=LatencyByHour)
+    late: TopicLateness = field(default_factory=TopicLateness)
+
+    @property
+    def skew_ms(self) -> int | None:
+        """How far a producer's clock was ahead at most, None where none was."""
+        return skew_ms(self.by_append.total())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What `measure` has found: by topic, and what it took."""
+
+    topics: Mapping[str, TopicTimes]
+    log_bytes: int
+    notes: Sequence[str]
+
+
+def joined(
+    names: Iterable[str],
+    of: Sequence[str],
+    found: Sequence["SplitTimes"],
+    each_late: "Sequence[Late]",
+    delays_ms: Sequence[int],
+) -> dict[str, TopicTimes]:
+    """All splits together, by topic.
+
+    Args:
+        names: All topics.
+        of: The topic of each split.
+        found: What was found in it.
+        each_late: Its late records, with what lay before it taken into account.
+        delays_ms: Watermark delays.
+    """
+    topics = {
+        name: TopicTimes(late=TopicLateness(lost=dict.fromkeys(delays_ms, 0))) for name in names
+    }
+    for name, one, late in zip(of, found, each_late, strict=True):
+        topic = topics[name]
+        topic.records += one.records
+        topic.without += one.records - one.both
+        topic.by_append.merge(one.by_append)
+        topic.by_create.merge(one.by_create)
+        topic.late.records += one.timed
+        topic.late.without_time += one.records - one.timed
+        topic.late.out_of_order += late.histogram.count
+        topic.late.late.merge(late.histogram)
+        for delay, lost in late.lost.items():
+            topic.late.lost[delay] += lost
+    return topics
+
+
+def skew_ms(histogram: LatencyHistogram) -> int | None:
+    """How far a producer's clock was ahead at most: the largest negative latency, None if none."""
+    return -histogram.min_ms if histogram.min_ms < 0 else None
+
+
+def hour_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+    """The rows of `HOURS_SCHEMA`."""
+    for name, topic in found.items():
+        clocks = ((ClockName.APPEND, topic.by_append), (ClockName.RECORD, topic.by_create))
+        for clock, by_hour in clocks:
+            for hour_ms, histogram in by_hour.items():
+                yield (
+                    name,
+                    clock.value,
+                    timestamp(hour_ms),
+                    hour_ms,
+                    by_hour.step_ms // HOUR_MS,
+                    histogram.count,
+                    *histogram.percentiles(PERCENTS),
+                    histogram.max_ms,
+                    histogram.min_ms,
+                    skew_ms(histogram),
+                    RELATIVE_ERROR,
+                )
+
+
+def timestamp(ms: int) -> object:
+    """A time as Spark takes it, None where it is before 1900 or after 9998."""
+    if not _TIMESTAMP_MS_MIN <= ms <= _TIMESTAMP_MS_MAX:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+def watermark_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+    """The rows of `WATERMARKS_SCHEMA`."""
+    for name, topic in found.items():
+        records = topic.late.records
+        for delay, lost in topic.late.lost.items():
+            yield name, delay, lost, records, lost / records if records else None
+
+
+def topic_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+    """The rows of `TOPICS_SCHEMA`."""
+    for name, topic in found.items():
+        late = topic.late
+        yield (
+            name,
+            topic.records,
+            late.without_time,
+            topic.without,
+            late.out_of_order,
+            late.late_ms_max,
+            topic.skew_ms,
+        )

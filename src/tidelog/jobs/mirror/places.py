@@ -1,0 +1,765 @@
+"""Sources, targets, growth of a mirror.
+
+What a mirror asks the places it copies between: topics and offsets; and its map of them.
+
+The target's side of a mirror: its topics are found or made, and held against what is coming.
+
+What comes at a running mirror's places: topics that a pattern finds, partitions, settings.
+
+It is looked at before each batch is written. What a batch holds was there when the batch was
+planned, so whatever its rows name is known by then. New topics get their number in the offset map
+before the first row of theirs is written; a restart reads it there, so numbers never change.
+
+What a mirror finds before it starts: its checkpoint and its topics. Spark is not needed.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
+from tidelog.env import Env
+from tidelog.errors import CorruptData, InvalidRequest, UnknownTopic
+from tidelog.jobs.mirror.plan import (
+    SPARK_DIR,
+    STATE_FILE,
+    MirrorPlan,
+    MirrorState,
+    Pair,
+    Settings,
+    decode_state,
+)
+from tidelog.jobs.offset_map import Copied, OffsetMap, Partitioning, SourcePartition, SourceTopic
+from tidelog.jobs.replay.places import Question, find
+from tidelog.jobs.target_check import (
+    Finding,
+    Load,
+    Target,
+    check,
+    config_of_broker,
+    ensure,
+    lines,
+    make_topic,
+    open_cluster,
+    taken_back,
+)
+from tidelog.spark.places import Place
+from tidelog.storage import files
+from tidelog.storage.directory.topic_registry import NewTopic, check_new
+from tidelog.types import IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.remote.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A topic as it is now.
+
+    Attributes:
+        topic_id: As Kafka prints it; empty where there is none.
+        config: Its settings in force.
+        starts: Log start of each partition.
+        ends: End of each partition, exclusive; by the isolation level asked for.
+    """
+
+    topic_id: str
+    config: TopicConfig
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return len(self.ends)
+
+
+def read_topic(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
+    """A topic's facts; raises UnknownTopic, ClusterFailure."""
+    if place.is_broker:
+        with open_cluster(place) as cluster:
+            return _of_cluster(cluster, topic, isolation)
+    return _of_directory(place, topic, isolation, env)
+
+
+def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> TopicFacts:
+    from tidelog.remote.topics import await_leaders
+
+    names = sorted(cluster.partitions(topic))
+    await_leaders(cluster, names)  # a topic that was made just now is named before it is served
+    marks = cluster.watermarks(names, isolation=isolation)
+    return TopicFacts(
+        topic_id=cluster.topic_id(topic) or "",
+        config=config_of_broker(cluster.topic_settings(topic)),
+        starts=tuple(marks[name].start for name in names),
+        ends=tuple(marks[name].end for name in names),
+    )
+
+
+def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
+    from tidelog.objects.object_files import env_for
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.files import encode_topic_id
+
+    there = env_for(place.address, env, place.store)
+    with LogDir.open(place.address, env=there) as log_dir:
+        info = log_dir.topic(topic)
+        readers = [log_dir.reader(topic, number) for number in range(info.partitions)]
+        return TopicFacts(
+            topic_id="" if info.topic_id is None else encode_topic_id(info.topic_id),
+            config=info.config,
+            starts=tuple(reader.log_start_offset for reader in readers),
+            ends=tuple(
+                max(reader.end_offset(isolation), reader.log_start_offset) for reader in readers
+            ),
+        )
+
+
+def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
+    """Settings in force of those of the topics that are there; raises ClusterFailure."""
+    wanted = set(topics)
+    if place.is_broker:
+        from tidelog.remote.topics import describe
+
+        with open_cluster(place) as cluster:
+            counts = {name: count for name, count in cluster.topics().items() if name in wanted}
+            found = describe(cluster, counts)
+        return {name: config_of_broker(topic.settings) for name, topic in found.items()}
+    from tidelog.objects.object_files import env_for
+    from tidelog.storage.directory.log_dir import LogDir
+
+    there = env_for(place.address, env, place.store)
+    with LogDir.open(place.address, env=there) as log_dir:
+        return {name: info.config for name, info in log_dir.topics().items() if name in wanted}
+
+
+def partition_counts(place: Place, env: Env) -> dict[str, int]:
+    """All topics of a place with their numbers of partitions; raises ClusterFailure."""
+    if place.is_broker:
+        with open_cluster(place) as cluster:
+            return cluster.topics()
+    from tidelog.objects.object_files import env_for
+    from tidelog.storage.directory.log_dir import LogDir
+
+    there = env_for(place.address, env, place.store)
+    with LogDir.open(place.address, env=there) as log_dir:
+        return {name: info.partitions for name, info in log_dir.topics().items()}
+
+
+# -- the map -------------------------------------------------------------------------------------
+
+
+def first_map(
+    plan: MirrorPlan,
+    sources: Mapping[int, TopicFacts],
+    targets: Mapping[str, TopicFacts],
+    starts: Sequence[tuple[int, int, int]],
+) -> OffsetMap:
+    """The map of a mirror that has copied nothing yet.
+
+    Args:
+        plan: The mirror.
+        sources: Of each pair, by number.
+        targets: By name.
+        starts: Where it begins: pair, partition, offset.
+    """
+    return OffsetMap(
+        target=str(plan.target),
+        target_ids={topic: facts.topic_id for topic, facts in targets.items()},
+        partition_counts={topic: facts.partitions for topic, facts in targets.items()},
+        sources=tuple(_source_topic(plan, n, facts) for n, facts in sources.items()),
+        partitioning=plan.partitioning,
+        copied={SourcePartition(a, b): Copied(start, start) for a, b, start in starts},
+        ends={
+            TopicPartition(topic, number): end
+            for topic, facts in targets.items()
+            for number, end in enumerate(facts.ends)
+        },
+    )
+
+
+def first_offsets(
+    plan: MirrorPlan, sources: Mapping[int, TopicFacts]
+) -> tuple[tuple[int, int, int], ...]:
+    """Where a new mirror begins: pair, partition, offset."""
+    return tuple(
+        (number, partition, offset)
+        for number, facts in sources.items()
+        for partition, offset in enumerate(facts.ends if plan.start == "latest" else facts.starts)
+    )
+
+
+def as_mapped(plan: MirrorPlan, found: OffsetMap) -> MirrorPlan:
+    """The plan with the numbers that its map gives: named topics, then what patterns have found.
+
+    Raises:
+        CorruptData: The map is not one of this plan.
+    """
+    places = {source.place.address: number for number, source in enumerate(plan.sources)}
+    pairs = [
+        Pair(places.get(source.place, -1), source.topic, source.target) for source in found.sources
+    ]
+    named = pairs[: len(plan.named)]
+    if sorted(named) != sorted(plan.named) or any(pair.place < 0 for pair in pairs):
+        raise CorruptData(f"the offset map is not of this mirror: its sources are {pairs}")
+    # Names may be given in another order than at the first start.
+    sources = tuple(
+        dataclasses.replace(
+            source, topics={pair.topic: pair.target for pair in named if pair.place == number}
+        )
+        for number, source in enumerate(plan.sources)
+    )
+    return dataclasses.replace(plan, sources=sources, found=tuple(pairs[len(named) :]))
+
+
+def widened(
+    found: OffsetMap,
+    plan: MirrorPlan,
+    sources: Mapping[int, TopicFacts],
+    targets: Mapping[str, TopicFacts],
+) -> OffsetMap:
+    """The map with topics and partitions that came since.
+
+    Args:
+        found: The map.
+        plan: With all pairs.
+        sources: Of pairs that are new or have more partitions, by number.
+        targets: Of all topics that these go into.
+
+    Raises:
+        InvalidRequest: As `grown`.
+    """
+    known = {topic: facts for topic, facts in targets.items() if topic in found.partition_counts}
+    new = {topic: facts for topic, facts in targets.items() if topic not in known}
+    found = grown(found, known)
+    first = len(found.sources)
+    copied = {
+        SourcePartition(number, partition): Copied(start, start)
+        for number, facts in sources.items()
+        for partition, start in enumerate(facts.starts)
+    }
+    ends = {
+        TopicPartition(topic, partition): end
+        for topic, facts in new.items()
+        for partition, end in enumerate(facts.ends)
+    }
+    return dataclasses.replace(
+        found,
+        target_ids={**found.target_ids, **{t: facts.topic_id for t, facts in new.items()}},
+        partition_counts={**found.partition_counts, **{t: f.partitions for t, f in new.items()}},
+        sources=(
+            *found.sources,
+            *(_source_topic(plan, n, sources[n]) for n in range(first, len(plan.pairs))),
+        ),
+        copied={**copied, **found.copied},
+        ends={**ends, **found.ends},
+    )
+
+
+def _source_topic(plan: MirrorPlan, number: int, facts: TopicFacts) -> SourceTopic:
+    pair = plan.pairs[number]
+    return SourceTopic(
+        place=plan.sources[pair.place].place.address,
+        topic=pair.topic,
+        topic_id=facts.topic_id,
+        target=pair.target,
+    )
+
+
+def grown(found: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
+    """The map, with partitions that the target was given since.
+
+    Raises:
+        InvalidRequest: The target's topic is another one by its id, or has lost partitions; or
+            keys choose among another number of partitions now.
+    """
+    ends = dict(found.ends)
+    for topic, facts in targets.items():
+        known = found.target_ids.get(topic)
+        if known and facts.topic_id and known != facts.topic_id:
+            raise InvalidRequest(
+                f"{topic} at {found.target} was created anew (id {facts.topic_id}, the mirror wrote"
+                f" to {known}): begin with a new checkpoint"
+            )
+        count = found.partition_counts[topic]
+        if facts.partitions < count or (
+            facts.partitions != count and found.partitioning is Partitioning.KEY
+        ):
+            raise InvalidRequest(
+                f"{topic} at {found.target} had {count} partitions and has {facts.partitions}: keys"
+                " would go elsewhere than before, or copies have gone; begin with a new checkpoint"
+            )
+        for number in range(count, facts.partitions):
+            ends[TopicPartition(topic, number)] = 0
+    counts = {topic: facts.partitions for topic, facts in targets.items()}
+    counts = {**found.partition_counts, **counts}
+    return dataclasses.replace(found, partition_counts=counts, ends=ends)
+
+
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+
+
+# Settings that Kafka does not know, or not by default.
+_OURS: Final = ("tidelog.", "internal.")
+
+
+# What is about a cluster's own brokers and tiers; it means nothing elsewhere.
+_OF_A_CLUSTER: Final = frozenset(
+    {
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "remote.storage.enable",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+    }
+)
+
+
+def find_targets(
+    plan: MirrorPlan,
+    sources: Mapping[int, TopicFacts],
+    env: Env,
+    *,
+    create: bool,
+    force: bool,
+    is_new_from: int | None,
+) -> tuple[dict[str, TopicFacts], list[Finding]]:
+    """The topics at the target, made where they are missing and `create` says so.
+
+    Args:
+        plan: The mirror.
+        sources: Of the pairs that are looked at, by number.
+        env: Files and clock.
+        create: Make missing topics, and partitions where numbers are kept.
+        force: Go on where records or their times would be lost.
+        is_new_from: Number of the first pair that is new: what the sources of these hold by now is
+            looked at. What was accepted once is not asked again; None for that of all.
+
+    Returns:
+        The facts by name, and what is worth knowing before it starts.
+
+    Raises:
+        UnknownTopic: A topic is missing and is not to be made.
+        InvalidRequest: It has fewer partitions than records keep.
+        TargetLoses: It would refuse or lose records; nothing was written.
+    """
+    topics = sorted({plan.pairs[number].target for number in sources})
+    planned: dict[str, _Planned] = {}
+    loads: dict[int, Load] = {}
+    for topic in topics:
+        numbers = _numbers(plan, topic, sources)
+        copied = [sources[number] for number in numbers]
+        planned[topic] = _find_or_plan(plan, topic, copied, env, create=create)
+        for number in numbers:
+            is_new = is_new_from is not None and number >= is_new_from
+            loads[number] = _load(plan, number, sources[number], is_new=is_new)
+            findings = check_pair(
+                plan, number, sources[number], planned[topic].facts, env, loads[number]
+            )
+            ensure(_target(plan, number, planned[topic].facts), findings, force=force or not is_new)
+    found: dict[str, TopicFacts] = {}
+    notes: list[Finding] = []
+    made: list[str] = []
+    with taken_back(plan.target, made, env):
+        for topic in topics:
+            found[topic] = _as_planned(plan, topic, planned[topic], env, made)
+            for number in _numbers(plan, topic, sources):
+                # Once more: brokers have defaults of their own for a topic that was made.
+                is_new = is_new_from is not None and number >= is_new_from
+                facts = found[topic]
+                findings = check_pair(plan, number, sources[number], facts, env, loads[number])
+                ensure(_target(plan, number, facts), findings, force=force or not is_new)
+                notes += findings
+    return found, notes
+
+
+def check_targets(
+    plan: MirrorPlan, sources: Mapping[int, TopicFacts], env: Env, *, create: bool
+) -> None:
+    """Check that the topics at the target are there, or can be made. Changes nothing.
+
+    Raises:
+        UnknownTopic, InvalidRequest: As `find_targets`.
+    """
+    for topic in sorted({plan.pairs[number].target for number in sources}):
+        copied = [sources[number] for number in _numbers(plan, topic, sources)]
+        _find_or_plan(plan, topic, copied, env, create=create)
+
+
+def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
+    """The pairs that are looked at and copy into a topic."""
+    return [number for number in sorted(sources) if plan.pairs[number].target == topic]
+
+
+class _Planned(NamedTuple):
+    """A topic of the target as it is, or as it would be.
+
+    Attributes:
+        facts: What it is checked by.
+        new: How it has to be made; None where it is there.
+        is_short: Whether it is there, and needs the partitions of `facts`.
+    """
+
+    facts: TopicFacts
+    new: NewTopic | None = None
+    is_short: bool = False
+
+
+def _find_or_plan(
+    plan: MirrorPlan, topic: str, sources: Sequence[TopicFacts], env: Env, *, create: bool
+) -> _Planned:
+    """Find a topic, or plan how it is made. Changes nothing."""
+    count = max(source.partitions for source in sources)
+    try:
+        there = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
+    except UnknownTopic as error:
+        if not create:
+            error.add_note(f"with create, {topic} is made at {plan.target} like its source")
+            raise
+        new = NewTopic(topic, count, settings_like(sources[0].config, plan.target))
+        config = TopicConfig.parse(check_new(new)[0])[0]
+        empty = (0,) * count
+        return _Planned(TopicFacts(topic_id="", config=config, starts=empty, ends=empty), new)
+    if not create or plan.partitioning is not Partitioning.KEPT or there.partitions >= count:
+        return _Planned(there)
+    added = (0,) * (count - there.partitions)
+    return _Planned(
+        replace(there, starts=there.starts + added, ends=there.ends + added), is_short=True
+    )
+
+
+def _as_planned(
+    plan: MirrorPlan, topic: str, planned: _Planned, env: Env, made: list[str]
+) -> TopicFacts:
+    """Make a topic, which is then noted in `made`, or the partitions that it lacks; its facts."""
+    new = planned.new
+    if new is not None:
+        make_topic(plan.target, topic, new.partitions, new.config, env)
+        made.append(topic)
+    elif planned.is_short:
+        add_partitions(plan.target, topic, planned.facts.partitions, env)
+    else:
+        return planned.facts
+    return read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
+
+
+def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
+    """The settings of a copy: those of the source that are not default; create times are kept."""
+    defaults = DEFAULT_TOPIC_CONFIG.texts()
+    return {
+        name: text
+        for name, text in config.texts().items()
+        if text != defaults.get(name) and _is_copied(name, target)
+    } | {_TIMESTAMP_TYPE: "CreateTime"}
+
+
+def _is_copied(name: str, target: Place) -> bool:
+    """Whether a setting is one that a copy has from its source."""
+    if name == _TIMESTAMP_TYPE or name in _OF_A_CLUSTER:
+        return False
+    return not (target.is_broker and name.startswith(_OURS))
+
+
+def different(source: TopicConfig, target: TopicConfig, place: Place) -> dict[str, tuple[str, str]]:
+    """Settings in force that differ and that a copy has from its source: name -> both texts."""
+    ours, theirs = source.texts(), target.texts()
+    return {
+        name: (ours.get(name, ""), theirs.get(name, ""))
+        for name in sorted(ours.keys() | theirs.keys())
+        if _is_copied(name, place) and ours.get(name, "") != theirs.get(name, "")
+    }
+
+
+def change_settings(place: Place, topic: str, changes: Mapping[str, str | None], env: Env) -> None:
+    """Set settings of a topic, None for back to the default.
+
+    Raises:
+        ConfigError, ClusterFailure, DirectoryLocked: They can't be changed.
+    """
+    if place.is_broker:
+        from tidelog.remote.topics import alter_config
+
+        with open_cluster(place) as cluster:
+            alter_config(cluster, topic, changes)
+        return
+    from tidelog.storage.directory.dir_state import LogDirOptions
+    from tidelog.storage.directory.log_dir import LogDir
+
+    with LogDir.open(place.address, env=env, options=LogDirOptions(writable=True)) as log_dir:
+        log_dir.alter_config(topic, changes)
+
+
+def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
+    """Raise a topic's number of partitions.
+
+    Raises:
+        InvalidPartitions, ClusterFailure, DirectoryLocked: They can't be added.
+    """
+    if not place.is_broker:
+        from tidelog.storage.directory.dir_state import LogDirOptions
+        from tidelog.storage.directory.log_dir import LogDir
+
+        options = LogDirOptions(writable=True)
+        with LogDir.open(place.address, env=env, options=options) as log_dir:
+            log_dir.add_partitions(topic, partitions)
+        return
+    from tidelog.remote.topics import add_partitions as grow
+
+    with open_cluster(place) as cluster:
+        grow(cluster, topic, partitions)
+
+
+def check_pair(
+    plan: MirrorPlan,
+    number: int,
+    source: TopicFacts,
+    target: TopicFacts,
+    env: Env,
+    load: Load,
+) -> list[Finding]:
+    """What a topic of the target would do to the records of one source.
+
+    Raises:
+        InvalidRequest: Too few partitions to keep their numbers.
+    """
+    pair = plan.pairs[number]
+    keeps = plan.partitioning is Partitioning.KEPT
+    if keeps and source.partitions > target.partitions:
+        raise InvalidRequest(
+            f"{pair.topic} has {source.partitions} partitions and {pair.target} at {plan.target}"
+            f" {target.partitions}: add some, or let keys choose (partitions key)"
+        )
+    return check(_target(plan, number, target), load, env.clock.now_ms())
+
+
+def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
+    return Target(
+        place=str(plan.target),
+        topic=plan.pairs[number].target,
+        partitions=target.partitions,
+        config=target.config,
+        end_offset=sum(target.ends),
+    )
+
+
+def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> Load:
+    """What is known of what will come; of records that are not there yet only their limits."""
+    keeps = plan.partitioning is Partitioning.KEPT
+    if plan.start == "latest" or not is_new:
+        return Load(
+            batch_bytes_max=source.config.max_message_bytes,
+            partitions=source.partitions if keeps else None,
+        )
+    pair = plan.pairs[number]
+    question = Question(
+        place=plan.sources[pair.place].place, topic=pair.topic, isolation=plan.isolation
+    )
+    return find(question).load(keeps_partitions=keeps)
+
+
+# Asking every topic's settings at every batch would be most of what a small batch costs.
+SETTINGS_EVERY_MS: Final = 60_000
+
+
+# No policy at all is one: nothing is deleted.
+_MAY_BE_EMPTY: Final = "cleanup.policy"
+
+
+def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
+    """The plan with what its patterns find now.
+
+    Raises:
+        InvalidRequest: There is nothing to copy.
+        InvalidTopic, ClusterFailure: As their names say.
+    """
+    found = plan.with_found(_new_pairs(plan, _counts(plan, env)))
+    if not found.pairs:
+        patterns = ", ".join(f"{one.pattern} at {one.place}" for one in plan.sources)
+        raise InvalidRequest(f"nothing to mirror yet: no topic is like {patterns}")
+    return found
+
+
+def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
+    """Partitions of the topics of each place."""
+    return [partition_counts(source.place, env) for source in plan.sources]
+
+
+def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pair]:
+    # A topic that is being made has no partitions for a moment.
+    there = [[topic for topic, count in one.items() if count] for one in counts]
+    return [pair for place, topics in enumerate(there) for pair in plan.matches(place, topics)]
+
+
+@dataclass(slots=True, kw_only=True)
+class Growth:
+    """Takes up what comes. For one thread.
+
+    Attributes:
+        plan: What is copied, with all that was found so far.
+        env: Files and clock.
+        create: Make topics that the target lacks, and partitions where numbers are kept.
+        force: Go on where the target would lose records or their times.
+        settings: What becomes of settings that differ.
+    """
+
+    plan: MirrorPlan
+    env: Env
+    create: bool = False
+    force: bool = False
+    settings: Settings = Settings.REPORT
+    _told: dict[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    _asked_ms: int | None = None
+
+    def look(self, found: OffsetMap) -> tuple[OffsetMap, tuple[str, ...]]:
+        """The map with what is new, the same one where nothing is; and lines for people.
+
+        Raises:
+            UnknownTopic: The target lacks a topic, and it is not to be made.
+            InvalidRequest: It has fewer partitions than numbers are kept.
+            TargetLoses: It would refuse or lose records of a new topic.
+            ClusterFailure, DirectoryLocked: A place can't be asked, or changed.
+        """
+        counts = _counts(self.plan, self.env)
+        plan = self.plan.with_found(_new_pairs(self.plan, counts))
+        notes: list[str] = []
+        if numbers := _changed(plan, counts, found):
+            found, notes = self._take_up(plan, numbers, found)
+            self.plan = plan
+        return found, (*notes, *self._compare())
+
+    def _take_up(
+        self, plan: MirrorPlan, numbers: Sequence[int], found: OffsetMap
+    ) -> tuple[OffsetMap, list[str]]:
+        sources = {number: _facts(plan, number, self.env) for number in numbers}
+        first = len(found.sources)
+        targets, findings = find_targets(
+            plan, sources, self.env, create=self.create, force=self.force, is_new_from=first
+        )
+        notes = [_note(plan, number, facts, first) for number, facts in sources.items()]
+        notes += lines(finding for finding in findings if finding.is_loss)
+        return widened(found, plan, sources, targets), notes
+
+    # -- settings ----------------------------------------------------------------------------
+
+    def _compare(self) -> Iterator[str]:
+        """Hold each copy's settings against those of its (first) source, now and then."""
+        now_ms = self.env.clock.monotonic_ms()
+        if self._asked_ms is not None and now_ms - self._asked_ms < SETTINGS_EVERY_MS:
+            return
+        self._asked_ms = now_ms
+        models: dict[str, Pair] = {}
+        for pair in self.plan.pairs:
+            models.setdefault(pair.target, pair)
+        there = read_configs(self.plan.target, models, self.env)
+        for number, source in enumerate(self.plan.sources):
+            mine = {topic: pair for topic, pair in models.items() if pair.place == number}
+            wanted = read_configs(source.place, {pair.topic for pair in mine.values()}, self.env)
+            for topic, pair in mine.items():
+                # Who reads or writes what was deleted says so.
+                if topic in there and pair.topic in wanted:
+                    yield from self._compare_one(topic, pair, wanted[pair.topic], there[topic])
+
+    def _compare_one(
+        self, topic: str, pair: Pair, wanted: TopicConfig, there: TopicConfig
+    ) -> Iterator[str]:
+        source, target = self.plan.sources[pair.place].place, self.plan.target
+        apart = different(wanted, there, target)
+        is_news = apart != self._told.get(topic, {})
+        self._told[topic] = apart
+        if apart and self.settings is Settings.SYNC:
+            changes = {name: _set_to(name, ours) for name, (ours, _) in apart.items()}
+            change_settings(target, topic, changes, self.env)
+        if apart and is_news:
+            verb = "set like" if self.settings is Settings.SYNC else "differs from"
+            texts = [f"{name}={theirs} ({ours})" for name, (ours, theirs) in apart.items()]
+            yield f"{topic} at {target} {verb} {pair.topic} of {source}: {', '.join(texts)}"
+
+
+def _set_to(name: str, text: str) -> str | None:
+    """Return the value to set, None for back to the default where the source has none."""
+    return text if text or name == _MAY_BE_EMPTY else None
+
+
+def _changed(plan: MirrorPlan, counts: Sequence[Mapping[str, int]], found: OffsetMap) -> list[int]:
+    """Numbers of pairs that the map lacks, or lacks partitions of."""
+    known = Counter(place.source for place in found.copied)
+    return [
+        number
+        for number, pair in enumerate(plan.pairs)
+        if number >= len(found.sources) or counts[pair.place].get(pair.topic, 0) > known[number]
+    ]
+
+
+def _facts(plan: MirrorPlan, number: int, env: Env) -> TopicFacts:
+    pair = plan.pairs[number]
+    return read_topic(plan.sources[pair.place].place, pair.topic, plan.isolation, env)
+
+
+def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> str:
+    pair = plan.pairs[number]
+    what = f"{pair.topic} of {plan.sources[pair.place].place}"
+    if number < first_new:
+        return f"{what} has {facts.partitions} partitions now"
+    return f"{what} was found, with {facts.partitions} partitions; copied into {pair.target}"
+
+
+def read_state(env: Env, checkpoint: str) -> MirrorState | None:
+    """What the checkpoint says, None where it is new; raises CorruptFile, UnsupportedVersion."""
+    try:
+        return decode_state(files.read_file(env.files, f"{checkpoint}/{STATE_FILE}"))
+    except FileNotFoundError:
+        return None
+
+
+def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
+    """The facts of each pair's topic, by number; without topics of a pattern that have gone.
+
+    Raises:
+        UnknownTopic: A topic that was named is not there.
+        ClusterFailure: A cluster can't be asked.
+    """
+    found: dict[int, TopicFacts] = {}
+    named = len(plan.named)
+    for number, pair in enumerate(plan.pairs):
+        try:
+            place = plan.sources[pair.place].place
+            found[number] = read_topic(place, pair.topic, plan.isolation, env)
+        except UnknownTopic:
+            if number < named:
+                raise
+    return found
+
+
+def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) -> None:
+    """Check that a mirror may begin, or go on with its checkpoint. Changes nothing.
+
+    Args:
+        plan: The mirror.
+        checkpoint: Its folder.
+        env: Files and clock.
+        create: Whether topics that the target lacks are made.
+
+    Raises:
+        UnknownTopic, InvalidRequest, CorruptFile, UnsupportedVersion, ClusterFailure: As a mirror.
+    """
+    state = read_state(env, checkpoint)
+    if state is not None:
+        state.ensure_asked(plan)
+        return
+    check_empty(checkpoint, env)
+    plan = with_topics(plan, env)
+    check_targets(plan, read_sources(plan, env), env, create=create)
+
+
+def check_empty(checkpoint: str, env: Env) -> None:
+    """Raise InvalidRequest where a new mirror's folder has another query's checkpoint."""
+    spark_dir = f"{checkpoint}/{SPARK_DIR}"
+    if env.files.exists(spark_dir):
+        raise InvalidRequest(
+            f"{spark_dir} is there without {STATE_FILE}: not the checkpoint of a mirror; name"
+            " another folder"
+        )

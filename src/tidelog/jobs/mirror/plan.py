@@ -1,0 +1,452 @@
+"""What goes where; checkpoint JSON.
+
+What a mirror was asked for: which topics of which places go into which topics of the target.
+
+Decisions and their text in the checkpoint; no I/O. Topics are named, or found by a pattern: those
+that are found get their numbers behind the named ones, in the order in which they were found.
+
+How a mirror runs, and the names in its checkpoint.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
+from tidelog.jobs.offset_map import OffsetMap, Partitioning
+from tidelog.spark.places import Place, as_place
+from tidelog.storage.files import check_topic_name
+from tidelog.types import IsolationLevel
+
+STATE_VERSION: Final = 1
+
+
+_STARTS: Final = ("earliest", "latest")
+
+
+# What a name at the target says for the name at the source.
+TOPIC_WORD: Final = "{topic}"
+
+
+# So many topics are named in a title.
+TITLE_TOPICS: Final = 3
+
+
+# Topics in which brokers, or those who write to them, keep books: no pattern means them.
+_INTERNAL: Final = (
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+    "__cluster_metadata",
+    "tidelog-spark-markers",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSource:
+    """Topics of one place.
+
+    Attributes:
+        place: Where they are.
+        topics: Topic -> its name at the target.
+        pattern: Regular expression of whole names: topics like it are copied too, also such as are
+            made later; None for none. Topics in which brokers keep books are never meant.
+        name: Name at the target of a topic found by the pattern, with `{topic}` for its own.
+    """
+
+    place: Place
+    topics: Mapping[str, str] = field(default_factory=dict)
+    pattern: str | None = None
+    name: str = TOPIC_WORD
+
+    @property
+    def expression(self) -> str | None:
+        """The pattern as the stream takes it, with the named topics; None without a pattern."""
+        if self.pattern is None:
+            return None
+        named = "".join(f"|{re.escape(topic)}" for topic in self.topics)
+        internal = "|".join(map(re.escape, _INTERNAL))
+        return f"(?!(?:{internal})$)(?:{self.pattern}){named}"
+
+    def found(self, topics: Iterable[str]) -> list[str]:
+        """Those of the topics that the pattern means beyond the named ones, sorted."""
+        if self.expression is None:
+            return []
+        meant = re.compile(self.expression)
+        return sorted(t for t in topics if t not in self.topics and meant.fullmatch(t))
+
+    def question(self) -> list[object]:
+        """What a restart must ask again, as JSON has it."""
+        asked: list[object] = [str(self.place), sorted(self.topics.items())]
+        return asked if self.pattern is None else [*asked, self.pattern, self.name]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pair:
+    """One topic and where it goes.
+
+    Attributes:
+        place: Number of its place among the sources.
+        topic: Its name there.
+        target: Its name at the target.
+    """
+
+    place: int
+    topic: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorPlan:
+    """Plan of a copy: sources, target and settings.
+
+    Attributes:
+        sources: The places with their topics.
+        target: Where copies go.
+        partitioning: KEPT: records keep the number of their partition; KEY: their key chooses;
+            ANY: a transform says, by the column `targetPartition`.
+        start: `earliest` or `latest`: where a new mirror begins.
+        isolation: What is copied of transactions.
+        found: Topics found by patterns, in the order in which they were.
+    """
+
+    sources: tuple[MirrorSource, ...]
+    target: Place
+    partitioning: Partitioning = Partitioning.KEPT
+    start: str = "earliest"
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    found: tuple[Pair, ...] = ()
+
+    @property
+    def named(self) -> list[Pair]:
+        """The topics that were named."""
+        return [
+            Pair(number, topic, target)
+            for number, source in enumerate(self.sources)
+            for topic, target in source.topics.items()
+        ]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All topics, in the order that numbers them in an offset map."""
+        return [*self.named, *self.found]
+
+    @property
+    def title(self) -> str:
+        """What Spark's UI calls the query, and its jobs by it."""
+        patterns = [each.pattern for each in self.sources if each.pattern is not None]
+        names = [*dict.fromkeys([*(pair.topic for pair in self.named), *patterns])]
+        more = f" and {len(names) - TITLE_TOPICS} more" if len(names) > TITLE_TOPICS else ""
+        return f"mirror of {', '.join(names[:TITLE_TOPICS])}{more} to {self.target}"
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether topics may be found."""
+        return any(source.pattern is not None for source in self.sources)
+
+    def matches(self, place: int, topics: Iterable[str]) -> list[Pair]:
+        """Topics of a place that its pattern means, and that are not copied yet.
+
+        Raises:
+            InvalidTopic: No topic can have the name that one of them would get.
+        """
+        source = self.sources[place]
+        known = {pair.topic for pair in self.found if pair.place == place}
+        new = [topic for topic in source.found(topics) if topic not in known]
+        pairs = [Pair(place, topic, source.name.replace(TOPIC_WORD, topic)) for topic in new]
+        for pair in pairs:
+            check_topic_name(pair.target)
+        return pairs
+
+    def with_found(self, pairs: Iterable[Pair]) -> "MirrorPlan":
+        """The same, with more topics behind those it has."""
+        return replace(self, found=(*self.found, *pairs))
+
+    @property
+    def targets(self) -> list[str]:
+        """The topics at the target."""
+        return sorted({pair.target for pair in self.pairs})
+
+    def question(self) -> dict[str, object]:
+        """What a restart must ask again, as JSON has it. Client settings are no part of it."""
+        return {
+            "sources": [source.question() for source in self.sources],
+            "target": str(self.target),
+            "partitions": self.partitioning.value,
+            "isolation": self.isolation.name.lower(),
+        }
+
+
+def plan_mirror(  # noqa: PLR0913 - one keyword for each way to choose
+    sources: Sequence[Place | str | MirrorSource],
+    topics: Iterable[str] | Mapping[str, str],
+    target: Place | str,
+    partitioning: Partitioning = Partitioning.KEPT,
+    start: str = "earliest",
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    *,
+    pattern: str | None = None,
+    name: str = TOPIC_WORD,
+) -> MirrorPlan:
+    """The plan of a mirror.
+
+    Args:
+        sources: Places; or with topics of their own, which `topics` is not about.
+        topics: Names, or name -> name at the target, in every place that has none of its own.
+        target: Where copies go.
+        partitioning: How partitions are chosen.
+        start: `earliest` or `latest`.
+        isolation: What is copied of transactions.
+        pattern: Of topics that are copied too, from every place that has none of its own.
+        name: Name at the target of those that the pattern finds.
+
+    Raises:
+        InvalidRequest: Nothing to copy, a pattern that can't be read, a place twice, a topic into
+            itself, an object store as the target.
+        InvalidTopic: A name that no topic can have.
+    """
+    renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
+    found = tuple(
+        one
+        if isinstance(one, MirrorSource)
+        else MirrorSource(as_place(one), renames, pattern, name)
+        for one in sources
+    )
+    plan = MirrorPlan(
+        sources=found,
+        target=as_place(target),
+        partitioning=partitioning,
+        start=start,
+        isolation=isolation,
+    )
+    _check(plan)
+    return plan
+
+
+def _check(plan: MirrorPlan) -> None:
+    if not plan.pairs and not plan.has_patterns:
+        raise InvalidRequest("nothing to mirror: give at least one place and one topic of it")
+    if plan.start not in _STARTS:
+        raise InvalidRequest(f"start {plan.start}: one of {', '.join(_STARTS)}")
+    if not plan.target.is_broker and "://" in plan.target.address:
+        raise InvalidRequest(
+            f"{plan.target}: object stores are read, not written to; name a directory, and let"
+            " `tidelog tier` move it there"
+        )
+    names = [str(source.place) for source in plan.sources]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise InvalidRequest(f"{name} is named twice; give all of its topics at once")
+    for pair in plan.pairs:
+        check_topic_name(pair.target)
+        if names[pair.place] == str(plan.target) and pair.topic == pair.target:
+            raise InvalidRequest(f"{pair.topic} of {names[pair.place]} would be copied into itself")
+    for source in plan.sources:
+        _check_pattern(source, plan.target)
+
+
+def _check_pattern(source: MirrorSource, target: Place) -> None:
+    if source.pattern is None:
+        return
+    try:
+        re.compile(source.pattern)
+    except re.error as error:
+        raise InvalidRequest(f"pattern {source.pattern}: {error}") from error
+    if str(source.place) == str(target):
+        raise InvalidRequest(
+            f"pattern {source.pattern}: within one place copies would be found and copied again;"
+            " name the topics"
+        )
+    if internal := sorted(source.topics.keys() & set(_INTERNAL)):
+        raise InvalidRequest(f"{internal[0]} is never meant by a pattern: mirror it by itself")
+    check_topic_name(source.name.replace(TOPIC_WORD, "t"))
+
+
+def excluding(pattern: str, excluded: Iterable[str]) -> str:
+    """A pattern for what one pattern means and none of others."""
+    joined = "|".join(f"(?:{one})" for one in excluded)
+    return f"(?!(?:{joined})$)(?:{pattern})" if joined else pattern
+
+
+def read_renames(
+    texts: Iterable[str],
+    places: Sequence[Place],
+    topics: Sequence[str],
+    *,
+    pattern: str | None = None,
+    name: str = TOPIC_WORD,
+) -> list[MirrorSource]:
+    """Places with their topics under their new names.
+
+    Args:
+        texts: `TOPIC=NAME` for every place, or `PLACE/TOPIC=NAME` for one.
+        places: The sources.
+        topics: Copied from each of them.
+        pattern: Of topics that are copied too, from each of them.
+        name: Name at the target of those that the pattern finds.
+
+    Raises:
+        InvalidRequest: A text that says neither, or names a topic or place that is not copied.
+    """
+    renames = [{topic: topic for topic in topics} for _ in places]
+    for text in texts:
+        old, equals, new = text.partition("=")
+        where, slash, topic = old.rpartition("/")
+        if not (equals and topic and new):
+            raise InvalidRequest(f"rename {text}: write TOPIC=NAME, or PLACE/TOPIC=NAME")
+        if topic not in topics:
+            raise InvalidRequest(f"rename {text}: {topic} is not among the topics that are copied")
+        numbers = [n for n, place in enumerate(places) if not slash or str(place) == where]
+        if not numbers:
+            raise InvalidRequest(f"rename {text}: {where} is not among the places copied from")
+        for number in numbers:
+            renames[number][topic] = new
+    return [
+        MirrorSource(place, names, pattern, name)
+        for place, names in zip(places, renames, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDone:
+    """One batch, for those who watch.
+
+    Attributes:
+        batch_id: Its number.
+        records: Records at the target.
+        was_done: They were there already, from before a restart.
+        at_ms: When it was done.
+        elapsed_ms: How long writing it took.
+        notes: What was found and changed before it: topics, partitions, settings.
+    """
+
+    batch_id: int
+    records: int
+    was_done: bool
+    at_ms: int
+    elapsed_ms: int
+    notes: tuple[str, ...] = ()
+
+
+# -- in the checkpoint ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorState:
+    """What the checkpoint of a mirror remembers beside Spark's own.
+
+    Attributes:
+        mirror_id: Its name with the target, 32 hexadecimal digits.
+        question: What was asked, as `MirrorPlan.question`.
+        starts: First offsets by pair and partition, `[[pair, partition, offset], ...]`.
+    """
+
+    mirror_id: str
+    question: Mapping[str, object]
+    starts: tuple[tuple[int, int, int], ...]
+
+    def with_starts(self, found: OffsetMap) -> "MirrorState":
+        """The same, with the starts of partitions that only the map knows: they came later."""
+        known = {(number, partition) for number, partition, _ in self.starts}
+        later = tuple(
+            (place.source, place.partition, copied.start)
+            for place, copied in sorted(found.copied.items())
+            if place not in known
+        )
+        return replace(self, starts=(*self.starts, *later))
+
+    def ensure_asked(self, plan: MirrorPlan) -> None:
+        """Raise InvalidRequest where another question was asked."""
+        now = json.loads(json.dumps(plan.question()))
+        for name in sorted(self.question.keys() | now.keys()):
+            if self.question.get(name) != now.get(name):
+                raise InvalidRequest(
+                    f"the checkpoint is that of another mirror: {name} was"
+                    f" {_shown(self.question.get(name))}, now {_shown(now.get(name))}; give the"
+                    " same, or another checkpoint"
+                )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def encode_state(state: MirrorState) -> bytes:
+    """The text of `mirror.json`."""
+    content = {
+        "version": STATE_VERSION,
+        "mirror_id": state.mirror_id,
+        "question": dict(state.question),
+        "starts": [list(start) for start in state.starts],
+    }
+    return f"{json.dumps(content)}\n".encode()
+
+
+def decode_state(data: bytes) -> MirrorState:
+    """The state in a text.
+
+    Raises:
+        CorruptFile: It is not what `encode_state` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        content = json.loads(data)
+        version = content["version"]
+        if version != STATE_VERSION:
+            raise UnsupportedVersion(f"a mirror of version {version}, {STATE_VERSION} is known")
+        return MirrorState(
+            mirror_id=str(content["mirror_id"]),
+            question=dict(content["question"]),
+            starts=tuple((int(a), int(b), int(c)) for a, b, c in content["starts"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptFile(f"not the state of a mirror: {error}") from error
+
+
+class Settings(StrEnum):
+    """Treatment of settings that differ between a topic and its copy."""
+
+    REPORT = "report"
+    SYNC = "sync"
+
+
+STATE_FILE: Final = "mirror.json"
+
+
+MAP_FILE: Final = "offsets.map"
+
+
+SPARK_DIR: Final = "spark"
+
+
+ISOLATIONS: Final = {level.name.lower(): level for level in IsolationLevel}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorOptions:
+    """How a mirror runs.
+
+    Attributes:
+        checkpoint: Folder that makes it restartable.
+        continuous: Go on until it is stopped; else stop at what is there at the start.
+        batch_records: About how many records a batch takes, at most, of each place.
+        trigger_ms: How often a continuous mirror looks for new records.
+        create: Make topics that the target lacks, and partitions where numbers are kept.
+        force: Go on where the target would lose records or their times.
+        settings: What becomes of settings that differ between a topic and its copy.
+        source: More options of the source.
+        sink: More options of the sink, such as `compression`.
+    """
+
+    checkpoint: str
+    continuous: bool = False
+    batch_records: int = 1_000_000
+    trigger_ms: int = 1_000
+    create: bool = False
+    force: bool = False
+    settings: Settings = Settings.REPORT
+    source: tuple[tuple[str, str], ...] = ()
+    sink: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,424 @@
+"""The running query of a mirror.
+
+A running mirror: one structured streaming query, and what is written down with each batch.
+
+The checkpoint is a folder that the driver can write to:
+
+    mirror.json    what was asked, the mirror's id and where it began
+    offsets.map    the offset map (`jobs.offset_map`)
+    spark/         Spark's own: which offsets belong to which batch
+    mirror.lock    held while a driver runs the mirror
+
+Spark notes the offsets of a batch before it is run and that it is done afterwards. Between the two
+the batch is written (`mirror_commit`), then the map. Killed anywhere, the same batch comes again:
+the target knows whether it has it, and says where it went, so records are there once and the map
+gets its rows in any case. Over Spark Connect the server writes the batches (`mirror_connect`).
+
+What a mirror reads: one stream of all its places, and what tasks need of each row.
+"""
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tidelog.env import Env
+from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.jobs.mirror.commit import (
+    Batches,
+    ClientBatches,
+    PatientQuery,
+    ServerBatches,
+    Watcher,
+    nobody,
+    target_of,
+)
+from tidelog.jobs.mirror.places import (
+    Growth,
+    TopicFacts,
+    as_mapped,
+    check_empty,
+    find_targets,
+    first_map,
+    first_offsets,
+    grown,
+    read_sources,
+    read_state,
+    with_topics,
+)
+from tidelog.jobs.mirror.plan import (
+    ISOLATIONS,
+    MAP_FILE,
+    SPARK_DIR,
+    STATE_FILE,
+    MirrorOptions,
+    MirrorPlan,
+    MirrorSource,
+    MirrorState,
+    Pair,
+    encode_state,
+)
+from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
+from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
+from tidelog.jobs.target_check import Finding
+from tidelog.spark.session import check_shared_places, is_connect
+from tidelog.storage import files
+from tidelog.types import TimestampType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = [
+    "ISOLATIONS",
+    "MAP_FILE",
+    "SPARK_DIR",
+    "STATE_FILE",
+    "Batches",
+    "Mirror",
+    "MirrorOptions",
+    "Transform",
+    "Watcher",
+    "running",
+]
+
+
+_COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
+
+
+_CREATE_TIME: Final = "createTimestamp"
+
+
+# Order within a partition is kept by one task; a directory's segments are put in order later.
+_ONE_TASK_BYTES: Final = str(1 << 58)
+
+
+def source_options(
+    plan: MirrorPlan, number: int, state: MirrorState, *, batch_records: int
+) -> dict[str, str]:
+    """Options of the stream that reads a place."""
+    source = plan.sources[number]
+    place = source.place
+    columns = [*_COLUMNS, *([] if place.is_broker else [_CREATE_TIME])]
+    found = (
+        place.options()
+        | _subscribed(source)
+        | {
+            "isolation": plan.isolation.name.lower(),
+            "columns": ",".join(columns),
+            "startingOffsets": starting_offsets(plan, number, state),
+            "maxOffsetsPerTrigger": str(batch_records),
+        }
+    )
+    if plan.target.is_broker and not place.is_broker:
+        found["splitBytes"] = _ONE_TASK_BYTES
+    return found
+
+
+def _subscribed(source: MirrorSource) -> dict[str, str]:
+    if source.expression is not None:
+        return {"subscribePattern": source.expression}
+    return {"subscribe": ",".join(source.topics)}
+
+
+def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
+    """`earliest`, or the very offsets that were the ends when the mirror began."""
+    if plan.start == "earliest":
+        return "earliest"
+    pairs: list[Pair] = plan.pairs
+    found: dict[str, dict[str, int]] = {}
+    for pair_number, partition, offset in state.starts:
+        pair = pairs[pair_number]
+        if pair.place == number:
+            found.setdefault(pair.topic, {})[str(partition)] = offset
+    return json.dumps(found)
+
+
+def read_rows(
+    spark: "SparkSession",
+    plan: MirrorPlan,
+    state: MirrorState,
+    *,
+    batch_records: int,
+    more: Mapping[str, str],
+) -> "DataFrame":
+    """The rows of all places, each with the number of its place; times are create times."""
+    from pyspark.sql.functions import coalesce, col, lit, when
+
+    parts = []
+    for number, source in enumerate(plan.sources):
+        given = source_options(plan, number, state, batch_records=batch_records) | dict(more)
+        rows = spark.readStream.format("tidelog").options(**given).load()
+        if not source.place.is_broker:
+            # The files of a LogAppendTime topic still hold when producers made their records.
+            stamped = col("timestampType") == lit(int(TimestampType.LOG_APPEND_TIME))
+            created = when(stamped, coalesce(col(_CREATE_TIME), col("timestamp")))
+            rows = rows.withColumn("timestamp", created.otherwise(col("timestamp")))
+            rows = rows.drop(_CREATE_TIME)
+        parts.append(rows.drop("timestampType").withColumn("source", lit(number)))
+    return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
+    """The columns that tasks need, in order; raises InvalidRequest where one is missing."""
+    needed = [*ORIGIN, *RECORD]
+    if partitioning is Partitioning.ANY:
+        needed.append(TARGET_PARTITION)
+    if missing := [name for name in needed if name not in rows.columns]:
+        raise InvalidRequest(
+            f"transform has left no column {missing[0]}; it must keep {', '.join(ORIGIN)}, by which"
+            f" the offset map knows what went where, and {', '.join(RECORD)}"
+        )
+    return rows.select(*needed)
+
+
+Transform: TypeAlias = Callable[["DataFrame"], "DataFrame"]
+
+
+_ID_BITS: Final = 128
+
+
+@dataclass(slots=True, kw_only=True)
+class Mirror:
+    """A mirror that has been started. start -> await_end or stop.
+
+    Attributes:
+        started: Spark's query.
+        batches: What has been written.
+        findings: What was worth knowing before it started.
+        notes: What was found and changed at the start.
+        start_map: The map as it was at the start.
+        was_resumed: It went on from a checkpoint.
+    """
+
+    started: PatientQuery
+    batches: Batches | ClientBatches
+    findings: Sequence[Finding]
+    notes: Sequence[str]
+    start_map: OffsetMap
+    was_resumed: bool
+
+    @property
+    def query(self) -> "StreamingQuery":
+        """Spark's query, as it was started last."""
+        return self.started.current
+
+    @property
+    def plan(self) -> MirrorPlan:
+        """What is copied, with all topics that were found."""
+        return self.batches.grown_plan
+
+    @property
+    def found(self) -> OffsetMap:
+        """The map as it is."""
+        return self.batches.found
+
+    def await_end(self, stopped: threading.Event | None = None) -> None:
+        """Wait for the end; raises what ended it.
+
+        Args:
+            stopped: Ends a continuous mirror when it is set, once the running batch is written.
+        """
+        while not self.started.has_ended(1):
+            self.batches.told()
+            if stopped is not None and stopped.is_set():
+                self.stop()
+                return
+        self.batches.told()
+
+    def stop(self) -> None:
+        """Stop once the batch that is being written is done."""
+        self.batches.close()
+        self.query.stop()
+        self.batches.release()
+        self.batches.told()
+
+
+@contextmanager
+def running(
+    spark: "SparkSession",
+    plan: MirrorPlan,
+    options: MirrorOptions,
+    env: Env,
+    *,
+    transform: Transform | None = None,
+    watch: Watcher | None = None,
+) -> Iterator[Mirror]:
+    """A started mirror, until the block ends.
+
+    Raises:
+        DirectoryLocked: Another driver runs it.
+        InvalidRequest: Over Spark Connect, a path that the server reads elsewhere.
+        TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
+    """
+    check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])
+    if is_connect(spark):
+        options = replace(options, checkpoint=str(Path(options.checkpoint).absolute()))
+    env.files.make_dirs(options.checkpoint)
+    try:
+        lock = env.files.lock(f"{options.checkpoint}/mirror.lock")
+    except BlockingIOError as error:
+        raise DirectoryLocked(
+            f"{options.checkpoint}: another driver runs this mirror; stop it first"
+        ) from error
+    try:
+        mirror = _start(spark, plan, options, env, transform, watch or nobody)
+        try:
+            yield mirror
+        finally:
+            mirror.stop()
+    finally:
+        lock.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """A checkpoint that was begun, or found.
+
+    Attributes:
+        plan: With all topics that are known by it.
+        state: Its state.
+        found: Its map.
+        findings: What the targets were found to do.
+        was_resumed: It was there.
+    """
+
+    plan: MirrorPlan
+    state: MirrorState
+    found: OffsetMap
+    findings: Sequence[Finding]
+    was_resumed: bool
+
+
+def _start(
+    spark: "SparkSession",
+    plan: MirrorPlan,
+    options: MirrorOptions,
+    env: Env,
+    transform: Transform | None,
+    watch: Watcher,
+) -> Mirror:
+    opened = _open(plan, options, env)
+    growth = Growth(
+        plan=opened.plan,
+        env=env,
+        create=options.create,
+        force=options.force,
+        settings=options.settings,
+    )
+    path = f"{options.checkpoint}/{MAP_FILE}"
+    mirror_id = opened.state.mirror_id
+    batches = Batches(
+        target=target_of(opened.plan, dict(options.sink), mirror_id, opened.found),
+        found=opened.found,
+        path=path,
+        env=env,
+        watch=watch,
+        growth=growth,
+    )
+    notes = batches.keep_up()
+    plan, start_map = growth.plan, batches.found
+    rows = read_rows(
+        spark,
+        plan,
+        opened.state.with_starts(start_map),
+        batch_records=options.batch_records,
+        more=dict(options.source),
+    )
+    rows = select(rows if transform is None else transform(rows), plan.partitioning)
+    shown: Batches | ClientBatches = batches
+    sent: Batches | ServerBatches = batches
+    if is_connect(spark):
+        shown = ClientBatches(plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id)
+        sent = ServerBatches(plan=plan, options=options, mirror_id=mirror_id)
+    started = _query(rows, sent, options, plan.title)
+    if isinstance(shown, ClientBatches):
+        shown.started = started
+    return Mirror(
+        started=started,
+        batches=shown,
+        findings=opened.findings,
+        notes=notes,
+        start_map=start_map,
+        was_resumed=opened.was_resumed,
+    )
+
+
+def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
+    """The checkpoint, begun where it is new; its targets are found, or made."""
+    state = read_state(env, options.checkpoint)
+    if state is None:
+        plan = with_topics(plan, env)
+    else:
+        state.ensure_asked(plan)
+        found = read_map(env.files, f"{options.checkpoint}/{MAP_FILE}")
+        plan = as_mapped(plan, found)
+    sources = read_sources(plan, env)
+    targets, findings = find_targets(
+        plan,
+        sources,
+        env,
+        create=options.create,
+        force=options.force,
+        is_new_from=0 if state is None else None,
+    )
+    was_resumed = state is not None
+    if state is None:
+        state, found = _begin(plan, options, env, sources, targets)
+    else:
+        found = _go_on(options, env, targets)
+    return _Opened(plan=plan, state=state, found=found, findings=findings, was_resumed=was_resumed)
+
+
+def _begin(
+    plan: MirrorPlan,
+    options: MirrorOptions,
+    env: Env,
+    sources: Mapping[int, TopicFacts],
+    targets: Mapping[str, TopicFacts],
+) -> tuple[MirrorState, OffsetMap]:
+    """A new mirror's checkpoint; the state comes last, so half of one is none."""
+    check_empty(options.checkpoint, env)
+    starts = first_offsets(plan, sources)
+    found = first_map(plan, sources, targets, starts)
+    state = MirrorState(
+        mirror_id=uuid.UUID(int=env.random.getrandbits(_ID_BITS)).hex,
+        question=plan.question(),
+        starts=starts,
+    )
+    write_map(env.files, f"{options.checkpoint}/{MAP_FILE}", found)
+    path = f"{options.checkpoint}/{STATE_FILE}"
+    files.write_atomically(env.files, path, encode_state(state))
+    return state, found
+
+
+def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) -> OffsetMap:
+    """The map of a mirror that ran before."""
+    found = grown(read_map(env.files, f"{options.checkpoint}/{MAP_FILE}"), targets)
+    metadata = f"{options.checkpoint}/{SPARK_DIR}/metadata"
+    if found.batch_id >= 0 and not env.files.exists(metadata):
+        raise InvalidRequest(
+            f"{metadata} has gone, and with it how far the mirror was: it would copy everything"
+            " once more; begin with a new checkpoint, on a topic that is empty"
+        )
+    return found
+
+
+def _query(
+    rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
+) -> PatientQuery:
+    # The very folder, also where Spark's own file system is another.
+    folder = Path(f"{options.checkpoint}/{SPARK_DIR}").absolute()
+    # Spark runs no two queries of one name, nor any two with one checkpoint.
+    writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")
+    writer = writer.option("checkpointLocation", folder.as_uri())
+    if options.continuous:
+        writer = writer.trigger(processingTime=f"{options.trigger_ms} milliseconds")
+    else:
+        writer = writer.trigger(availableNow=True)
+    return PatientQuery(writer.start)

@@ -1,0 +1,610 @@
+"""The map that a mirror keeps: ranges of offsets at source and target, its rows, its file.
+
+Where a mirror put which records: ranges of source offsets to ranges of target offsets.
+
+A mirror writes new offsets. The map says, for each partition of a source and each partition of the
+target, where they went; `offset_map_file` keeps it on disk, `failover_map` takes groups across.
+
+What it promises, for a record r that the mirror has copied from offset s to offset t:
+
+1. Where rows cover s, of the partitions that r came from and went to, t lies in the target range
+   of one of them. Where no row covers it, r is not at the target (or not copied yet).
+2. A row that is `dense` has every offset of its source range at the same distance: t - s is the
+   same for all of them, so that t is told exactly.
+3. r's create time is not before `create_ms_min` and not after `create_ms_max` of its row; -1 in
+   the latter says that some record has none. r was at the target by `arrival_ms`, and its mirror
+   had read it before that.
+4. What the mirror copies later lies at or behind `ends` of its partition.
+
+So a group that stands at s in a partition of the source misses nothing in a partition of the
+target from the smallest `target_start` of all rows with `source_end` > s on, and from the end
+where there is no such row. Rows that are merged to bound the size stay true: they repeat more.
+
+The map knows what the mirror wrote and nothing of what others write to the same topic, and it does
+not know whether records have gone since. No I/O here.
+
+The rows of an offset map: ranges of source offsets, and where their records went; and merging.
+
+Rows that are merged stay true of all their records (`offset_map` says what a row promises): they
+span more, and a dense run that continues another one stays dense.
+
+The file of an offset map: one header, rows of equal size, one checksum.
+
+It is written anew as a whole and renamed into place, so a reader sees one batch's map or the
+next one's. All numbers are big-endian.
+
+| at | bytes | what |
+|---|---|---|
+| 0 | 8 | `TLOGMAP1` |
+| 8 | 4 | size of the header, H |
+| 12 | 4 | number of rows, N |
+| 16 | H | header: JSON in UTF-8 (target, sources, what was copied, ends, last batch) |
+| 16 + H | 72 N | rows: four int32, seven int64, in the order of `MapRow` |
+| 16 + H + 72 N | 4 | CRC-32C of all before |
+"""
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
+from tidelog.record.coding import crc32c
+from tidelog.record.partitioner import partition_of
+from tidelog.storage import files
+from tidelog.types import NO_TIMESTAMP, TopicPartition
+
+__all__ = [
+    "DENSE",
+    "MAGIC",
+    "ROWS_MAX",
+    "Copied",
+    "Located",
+    "MapBatch",
+    "MapRow",
+    "OffsetMap",
+    "OutsideMap",
+    "Partitioning",
+    "SourcePartition",
+    "SourceTopic",
+    "append_rows",
+    "continues",
+    "decode_map",
+    "encode_map",
+    "merge",
+    "read_map",
+    "thin",
+    "write_map",
+]
+
+
+DENSE: Final = 1
+
+
+class MapRow(NamedTuple):
+    """One range of source offsets, and where its records went in one partition of the target.
+
+    Attributes:
+        source: Number in `OffsetMap.sources`.
+        source_partition: Partition there.
+        target_partition: Partition of the source's target topic.
+        flags: DENSE or 0.
+        source_start: First offset covered.
+        source_end: Offset behind the last one covered.
+        target_start: First offset that a record went to.
+        target_end: Offset behind the last one that a record went to.
+        create_ms_min: Earliest create time, -1 where no record has one.
+        create_ms_max: Latest create time, -1 where any record has none.
+        arrival_ms: By then all were at the target.
+    """
+
+    source: int
+    source_partition: int
+    target_partition: int
+    flags: int
+    source_start: int
+    source_end: int
+    target_start: int
+    target_end: int
+    create_ms_min: int
+    create_ms_max: int
+    arrival_ms: int
+
+    @property
+    def group(self) -> tuple[int, int, int]:
+        """The partitions concerned; rows are only merged where these are the same."""
+        return self.source, self.source_partition, self.target_partition
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every source offset has its record, all at the same distance."""
+        return bool(self.flags & DENSE)
+
+
+def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
+    """Rows with more behind them; dense ones of one arrival that continue each other become one.
+
+    Of different arrivals they stay apart as long as there is room: searches by time need them.
+    """
+    result = list(rows)
+    last = {row.group: at for at, row in enumerate(result)}
+    for row in more:
+        at = last.get(row.group)
+        if at is not None and _is_one_run(result[at], row):
+            result[at] = merge(result[at], row)
+        else:
+            last[row.group] = len(result)
+            result.append(row)
+    return tuple(result)
+
+
+def continues(first: MapRow, second: MapRow) -> bool:
+    """Whether two dense rows are one run at the same distance."""
+    return (
+        first.is_dense
+        and second.is_dense
+        and first.source_end == second.source_start
+        and first.target_end == second.target_start
+    )
+
+
+def _is_one_run(first: MapRow, second: MapRow) -> bool:
+    return first.arrival_ms == second.arrival_ms and continues(first, second)
+
+
+def merge(first: MapRow, second: MapRow) -> MapRow:
+    """One row that is true of both."""
+    known = [row.create_ms_min for row in (first, second) if row.create_ms_min != NO_TIMESTAMP]
+    lacks = NO_TIMESTAMP in (first.create_ms_max, second.create_ms_max)
+    return MapRow(
+        *first.group,
+        flags=DENSE if continues(first, second) else 0,
+        source_start=min(first.source_start, second.source_start),
+        source_end=max(first.source_end, second.source_end),
+        target_start=min(first.target_start, second.target_start),
+        target_end=max(first.target_end, second.target_end),
+        create_ms_min=min(known, default=NO_TIMESTAMP),
+        create_ms_max=NO_TIMESTAMP if lacks else max(first.create_ms_max, second.create_ms_max),
+        arrival_ms=max(first.arrival_ms, second.arrival_ms),
+    )
+
+
+def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
+    """Merge neighbours among the older rows until there are few enough, or no neighbours left."""
+    while len(rows) > rows_max:
+        half = len(rows) // 2
+        merged = _merge_pairs(rows[:half])
+        if len(merged) == half:
+            # The older half has one row of each group: pair up with the younger.
+            merged, half = _merge_pairs(rows), len(rows)
+            if len(merged) == half:
+                return rows
+        rows = (*merged, *rows[half:])
+    return rows
+
+
+def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
+    """Every second row of a group goes into the one before it."""
+    result: list[MapRow] = []
+    open_at: dict[tuple[int, int, int], int] = {}
+    for row in rows:
+        at = open_at.pop(row.group, None)
+        if at is None:
+            open_at[row.group] = len(result)
+            result.append(row)
+        else:
+            result[at] = merge(result[at], row)
+    return tuple(result)
+
+
+# 72 bytes each: under 5 MB, written anew with each batch of a mirror.
+ROWS_MAX: Final = 65_536
+
+
+class OutsideMap(InvalidRequest):
+    """The map does not say where to go on from a position, and why."""
+
+
+class Partitioning(StrEnum):
+    """How the mirror chose a record's partition at the target. Part of the format."""
+
+    KEPT = "kept"
+    KEY = "key"
+    ANY = "any"
+
+
+class SourcePartition(NamedTuple):
+    """A partition of a source: the source's number in the map, and its own number."""
+
+    source: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTopic:
+    """A topic that is copied.
+
+    Attributes:
+        place: Where it is: brokers `host:port[,...]`, or a directory.
+        topic: Its name there.
+        topic_id: Its id as Kafka prints it; empty where there is none.
+        target: Name of the topic that it is copied into.
+    """
+
+    place: str
+    topic: str
+    topic_id: str
+    target: str
+
+
+class Copied(NamedTuple):
+    """Source offsets [start, end) that the mirror has been through."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapBatch:
+    """What one batch of a mirror adds.
+
+    Attributes:
+        batch_id: Grows by one with each batch.
+        copied: Offsets gone through, of each partition that the batch read.
+        ends: Ends of the target's partitions that it wrote to, after it.
+        rows: Where records went; of the same group in order of their source offsets.
+    """
+
+    batch_id: int
+    copied: Mapping[SourcePartition, Copied]
+    ends: Mapping[TopicPartition, int]
+    rows: tuple[MapRow, ...]
+
+
+class Located(NamedTuple):
+    """A place at the target.
+
+    Attributes:
+        offset: The first that may hold what is asked for; everything before it does not.
+        is_exact: It holds the very record, or is the end.
+        create_ms: Earliest create time of what the map has there; -1 unknown.
+    """
+
+    offset: int
+    is_exact: bool
+    create_ms: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetMap:
+    """All that a mirror knows of where it put records. Immutable.
+
+    Attributes:
+        target: Where the copies are: brokers, or a directory.
+        target_ids: Id of each topic at the target; empty where there is none.
+        partition_counts: Partitions of each topic at the target.
+        sources: The topics copied.
+        partitioning: How partitions were chosen.
+        batch_id: The last batch in it, -1 for none.
+        copied: What the mirror has gone through, by partition of a source.
+        ends: Ends of the target's partitions as the mirror last saw them; of all partitions.
+        rows: In the order in which they were written.
+    """
+
+    target: str
+    target_ids: Mapping[str, str]
+    partition_counts: Mapping[str, int]
+    sources: tuple[SourceTopic, ...]
+    partitioning: Partitioning
+    batch_id: int = -1
+    copied: Mapping[SourcePartition, Copied] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    rows: tuple[MapRow, ...] = ()
+
+    # -- asking ------------------------------------------------------------------------------
+
+    def source_number(self, topic: str, topic_id: str | None = None, place: str = "") -> int:
+        """The number of a source, by id, else by name and (where that is not enough) place.
+
+        Raises:
+            OutsideMap: No such source, several of that name, or it is another topic by its id.
+        """
+        named = [n for n, source in enumerate(self.sources) if source.topic == topic]
+        if topic_id:
+            for number in named:
+                if self.sources[number].topic_id == topic_id:
+                    return number
+        unsure = [n for n in named if not topic_id or not self.sources[n].topic_id]
+        if len(unsure) > 1:
+            unsure = [n for n in unsure if self.sources[n].place == place] or unsure
+        if len(unsure) == 1:
+            return unsure[0]
+        if unsure:
+            places = ", ".join(self.sources[n].place for n in unsure)
+            raise OutsideMap(f"the map has several sources called {topic}: {places}")
+        if named:
+            known = self.sources[named[0]].topic_id
+            raise OutsideMap(f"the map is of another topic {topic}: id {known}, not {topic_id}")
+        names = ", ".join(sorted({source.topic for source in self.sources}))
+        raise OutsideMap(f"the map has no source {topic}; it has: {names}")
+
+    def targets(self, source: int) -> list[TopicPartition]:
+        """The partitions at the target that a source's records may be in."""
+        topic = self.sources[source].target
+        return [TopicPartition(topic, number) for number in range(self.partition_counts[topic])]
+
+    def starts(self, place: SourcePartition, offset: int) -> dict[TopicPartition, Located]:
+        """From where nothing is missed of what lies at or behind a source offset.
+
+        Args:
+            place: The partition of the source.
+            offset: The next offset to read there, such as a group's position.
+
+        Raises:
+            OutsideMap: The mirror began behind that offset, or has not seen the partition.
+        """
+        copied = self.copied.get(place)
+        name = f"{self.sources[place.source].topic}-{place.partition}"
+        if copied is None:
+            raise OutsideMap(f"the mirror has copied nothing of {name} yet")
+        if offset < copied.start:
+            raise OutsideMap(f"the mirror began at {copied.start} of {name}, behind {offset}")
+        rows = [row for row in self._rows_of(place) if row.source_end > offset]
+        return self._first(place.source, rows, offset)
+
+    def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
+        """From where nothing is missed that a source appended at `time_ms` or later.
+
+        A record is at the target after the source has it, so rows that were complete before then
+        hold none of these. Clocks that differ shift this: subtract by how much they may.
+        """
+        rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
+        return self._first(source, rows)
+
+    def starts_by_create_time(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
+        """From where nothing is missed of a source that was created at `time_ms` or later."""
+        rows = (
+            row
+            for row in self.rows
+            if row.source == source
+            and (row.create_ms_max == NO_TIMESTAMP or row.create_ms_max >= time_ms)
+        )
+        return self._first(source, rows)
+
+    def start_of_key(
+        self, place: SourcePartition, offset: int, key: bytes
+    ) -> tuple[TopicPartition, Located]:
+        """The one partition at the target that has a key's records, and from where they are there.
+
+        Args:
+            place: The partition of the source that has the key.
+            offset: The next offset to read there.
+            key: The key.
+
+        Raises:
+            OutsideMap: As `starts`; or partitions were chosen in a way that the map doesn't know.
+        """
+        target = self.target_of_key(place, key)
+        return target, self.starts(place, offset)[target]
+
+    def target_of_key(self, place: SourcePartition, key: bytes) -> TopicPartition:
+        """Where the records with a key go; raises OutsideMap where only a transform knows."""
+        topic = self.sources[place.source].target
+        if self.partitioning is Partitioning.KEPT:
+            return TopicPartition(topic, place.partition)
+        if self.partitioning is Partitioning.KEY:
+            return TopicPartition(topic, partition_of(key, self.partition_counts[topic]))
+        raise OutsideMap("partitions were chosen by a transform: a key may be in any of them")
+
+    def origins(self, target: TopicPartition, offset: int) -> list[MapRow]:
+        """The rows whose target range holds an offset: where the record there may come from."""
+        return [
+            row
+            for row in self.rows
+            if self._target(row) == target and row.target_start <= offset < row.target_end
+        ]
+
+    def _first(
+        self, source: int, rows: Iterable[MapRow], offset: int | None = None
+    ) -> dict[TopicPartition, Located]:
+        """The smallest place in rows, by partition; the end where there is no row.
+
+        Args:
+            source: A source of the topic.
+            rows: Those that may hold what is asked for.
+            offset: At the source, from where on records count; from each row's start where None.
+        """
+        found: dict[TopicPartition, Located] = {}
+        for row in rows:
+            target, place = self._target(row), _place_in(row, offset)
+            old = found.get(target, place)
+            created = min(place.create_ms, old.create_ms)
+            found[target] = min(place, old, key=_offset)._replace(create_ms=created)
+        return {t: found.get(t, Located(self.ends[t], is_exact=True)) for t in self.targets(source)}
+
+    def _target(self, row: MapRow) -> TopicPartition:
+        return TopicPartition(self.sources[row.source].target, row.target_partition)
+
+    def _rows_of(self, place: SourcePartition) -> Iterable[MapRow]:
+        return (r for r in self.rows if (r.source, r.source_partition) == place)
+
+    # -- growing -----------------------------------------------------------------------------
+
+    def add(self, batch: MapBatch, *, rows_max: int = ROWS_MAX) -> "OffsetMap":
+        """The map with one more batch; the same map where it has that batch already.
+
+        Args:
+            batch: The next one.
+            rows_max: Older rows are merged where there would be more; one row for each pair of
+                partitions stays in any case.
+        """
+        if batch.batch_id <= self.batch_id:
+            return self
+        copied = dict(self.copied)
+        for place, new in batch.copied.items():
+            old = copied.get(place)
+            copied[place] = new if old is None else Copied(old.start, max(old.end, new.end))
+        ends = {t: max(end, self.ends.get(t, 0)) for t, end in batch.ends.items()}
+        return replace(
+            self,
+            batch_id=batch.batch_id,
+            copied=copied,
+            ends={**self.ends, **ends},
+            rows=thin(append_rows(self.rows, batch.rows), rows_max),
+        )
+
+
+def _place_in(row: MapRow, offset: int | None) -> Located:
+    """Where a row's records at or behind a source offset begin."""
+    created = NO_TIMESTAMP if row.create_ms_max == NO_TIMESTAMP else row.create_ms_min
+    if offset is None or not row.is_dense:
+        return Located(row.target_start, is_exact=False, create_ms=created)
+    inside = max(offset - row.source_start, 0)
+    return Located(row.target_start + inside, is_exact=True, create_ms=created)
+
+
+def _offset(place: Located) -> int:
+    return place.offset
+
+
+MAGIC: Final = b"TLOGMAP1"
+
+
+_MAGIC_NAME: Final = b"TLOGMAP"
+
+
+_FRAME: Final = struct.Struct(">8sII")
+
+
+ROW: Final = struct.Struct(">4i7q")
+
+
+_CRC: Final = struct.Struct(">I")
+
+
+assert _FRAME.size == 16
+
+
+assert ROW.size == 72
+
+
+def encode_map(found: OffsetMap) -> bytes:
+    """The bytes of a map's file."""
+    header = json.dumps(_header(found), sort_keys=True).encode()
+    parts = [_FRAME.pack(MAGIC, len(header), len(found.rows)), header]
+    parts += [ROW.pack(*row) for row in found.rows]
+    content = b"".join(parts)
+    return content + _CRC.pack(crc32c(content))
+
+
+def _header(found: OffsetMap) -> dict[str, object]:
+    return {
+        "target": found.target,
+        "topics": {
+            topic: {"id": found.target_ids.get(topic, ""), "partitions": count}
+            for topic, count in found.partition_counts.items()
+        },
+        "sources": [[s.place, s.topic, s.topic_id, s.target] for s in found.sources],
+        "partitioning": found.partitioning.value,
+        "batch": found.batch_id,
+        "copied": [[*place, *copied] for place, copied in sorted(found.copied.items())],
+        "ends": [[t.topic, t.partition, end] for t, end in sorted(found.ends.items())],
+    }
+
+
+def decode_map(data: bytes) -> OffsetMap:
+    """The map that `encode_map` wrote.
+
+    Raises:
+        CorruptFile: Not such a file, or damaged.
+        UnsupportedVersion: A later release wrote it.
+    """
+    if len(data) < _FRAME.size + _CRC.size:
+        raise CorruptFile(f"{len(data)} bytes are too few for an offset map")
+    magic, header_size, row_count = _FRAME.unpack_from(data)
+    if magic != MAGIC:
+        if magic.startswith(_MAGIC_NAME):
+            raise UnsupportedVersion(f"offset map {magic!r}, {MAGIC!r} is known")
+        raise CorruptFile("not an offset map: it begins otherwise", at=0)
+    rows_at = _FRAME.size + header_size
+    size = rows_at + row_count * ROW.size + _CRC.size
+    if len(data) != size:
+        raise CorruptFile(f"{len(data)} bytes, the offset map's header tells {size}")
+    (told,) = _CRC.unpack_from(data, size - _CRC.size)
+    if crc32c(memoryview(data)[: -_CRC.size]) != told:
+        raise CorruptFile("the offset map's checksum is wrong", at=size - _CRC.size)
+    try:
+        rows = tuple(map(MapRow._make, ROW.iter_unpack(data[rows_at : -_CRC.size])))
+        return _checked(_read_header(data[_FRAME.size : rows_at], rows))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptFile(f"the offset map's header can't be read: {error}") from error
+
+
+def _read_header(data: bytes, rows: tuple[MapRow, ...]) -> OffsetMap:
+    content = json.loads(data)
+    topics = {str(topic): told for topic, told in content["topics"].items()}
+    return OffsetMap(
+        target=str(content["target"]),
+        target_ids={topic: str(told["id"]) for topic, told in topics.items()},
+        partition_counts={topic: int(told["partitions"]) for topic, told in topics.items()},
+        sources=tuple(
+            SourceTopic(place=str(place), topic=str(topic), topic_id=str(id_), target=str(target))
+            for place, topic, id_, target in content["sources"]
+        ),
+        partitioning=Partitioning(content["partitioning"]),
+        batch_id=int(content["batch"]),
+        copied={
+            SourcePartition(int(source), int(partition)): Copied(int(start), int(end))
+            for source, partition, start, end in content["copied"]
+        },
+        ends={
+            TopicPartition(str(topic), int(partition)): int(end)
+            for topic, partition, end in content["ends"]
+        },
+        rows=rows,
+    )
+
+
+def _checked(found: OffsetMap) -> OffsetMap:
+    """The same map; raises ValueError where its parts don't fit together."""
+    for source in found.sources:
+        count = found.partition_counts[source.target]
+        if any(TopicPartition(source.target, n) not in found.ends for n in range(count)):
+            raise ValueError(f"an end of {source.target} is missing")
+    for row in found.rows:
+        if not 0 <= row.source < len(found.sources):
+            raise ValueError(f"a row of source {row.source}, there are {len(found.sources)}")
+        count = found.partition_counts[found.sources[row.source].target]
+        if (
+            not 0 <= row.target_partition < count
+            or not 0 <= row.source_start < row.source_end
+            or not 0 <= row.target_start < row.target_end
+            or row.flags not in (0, DENSE)
+        ):
+            raise ValueError(f"a row can't be: {tuple(row)}")
+    return found
+
+
+def read_map(fs: FileSystem, path: str) -> OffsetMap:
+    """The map in a file.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: As `decode_map`, with the path.
+        OSError: No such file, or a call failed.
+    """
+    try:
+        return decode_map(files.read_file(fs, path))
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def write_map(fs: FileSystem, path: str, found: OffsetMap) -> None:
+    """Replace the file by this map: durable when this returns, the old one or this after a crash.
+
+    Raises:
+        OSError: A call failed.
+    """
+    files.write_atomically(fs, path, encode_map(found))

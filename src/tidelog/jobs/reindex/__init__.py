@@ -1,0 +1,1 @@
+"""Derived files, rebuilt by Spark."""

@@ -1,0 +1,396 @@
+"""Building or verifying indexes and zone maps of whole directories, side by side on Spark.
+
+Verifying is what `tidelog doctor` does, partition by partition, and reads only. Building mends what
+can be mended of our own directories under their lock, which the driver holds until the last task
+has ended, and adds the zone maps that are missing. A directory that another program wrote, and one
+in an object store, is never written to: its zone maps go into a folder elsewhere (`zone_cache`),
+where readers find them; no lock is needed for that, and the directory may be live.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from tidelog.arguments import reads_arguments
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.latency.job import TopicChoice, directory_env
+from tidelog.jobs.reindex.work import (
+    PartDone,
+    build_zones,
+    check_partition,
+    finished_segments,
+    grouped,
+    verify_zones,
+)
+from tidelog.objects.object_files import env_for
+from tidelog.objects.store import is_url
+from tidelog.scan.plan import list_partitions
+from tidelog.spark.parts import NOBODY, Listener, do_parts
+from tidelog.spark.places import Place, as_place
+from tidelog.spark.session import described
+from tidelog.storage.checks import DirectoryCheck, Finding, Severity
+from tidelog.storage.checks.directory_check import OFFSET_CHECKPOINTS
+from tidelog.storage.checks.partition_check import Learned
+from tidelog.storage.checks.repair import lock, repair
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# Log that a task builds zone maps of: about a second of work.
+GROUP_BYTES: Final = 1 << 30
+
+
+PARTITIONS_SCHEMA: Final = (
+    "topic string, partition int, segments int, log_bytes bigint, errors int, warnings int,"
+    " repaired int, maps_there int, maps_built int, problems array<string>"
+)
+
+
+FINDINGS_SCHEMA: Final = (
+    "severity string, state string, file string, position bigint, offset bigint, damage string,"
+    " remedy string"
+)
+
+
+_DONE: Final = "done string"
+
+
+class Mode(StrEnum):
+    """What is to be done."""
+
+    BUILD = "build"
+    VERIFY = "verify"
+
+
+class Outcome(StrEnum):
+    """How a directory is left, as `tidelog doctor` says it.
+
+    `BLIND`: something could not be looked at, so nobody may call it sound.
+    """
+
+    SOUND = "sound"
+    FINDINGS = "findings"
+    BLIND = "blind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reindex:
+    """The answer, as DataFrames and as plain objects.
+
+    Attributes:
+        partitions: One row for each; see `PARTITIONS_SCHEMA`.
+        findings: What was found; see `FINDINGS_SCHEMA`. Its state is `repaired` or `open`.
+        done: The same by partition, as objects.
+        top: What is wrong with the files at the top of the directory.
+        outcome: How it is left.
+        problems: What could not be built, or not be looked at, one line each.
+    """
+
+    partitions: "DataFrame"
+    findings: "DataFrame"
+    done: Sequence[PartDone]
+    top: Sequence[Finding]
+    outcome: Outcome
+    problems: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `run` has found; see `Reindex`."""
+
+    done: Sequence[PartDone]
+    top: Sequence[Finding]
+
+    @property
+    def problems(self) -> list[str]:
+        """Parts that could not be built, or not be looked at."""
+        return list(dict.fromkeys(line for one in self.done for line in one.problems))
+
+    @property
+    def outcome(self) -> Outcome:
+        """State in which the directory is left."""
+        if any(one.is_blind for one in self.done):
+            return Outcome.BLIND
+        left = [finding for one in self.done for finding in one.left] + list(self.top)
+        return Outcome.FINDINGS if any(finding.counts for finding in left) else Outcome.SOUND
+
+
+@reads_arguments(mode=Mode)
+def reindex(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    source: Place | str,
+    topics: TopicChoice = None,
+    *,
+    mode: Mode | str = Mode.BUILD,
+    zone_cache: str | None = None,
+    group_bytes: int = GROUP_BYTES,
+    listener: Listener = NOBODY,
+) -> Reindex:
+    """Build or verify indexes and zone maps.
+
+    Args:
+        spark: The session; its workers must reach the directory and the cache under these paths.
+        source: A directory of topics.
+        topics: Topics or single partitions; all of them, and the files at the top, where None.
+        mode: `build`, or `verify`, which writes nothing.
+        zone_cache: A folder for zone maps outside the directory. With it the directory itself is
+            neither checked nor written to: maps are built there, or held against the log.
+        group_bytes: About how much log a task builds zone maps of.
+        listener: Told how far it is.
+
+    Raises:
+        DirectoryLocked: Another process has the directory open for writing; nothing was changed.
+        InvalidRequest: The directory is another program's or lies in an object store, and is to be
+            built without `zone_cache`; nothing was changed.
+        UnknownTopic: No such topic or partition.
+    """
+    found = run(
+        spark,
+        as_place(source),
+        topics,
+        mode=Mode(mode),
+        zone_cache=zone_cache,
+        group_bytes=group_bytes,
+        listener=listener,
+    )
+    return Reindex(
+        partitions=spark.createDataFrame(list(partition_rows(found)), PARTITIONS_SCHEMA),
+        findings=spark.createDataFrame(list(finding_rows(found)), FINDINGS_SCHEMA),
+        done=found.done,
+        top=found.top,
+        outcome=found.outcome,
+        problems=found.problems,
+    )
+
+
+def run(  # noqa: PLR0913 - as `reindex`
+    spark: "SparkSession",
+    place: Place,
+    topics: TopicChoice = None,
+    *,
+    mode: Mode = Mode.BUILD,
+    zone_cache: str | None = None,
+    group_bytes: int = GROUP_BYTES,
+    listener: Listener = NOBODY,
+) -> Found:
+    """As `reindex`, as plain objects."""
+    env, path = check_wishes(place, topics, mode, zone_cache)
+    job = _Job(spark, env, path, tuple(place.store.items()), listener)
+    if zone_cache is not None:
+        kind = "cache" if mode is Mode.BUILD else "cache-check"
+        return Found(job.zones(topics, kind, zone_cache, group_bytes), ())
+    if mode is Mode.VERIFY:
+        done = job.partitions(topics, mends=False)
+        return Found(done, job.top(done, mends=False) if topics is None else ())
+    with closing(lock(env, path)):
+        done = job.partitions(topics, mends=True)
+        top = job.top(done, mends=True) if topics is None else []
+        by_name = {(one.topic, one.partition): one for one in done}
+        for one in job.zones(topics, "beside", None, group_bytes):
+            by_name[one.topic, one.partition].add(one)
+        return Found(done, top)
+
+
+def check_wishes(
+    place: Place, topics: TopicChoice, mode: Mode, zone_cache: str | None
+) -> tuple[Env, str]:
+    """Check that the job may do what is asked; Spark is not needed.
+
+    Returns:
+        Surroundings of the directory, and its path.
+
+    Raises:
+        InvalidRequest, UnknownTopic: As `reindex`.
+    """
+    env, path = directory_env(place), place.address.rstrip("/") or "/"
+    if zone_cache is not None:
+        _check_cache(path, zone_cache)
+    elif mode is not Mode.VERIFY:
+        _check_ours(env, path, topics)
+    return env, path
+
+
+def _check_cache(path: str, zone_cache: str) -> None:
+    """The cache must lie outside: a foreign directory is never written to."""
+    if is_url(zone_cache):
+        raise InvalidRequest(f"zone_cache={zone_cache}: a folder that all workers share, no URL")
+    if f"{zone_cache.rstrip('/')}/".startswith(f"{path}/"):
+        raise InvalidRequest(f"zone_cache={zone_cache} lies inside {path}; give another folder")
+
+
+def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
+    """Only our own directories are written to."""
+    if is_url(path):
+        raise InvalidRequest(
+            f"{path}: nothing is built inside an object store; give zone_cache, a folder for maps"
+        )
+    with LogDir.open(path, env=env) as log_dir:
+        names = {name.topic for name in list_partitions(log_dir, topics)}
+        foreign = sorted(name for name in names if log_dir.topic(name).foreign)
+    if foreign:
+        raise InvalidRequest(
+            f"{path}: topic {foreign[0]} is another program's, whose directories are not written"
+            " to; give zone_cache, a folder for zone maps, or only verify"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """State that the steps of one job share."""
+
+    spark: "SparkSession"
+    env: Env
+    path: str
+    store: tuple[tuple[str, str], ...]
+    listener: Listener
+
+    def partitions(self, topics: TopicChoice, *, mends: bool) -> list[PartDone]:
+        """Check all partitions, a task for each."""
+        with LogDir.open(self.path, env=self.env) as log_dir:
+            names = list_partitions(log_dir, topics)
+        parts = [json.dumps([name.topic, name.partition, []]) for name in names]
+        return self._do(parts, "mend" if mends else "check", None)
+
+    def zones(
+        self, topics: TopicChoice, kind: str, cache: str | None, group_bytes: int
+    ) -> list[PartDone]:
+        """Build or verify zone maps of finished segments, some of them in a task."""
+        parts, names = [], []
+        with LogDir.open(self.path, env=self.env) as log_dir:
+            for name in list_partitions(log_dir, topics):
+                names.append(name)
+                reader = log_dir.reader(name.topic, name.partition)
+                sizes = [(s.base_offset, s.size_bytes) for s in finished_segments(reader)]
+                parts += [
+                    json.dumps([name.topic, name.partition, bases])
+                    for bases in grouped(sizes, group_bytes)
+                ]
+        return _by_partition(names, self._do(parts, kind, cache))
+
+    def _do(self, parts: Sequence[str], kind: str, cache: str | None) -> list[PartDone]:
+        self.listener.note(f"{self.path}: {_TITLES[kind]}, {len(parts)} tasks")
+        work = DoPart(self.path, kind, cache, self.store)
+        topics = {json.loads(part)[0] for part in parts}
+        with described(self.spark, f"reindex ({_TITLES[kind]})", topics):
+            rows = do_parts(self.spark, parts, work, _DONE, listener=self.listener)
+        return [PartDone.decode(str(row["done"])) for row in rows]
+
+    def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
+        """What is wrong at the top of the directory, which the driver looks at."""
+        check = DirectoryCheck(self.env.files, self.path)
+        found = check.load()
+        check.places.clear()  # the tasks have looked at these
+        check.learned = {
+            TopicPartition(one.topic, one.partition): Learned(
+                log_end=one.log_end, is_whole=one.is_whole
+            )
+            for one in done
+        }
+        found += check.findings()
+        checkpoints = {f"{self.path}/{name}" for name in OFFSET_CHECKPOINTS}
+        if not mends or not any(f.repairable and f.path in checkpoints for f in found):
+            return found
+        repair(self.env, check, [f for f in found if f.path in checkpoints])
+        return self.top(done, mends=False)
+
+
+_TITLES: Final = {
+    "check": "checking",
+    "mend": "checking and mending",
+    "beside": "building zone maps",
+    "cache": "building zone maps in the cache",
+    "cache-check": "checking the zone maps in the cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DoPart:
+    """What a worker does with a part: a JSON list of topic, partition and base offsets.
+
+    Attributes:
+        path: The directory of topics.
+        kind: One of `_TITLES`.
+        cache: The folder for zone maps.
+        store: Settings of the object store.
+    """
+
+    path: str
+    kind: str
+    cache: str | None
+    store: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """See `Work`."""
+        topic, number, bases = json.loads(part)
+        name, env = TopicPartition(topic, number), env_for(self.path, None, dict(self.store))
+        if self.kind in {"check", "mend"}:
+            done = check_partition(env, self.path, name, mends=self.kind == "mend")
+        elif self.kind == "cache-check":
+            assert self.cache is not None
+            done = verify_zones(env, self.path, name, set(bases), self.cache)
+        else:
+            done = build_zones(env, self.path, name, set(bases), self.cache)
+        return (done.encode(),)
+
+
+def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) -> list[PartDone]:
+    """The parts of each partition together; one without a finished segment is there too."""
+    found = {name: PartDone(topic=name.topic, partition=name.partition) for name in names}
+    for part in parts:
+        one = found[TopicPartition(part.topic, part.partition)]
+        one.segments += part.segments
+        one.log_bytes += part.log_bytes
+        one.add(part)
+    return list(found.values())
+
+
+def partition_rows(found: Found) -> Iterator[tuple[object, ...]]:
+    """The rows of `PARTITIONS_SCHEMA`."""
+    for one in found.done:
+        left = {finding.path for finding in one.left}
+        yield (
+            one.topic,
+            one.partition,
+            one.segments,
+            one.log_bytes,
+            sum(finding.severity is Severity.ERROR for finding in one.left),
+            sum(finding.severity is Severity.WARNING for finding in one.left),
+            len({finding.path for finding in one.found if finding.repairable} - left),
+            one.maps_there,
+            one.maps_built,
+            one.problems,
+        )
+
+
+def finding_rows(found: Found) -> Iterator[tuple[object, ...]]:
+    """The rows of `FINDINGS_SCHEMA`: what was found at first, then what only shows now."""
+    for one in found.done:
+        left = {finding.path for finding in one.left}
+        for finding in one.found:
+            yield _row(finding, "open" if finding.path in left else "repaired")
+        for finding in one.left:
+            if finding not in one.found:
+                yield _row(finding, "open")
+    for finding in found.top:
+        yield _row(finding, "open")
+
+
+def _row(finding: Finding, state: str) -> tuple[object, ...]:
+    remedy = finding.remedy
+    return (
+        finding.severity.value,
+        state,
+        finding.path,
+        finding.position,
+        finding.offset,
+        finding.damage,
+        # An option of the command that looks for damage; this one has none of that name.
+        f"tidelog doctor {remedy}" if remedy.startswith("--repair") else remedy,
+    )

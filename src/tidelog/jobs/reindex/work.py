@@ -1,0 +1,293 @@
+"""What a worker does with one part of a reindex: a partition checked or mended, or some zone maps.
+
+Pure but for the files: no Spark in here. A directory is written to only by `check_partition` where
+it mends, and by `build_zones` without a cache; who calls these holds the directory's lock.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.env import Env
+from tidelog.errors import CorruptData, StorageFailure, UnsupportedCompression, UnsupportedVersion
+from tidelog.storage import files
+from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Selection, Severity
+from tidelog.storage.checks.partition_check import Learned
+from tidelog.storage.checks.repair import repair
+from tidelog.storage.clocks.zone_map import ZoneMap
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.zone_map_files import ZoneCache
+from tidelog.types import ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.record_rules import BodyCheck
+
+
+@dataclass(slots=True, kw_only=True)
+class PartDone:
+    """Outcome of a part.
+
+    Attributes:
+        topic: Of the partition.
+        partition: Its number.
+        segments: Segments looked at.
+        log_bytes: Their size.
+        found: What was wrong at first.
+        left: What is wrong now.
+        maps_built: Zone maps written.
+        built: Their paths, where they lie beside their logs.
+        maps_there: Zone maps that were there and fit.
+        problems: What could not be built, or not be looked at, one line each.
+        is_blind: Whether something could not be looked at.
+        log_end: Offset behind the last sound batch; 0 where that was not asked.
+        is_whole: Whether the whole log is sound.
+    """
+
+    topic: str
+    partition: int
+    segments: int = 0
+    log_bytes: int = 0
+    found: list[Finding] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+    maps_built: int = 0
+    built: list[str] = field(default_factory=list)
+    maps_there: int = 0
+    problems: list[str] = field(default_factory=list)
+    is_blind: bool = False
+    log_end: int = 0
+    is_whole: bool = True
+
+    def encode(self) -> str:
+        """The same as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> "PartDone":
+        """What `encode` made."""
+        fields = json.loads(text)
+        for name in ("found", "left"):
+            fields[name] = [_finding(one) for one in fields[name]]
+        return cls(**fields)
+
+    def add(self, other: "PartDone") -> None:
+        """Take in what became of the same partition elsewhere; the sizes stay."""
+        self.found += other.found
+        self.left += other.left
+        self.left = [finding for finding in self.left if finding.path not in other.built]
+        self.maps_built += other.maps_built
+        self.maps_there += other.maps_there
+        self.built += other.built
+        self.problems += other.problems
+        self.is_blind |= other.is_blind
+
+
+def _finding(fields: Mapping[str, object]) -> Finding:
+    return Finding(**{**fields, "severity": Severity(fields["severity"])})  # type: ignore[arg-type]
+
+
+def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bool) -> PartDone:
+    """Check a partition as `tidelog doctor` does; with `mends` build anew what can be.
+
+    Zone maps that are missing are left to `build_zones`, which does them segment by segment. Only
+    derived files are replaced. The caller holds the directory's lock where `mends`.
+    """
+    done = PartDone(topic=name.topic, partition=name.partition)
+    check, done.found = _look(env, directory, name, done, mends=mends)
+    done.left = done.found
+    wanted = [one for one in done.found if one.repairable and not _is_missing_map(env, one)]
+    if mends and wanted:
+        done.problems += repair(env, check, wanted)
+        done.problems = list(dict.fromkeys(done.problems))
+        check, done.left = _look(env, directory, name, done, mends=mends)
+    learned = check.learned.get(name, Learned(is_whole=False))
+    done.log_end, done.is_whole = learned.log_end, learned.is_whole
+    return done
+
+
+def _is_missing_map(env: Env, finding: Finding) -> bool:
+    return finding.path.endswith(files.ZONES_SUFFIX) and not env.files.exists(finding.path)
+
+
+def _look(
+    env: Env, directory: str, name: TopicPartition, done: PartDone, *, mends: bool
+) -> tuple[DirectoryCheck, list[Finding]]:
+    check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
+    check.load()  # what it finds in the list of topics is for who looks at the whole directory
+    check.work_with(CheckOptions(body_check=_body_check()))
+    found = list(check.findings())
+    done.log_bytes = check.log_bytes()
+    names = (each for place in check.places.values() for each in place.file_names())
+    all_names = list(names)
+    done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
+    if not mends:
+        # Building counts them segment by segment (`build_zones`).
+        faulty = {finding.path for finding in found if finding.path.endswith(files.ZONES_SUFFIX)}
+        maps = sum(each.endswith(files.ZONES_SUFFIX) for each in all_names)
+        done.maps_there = maps - sum(env.files.exists(path) for path in faulty)
+    done.is_blind = bool(check.unseen)
+    done.problems += [str(failure) for failure in check.unseen]
+    return check, found
+
+
+def _body_check() -> "BodyCheck":
+    from tidelog.record.kernels.records import check_body
+
+    return check_body
+
+
+def build_zones(
+    env: Env,
+    directory: str,
+    name: TopicPartition,
+    bases: Collection[int],
+    cache_folder: str | None,
+) -> PartDone:
+    """Build the zone maps that are missing of some finished segments.
+
+    Args:
+        env: Files.
+        directory: The directory of topics.
+        name: The partition.
+        bases: Base offsets of the segments meant.
+        cache_folder: Where maps are put; None for beside the logs, under the directory's lock.
+    """
+    cache = None if cache_folder is None else ZoneCache(env.files, cache_folder)
+
+    def build(segment: ClosedSegment, done: PartDone) -> None:
+        reports = len(done.problems)
+        if cache is None:
+            built = segment.zones_on(ClockName.APPEND) is None and zone_map_files.write(segment)
+            is_there = not built and segment.zones_on(ClockName.APPEND) is not None
+            if built:
+                done.built.append(_path_beside(segment))
+        else:
+            is_there = _fitting(segment, cache)
+            built = not is_there and zone_map_files.load_or_build(segment, cache) is not None
+            built = built and cache.load(segment) is not None
+        done.maps_built += built
+        done.maps_there += is_there
+        if not (built or is_there) and len(done.problems) == reports:
+            done.problems.append(f"{segment.log_path}: no zone map was built")
+
+    return _each_segment(env, directory, name, bases, build)
+
+
+def verify_zones(
+    env: Env, directory: str, name: TopicPartition, bases: Collection[int], cache_folder: str
+) -> PartDone:
+    """Hold the zone maps in a cache against what the logs say, byte by byte; nothing is written.
+
+    A map that lies beside its log needs none in the cache, and is checked in its place.
+    """
+    cache = ZoneCache(env.files, cache_folder)
+
+    def verify(segment: ClosedSegment, done: PartDone) -> None:
+        path = cache.path_of(segment)
+        finding = _note(path, "missing", "building puts it there; until then more is read")
+        found = None
+        try:
+            found = zone_map_files.open_map(segment, path)
+        except FileNotFoundError:
+            found = _beside(segment)
+            path = path if found is None else _path_beside(segment)
+        except (CorruptData, UnsupportedVersion) as error:
+            finding = _wrong(path, str(error))
+        if found is not None:
+            done.maps_there += 1
+            if _says_the_same(found, segment, done):
+                return
+            finding = _wrong(path, "it does not say what the log says")
+        done.found.append(finding)
+        done.left.append(finding)
+
+    return _each_segment(env, directory, name, bases, verify)
+
+
+def _says_the_same(found: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
+    """Whether a map is what would be built now; of a damaged log nobody knows, which is said."""
+    try:
+        fresh = ZoneMap.decode(zone_map_files.build(segment))
+    except (CorruptData, UnsupportedCompression) as error:
+        done.problems.append(f"{segment.log_path}: {error}")
+        done.is_blind = True
+        return True
+    try:
+        found.verify()
+    except CorruptData:
+        return False
+    return (found.total, found.latency, list(found.zones())) == (
+        fresh.total,
+        fresh.latency,
+        list(fresh.zones()),
+    )
+
+
+def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
+    return _beside(segment) is not None or cache.load(segment) is not None
+
+
+def _beside(segment: ClosedSegment) -> ZoneMap | None:
+    """The map beside a segment's log; None where there is none of its append times."""
+    found = segment.zones
+    return found if found is not None and zone_map_files.knows_times_of(found, segment) else None
+
+
+def _path_beside(segment: ClosedSegment) -> str:
+    return segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
+
+
+def _note(path: str, damage: str, remedy: str) -> Finding:
+    return Finding(path=path, severity=Severity.NOTE, damage=damage, remedy=remedy)
+
+
+def _wrong(path: str, damage: str) -> Finding:
+    remedy = "remove it; it is built anew when it is needed"
+    return Finding(path=path, severity=Severity.ERROR, damage=damage, remedy=remedy)
+
+
+def _each_segment(
+    env: Env,
+    directory: str,
+    name: TopicPartition,
+    bases: Collection[int],
+    action: Callable[[ClosedSegment, PartDone], None],
+) -> PartDone:
+    done = PartDone(topic=name.topic, partition=name.partition)
+    try:
+        with LogDir.open(directory, env=env) as log_dir:
+            reader = log_dir.reader(name.topic, name.partition)
+            for segment in finished_segments(reader):
+                if segment.base_offset in bases:
+                    done.segments += 1
+                    done.log_bytes += segment.size_bytes
+                    reader.append_times_of(segment)  # limited to what is sure
+                    action(segment, done)
+                    segment.use_zones(None, loaded=False)  # there may be very many of them
+            done.problems += [line for line in log_dir.reports if line not in done.problems]
+    except (OSError, StorageFailure) as error:
+        done.problems.append(f"{name}: {error}")
+        done.is_blind = True
+    return done
+
+
+def finished_segments(reader: LogReader) -> Iterator[ClosedSegment]:
+    """The segments of a partition that don't change any more."""
+    return (segment for segment in reader.segments if isinstance(segment, ClosedSegment))
+
+
+def grouped(sizes: Sequence[tuple[int, int]], group_bytes: int) -> Iterator[list[int]]:
+    """Base offsets of segments in groups of about so many bytes of log, from (base, size) pairs."""
+    group: list[int] = []
+    total = 0
+    for base, size in sizes:
+        if group and total + size > group_bytes:
+            yield group
+            group, total = [], 0
+        group.append(base)
+        total += size
+    if group:
+        yield group

@@ -1,0 +1,182 @@
+"""Records by hour on both clocks and sizes by partition: counted inside the splits.
+
+Each task reads its offsets with the columns it needs and hands out a few rows of counts, so what
+passes from task to driver does not grow with the records.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.jobs.chunks import Spans
+from tidelog.jobs.replay.places import Question
+from tidelog.types import ClockName
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from pyspark.sql import SparkSession
+
+    from tidelog.spark.tasks import Task
+
+    Longs = npt.NDArray[np.int64]
+
+
+_US_PER_HOUR: Final = 3_600_000_000
+
+
+RECORD: Final = "record"
+
+
+APPEND: Final = "append"
+
+
+_SIZES: Final = "bytes"
+
+
+_RESULT: Final = "partition int, kind string, hour long, count long"
+
+
+_FIELDS: "Final[list[pa.Field[pa.DataType]]]" = [
+    pa.field("partition", pa.int32()),
+    pa.field("kind", pa.string()),
+    pa.field("hour", pa.int64()),
+    pa.field("count", pa.int64()),
+]
+
+
+_SCHEMA: Final = pa.schema(_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """What was counted.
+
+    Attributes:
+        by_clock: `record` and, where it is known, `append` -> hour since the epoch -> records.
+        records: By partition.
+        size_bytes: Of keys and values, by partition.
+    """
+
+    by_clock: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    records: Mapping[int, int] = field(default_factory=dict)
+    size_bytes: Mapping[int, int] = field(default_factory=dict)
+
+
+def count_hours(spark: "SparkSession", question: Question, spans: Spans) -> Hours:
+    """Count the records of a question in the offsets given.
+
+    Args:
+        spark: The session.
+        question: Its clock and times say which records count.
+        spans: The offsets to look at.
+    """
+    from tidelog.spark.directory_backend import open_backend
+    from tidelog.spark.options import read_source_options
+
+    has_append = not question.place.is_broker
+    columns = ["key", "value", "partition", "timestamp"]
+    columns += ["appendTimestamp"] if has_append else []
+    options = question.options() | {"subscribe": question.topic, "columns": ",".join(columns)}
+    tasks: list[Task] = []
+    with open_backend(read_source_options(options), columns) as backend:
+        for span in spans:
+            tasks += backend.plan({span.partition: (span.start, span.end)})
+    if not tasks:
+        return Hours()
+    times = question.times
+    on_append = question.clock is ClockName.APPEND and has_append
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in np.asarray(batch.column(0)).tolist():
+                for rows in tasks[number].read():
+                    yield tally(rows, times, on_append=on_append)
+
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    return _collected(numbers.mapInArrow(count, _RESULT).groupBy("partition", "kind", "hour"))
+
+
+def tally(
+    rows: pa.RecordBatch, times: tuple[int | None, int | None], *, on_append: bool
+) -> pa.RecordBatch:
+    """The counts of some records, as rows of `_SCHEMA`."""
+    clocks = {RECORD: _micros(rows, "timestamp")}
+    if "appendTimestamp" in rows.schema.names:
+        clocks[APPEND] = _micros(rows, "appendTimestamp")
+    wanted = _inside(clocks[APPEND if on_append else RECORD], times)
+    partitions = np.asarray(rows.column("partition")).astype(np.int64)
+    found: list[tuple[int, str, int, int]] = []
+    for name, micros in clocks.items():
+        known = wanted & (micros >= 0)
+        found += _pairs(name, partitions[known], micros[known] // _US_PER_HOUR)
+    sizes = _sizes(rows)
+    for partition in np.unique(partitions[wanted]).tolist():
+        mine = wanted & (partitions == partition)
+        found.append((partition, _SIZES, int(mine.sum()), int(sizes[mine].sum())))
+    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, one.type) for column, one in zip(columns, _SCHEMA, strict=True)],
+        schema=_SCHEMA,
+    )
+
+
+def _micros(rows: pa.RecordBatch, name: str) -> "Longs":
+    """Times in microseconds, -1 where there is none."""
+    column = rows.column(name).cast(pa.int64())
+    return np.asarray(column.fill_null(-1)).astype(np.int64)
+
+
+def _inside(micros: "Longs", times: tuple[int | None, int | None]) -> "npt.NDArray[np.bool_]":
+    wanted = np.ones(len(micros), np.bool_)
+    if times == (None, None):
+        return wanted
+    wanted &= micros >= max(times[0] or 0, 0) * 1000
+    if times[1] is not None:
+        wanted &= micros < times[1] * 1000
+    return wanted
+
+
+def _pairs(name: str, partitions: "Longs", hours: "Longs") -> list[tuple[int, str, int, int]]:
+    if not len(hours):
+        return []
+    both, counts = np.unique(np.stack([partitions, hours]), axis=1, return_counts=True)
+    return [
+        (partition, name, hour, count)
+        for partition, hour, count in zip(*both.tolist(), counts.tolist(), strict=True)
+    ]
+
+
+def _sizes(rows: pa.RecordBatch) -> "Longs":
+    import pyarrow.compute as pc
+
+    total: Longs = np.zeros(rows.num_rows, np.int64)
+    for name in ("key", "value"):
+        column = rows.column(name)
+        assert isinstance(column, pa.BinaryArray)
+        total += np.asarray(pc.binary_length(column).fill_null(0)).astype(np.int64)
+    return total
+
+
+def _collected(grouped: object) -> Hours:
+    from pyspark.sql import GroupedData
+    from pyspark.sql import functions as f
+
+    assert isinstance(grouped, GroupedData)
+    by_clock: dict[str, dict[int, int]] = {}
+    records: dict[int, int] = {}
+    size_bytes: dict[int, int] = {}
+    for row in grouped.agg(
+        f.sum("count").alias("total"), f.count("count").alias("times")
+    ).collect():
+        if row["kind"] == _SIZES:
+            # A batch's sizes come with how many records it had, in place of an hour.
+            number = row["partition"]
+            records[number] = records.get(number, 0) + row["hour"] * row["times"]
+            size_bytes[number] = size_bytes.get(number, 0) + row["total"]
+        else:
+            hours = by_clock.setdefault(row["kind"], {})
+            hours[row["hour"]] = hours.get(row["hour"], 0) + row["total"]
+    return Hours(by_clock, records, size_bytes)

@@ -1,0 +1,523 @@
+"""Chunks of a replay, and its journal.
+
+One run of a replay: begins or goes on, chunk after chunk.
+
+How far a job has come, in a file: what a restart needs to go on exactly where it stopped.
+
+The file says what was asked, which offsets are left, and which chunk is being written. A chunk is
+noted before it is written and crossed out afterwards. A restart writes the noted chunk again, the
+same offsets under the same number, and a target that knows the number takes it once. It is
+replaced atomically and durably, and locked while a job has it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+
+from tidelog.env import Env, os_env
+from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
+from tidelog.jobs.chunks import (
+    CHUNK_RECORDS,
+    Pacer,
+    Spans,
+    as_json,
+    chunk_budget,
+    from_json,
+    offsets_options,
+    take,
+    thinned,
+    total,
+    wait_seconds,
+)
+from tidelog.jobs.replay.options import BY_KEY, ReplayOptions, ReplayOutcome
+from tidelog.jobs.replay.places import (
+    CONSOLE,
+    CONSOLE_RECORDS,
+    Chunk,
+    ConsoleTarget,
+    ParquetTarget,
+    Print,
+    Question,
+    ReplayTarget,
+    Times,
+    TopicTarget,
+    find,
+    load_left,
+    parquet_path,
+)
+from tidelog.jobs.target_check import (
+    Finding,
+    Load,
+    check,
+    describe,
+    ensure,
+    find_or_plan,
+    make_topic,
+    taken_back,
+)
+from tidelog.spark.parts import NOBODY, Listener
+from tidelog.spark.places import Place
+from tidelog.spark.session import check_shared_places, described
+from tidelog.storage import files
+from tidelog.timespec import parse_point
+from tidelog.types import ClockName
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from tidelog.jobs.target_check import Target
+
+
+JOURNAL_VERSION: Final = 1
+
+
+_COUNTS: Final = ("number", "records", "size_bytes")
+
+
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The state of a job.
+
+    Attributes:
+        job_id: Its name with the target, 32 hexadecimal digits.
+        question: What was asked, by option; a restart must ask the same.
+        times: Start and end in ms of what was asked, None where open: `-6h` is fixed by the first
+            start.
+        keeps_partitions: Whether records keep the numbers of their partitions, as the first start
+            decided.
+        planned: All offsets, as the first start found them.
+        left: Offsets not yet written, without those of `chunk`.
+        chunk: Offsets that are being written; none where nothing is.
+        number: The chunk's number, from 0.
+        records: Records written, those of `chunk` not included.
+        size_bytes: Their keys and values.
+    """
+
+    job_id: str
+    question: Mapping[str, str]
+    times: tuple[int | None, int | None] = (None, None)
+    keeps_partitions: bool = False
+    planned: Spans = ()
+    left: Spans = ()
+    chunk: Spans = ()
+    number: int = 0
+    records: int = 0
+    size_bytes: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return not self.left and not self.chunk
+
+    def ensure_asked(self, question: Mapping[str, str]) -> None:
+        """Raise InvalidRequest where another question was asked."""
+        for name in sorted(self.question.keys() | question.keys()):
+            before, now = self.question.get(name, ""), question.get(name, "")
+            if before != now:
+                raise InvalidRequest(
+                    f"the progress is that of {name} {before or 'left out'!r}, not"
+                    f" {now or 'left out'!r}; give the same, or another file for progress"
+                )
+
+
+def encode(progress: Progress) -> bytes:
+    """The file's text."""
+    content = {
+        "version": JOURNAL_VERSION,
+        "job_id": progress.job_id,
+        "question": dict(progress.question),
+        "times": list(progress.times),
+        "keeps_partitions": progress.keeps_partitions,
+        "planned": as_json(progress.planned),
+        "left": as_json(progress.left),
+        "chunk": as_json(progress.chunk),
+        **{name: getattr(progress, name) for name in _COUNTS},
+    }
+    return f"{json.dumps(content)}\n".encode()
+
+
+def decode(data: bytes) -> Progress:
+    """The progress in a file's text.
+
+    Raises:
+        CorruptFile: It is not what `encode` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        content = json.loads(data)
+        version = content["version"]
+        if version != JOURNAL_VERSION:
+            raise UnsupportedVersion(f"progress of version {version}, {JOURNAL_VERSION} is known")
+        return Progress(
+            job_id=_checked(content["job_id"], str),
+            question={_checked(k, str): _checked(v, str) for k, v in content["question"].items()},
+            times=_journal_times(content["times"]),
+            keeps_partitions=_checked(content["keeps_partitions"], bool),
+            planned=from_json(content["planned"]),
+            left=from_json(content["left"]),
+            chunk=from_json(content["chunk"]),
+            **{name: _checked(content[name], int) for name in _COUNTS},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptFile(f"no record of a job's progress: {error}") from error
+
+
+def _checked(value: object, kind: type[_Kind]) -> _Kind:
+    # A bool is an int to Python, not to us.
+    if type(value) is not kind:
+        raise ValueError(f"{str(value)[:80]!r} is {type(value).__name__}, not {kind.__name__}")
+    return value
+
+
+def _journal_times(value: object) -> tuple[int | None, int | None]:
+    match value:
+        case [None | int() as start, None | int() as end]:
+            return start, end
+    raise ValueError(f"times are {str(value)[:80]!r}")
+
+
+@dataclass(slots=True)
+class Journal:
+    """The progress of one job, in a file or, without a path, in memory alone.
+
+    Attributes:
+        progress: What the file says; None where there is none yet.
+    """
+
+    env: Env
+    path: str | None = None
+    progress: Progress | None = field(default=None)
+
+    @classmethod
+    @contextmanager
+    def open(cls, env: Env, path: str | None) -> Iterator[Self]:
+        """The journal at a path until the block ends; nobody else may have it meanwhile.
+
+        Args:
+            env: Files.
+            path: The file; None where nothing is to be remembered.
+
+        Raises:
+            DirectoryLocked: Another process has it.
+            CorruptFile, UnsupportedVersion: It can't be read.
+        """
+        if path is None:
+            yield cls(env)
+            return
+        try:
+            lock = env.files.lock(f"{path}.lock")
+        except BlockingIOError as error:
+            raise DirectoryLocked(f"{path}: another job runs with this progress") from error
+        try:
+            yield cls(env, path, _read(env, path))
+        finally:
+            lock.close()
+
+    def save(self, progress: Progress) -> None:
+        """Replace what is known, durably; raises OSError."""
+        self.progress = progress
+        if self.path is not None:
+            files.write_atomically(self.env.files, self.path, encode(progress))
+
+
+def _read(env: Env, path: str) -> Progress | None:
+    try:
+        return decode(files.read_file(env.files, path))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+
+_COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
+
+
+# Rows of so many partitions are put in order side by side, at most.
+_TASKS_MAX: Final = 64
+
+
+# Spark's times are 64 bits of microseconds; no record that it can read lies beyond.
+_SPARK_MS_MAX: Final = (2**63 - 1) // 1000
+
+
+class _Written(NamedTuple):
+    records: int
+    size_bytes: int
+
+
+class Replay:
+    """One run of a replay. Life cycle: make -> run."""
+
+    def __init__(  # noqa: PLR0913 - what a test brings along
+        self,
+        spark: "SparkSession",
+        options: ReplayOptions,
+        *,
+        transform: Transform | None = None,
+        listener: Listener = NOBODY,
+        show: Print = print,
+        env: Env | None = None,
+        wait: Callable[[float], None] = wait_seconds,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._transform = transform
+        self._listener = listener
+        self._show = show
+        self._env = env or os_env()
+        self._wait = wait
+        self._findings: tuple[Finding, ...] = ()
+        self._is_new = False  # whether the target has to be made
+        self._load = Load()  # what the target was checked for
+
+    def run(self) -> ReplayOutcome:
+        """Replay all that is left; errors as `tidelog.spark.replay`."""
+        began_ms = self._env.clock.monotonic_ms()
+        options = self._options
+        places = [place for place in (options.source, options.to) if isinstance(place, Place)]
+        check_shared_places(self._spark, places)
+        with (
+            Journal.open(self._env, self._options.progress) as journal,
+            described(self._spark, "replay", [options.topic]),
+        ):
+            earlier = journal.progress
+            progress = self._begin() if earlier is None else self._resume(earlier)
+            self._make_target()
+            question = self._question(progress.times)
+            progress = self._write_all(journal, question, progress)
+        return ReplayOutcome(
+            question=question,
+            planned=progress.planned,
+            records=progress.records,
+            size_bytes=progress.size_bytes,
+            chunks=progress.number,
+            seconds=(self._env.clock.monotonic_ms() - began_ms) / 1000,
+            was_resumed=earlier is not None,
+            findings=self._findings,
+        )
+
+    # -- what is to be done ------------------------------------------------------------------
+
+    def _begin(self) -> Progress:
+        """Find what is to be read, and hold the target against it."""
+        options = self._options
+        options.check()
+        now_ms = self._env.clock.now_ms()
+        times = _times(options.start, options.end, now_ms)
+        found = find(self._question(times), env=self._env)
+        target = self._target()
+        keeps = _keeps(options.partitions, found.partitions, target)
+        if target is not None:
+            self._check(target, found.load(keeps_partitions=keeps), now_ms)
+        spans = found.spans if self._is_cut else thinned(found.spans, 1)
+        job_id = f"{self._env.random.getrandbits(128):032x}"
+        return Progress(
+            job_id=job_id,
+            question=options.asked(),
+            times=times,
+            keeps_partitions=keeps,
+            planned=spans,
+            left=spans,
+        )
+
+    def _resume(self, earlier: Progress) -> Progress:
+        """Go on with what an earlier start has left."""
+        earlier.ensure_asked(self._options.asked())
+        self._options.check()
+        if earlier.is_done:
+            self._listener.note("an earlier start has done all of it; nothing is left to do")
+            return earlier
+        done = total(earlier.planned) - total(earlier.left) - total(earlier.chunk)
+        self._listener.note(f"going on behind {done:,} of {total(earlier.planned):,} offsets")
+        target = self._target()
+        if target is not None:
+            spans = (*earlier.chunk, *earlier.left)
+            load = load_left(self._question(earlier.times), spans, env=self._env)
+            self._check(target, load, self._env.clock.now_ms())
+        return earlier
+
+    def _question(self, times: Times) -> Question:
+        options = self._options
+        return Question(
+            place=options.source,
+            topic=options.topic,
+            times=times,
+            clock=options.clock,
+            isolation=options.isolation,
+        )
+
+    def _target(self) -> "Target | None":
+        """The topic that is written to, None where it is none."""
+        options = self._options
+        if not isinstance(options.to, Place):
+            return None
+        target, self._is_new = find_or_plan(
+            options.to, options.to_topic or options.topic, options.new, env=self._env
+        )
+        return target
+
+    def _make_target(self) -> None:
+        """Make a missing topic, once nothing speaks against the replay."""
+        options = self._options
+        if self._is_new and options.new is not None and isinstance(options.to, Place):
+            topic, new = options.to_topic or options.topic, options.new
+            for note in make_topic(options.to, topic, new.partitions, new.config, self._env):
+                self._listener.note(str(note))
+            with taken_back(options.to, [topic], self._env):
+                # Once more: a broker has defaults of its own for a topic that was made.
+                made = describe(options.to, topic, env=self._env)
+                self._check(made, self._load, self._env.clock.now_ms())
+
+    def _check(self, target: "Target", load: Load, now_ms: int) -> None:
+        self._load = load
+        findings = check(target, load, now_ms)
+        self._findings = tuple(findings)
+        ensure(target, findings, force=self._options.force)
+        for finding in findings:
+            self._listener.note(f"{finding.effect.value}: {finding}")
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether there is more than one chunk: a rate, a memory, or a target that needs it."""
+        options = self._options
+        is_broker = isinstance(options.to, Place) and options.to.is_broker
+        return bool(options.rate or options.progress or is_broker or options.to == CONSOLE)
+
+    # -- doing it ----------------------------------------------------------------------------
+
+    def _write_all(self, journal: Journal, question: Question, progress: Progress) -> Progress:
+        target = self._writer(progress)
+        pacer = Pacer(self._options.rate, self._env.clock, self._wait)
+        planned = total(progress.planned)
+        # What was noted and not crossed out may have been written.
+        is_doubtful = bool(progress.chunk)
+        while not progress.is_done:
+            if not progress.chunk:
+                chunk, left = take(progress.left, self._budget(progress))
+                progress = replace(progress, chunk=chunk, left=left)
+                journal.save(progress)
+            pacer.hold()
+            written = self._write(target, question, progress, is_doubtful=is_doubtful)
+            pacer.note(*written)
+            progress = replace(
+                progress,
+                chunk=(),
+                number=progress.number + 1,
+                records=progress.records + written.records,
+                size_bytes=progress.size_bytes + written.size_bytes,
+            )
+            is_doubtful = False
+            self._listener.at(planned - total(progress.left), planned)
+        journal.save(progress)
+        return progress
+
+    def _budget(self, progress: Progress) -> int:
+        """About how many offsets the next chunk holds."""
+        if not self._is_cut:
+            return total(progress.left)
+        rate = self._options.rate
+        budget = chunk_budget(rate, progress.records, progress.size_bytes)
+        return min(budget, CONSOLE_RECORDS if self._options.to == CONSOLE else CHUNK_RECORDS)
+
+    def _writer(self, progress: Progress) -> ReplayTarget:
+        options = self._options
+        if isinstance(options.to, Place):
+            return TopicTarget(
+                place=options.to,
+                topic=options.to_topic or options.topic,
+                keeps_partitions=progress.keeps_partitions,
+                options=dict(options.sink),
+            )
+        if options.to == CONSOLE:
+            return ConsoleTarget(self._show)
+        return ParquetTarget(parquet_path(options.to))
+
+    def _write(
+        self, target: ReplayTarget, question: Question, progress: Progress, *, is_doubtful: bool
+    ) -> _Written:
+        """Read, filter and write the chunk that is noted; how much that was."""
+        from pyspark.sql import Observation
+
+        rows = self._read(question, progress.chunk, target.columns)
+        if self._transform is not None:
+            rows = self._transform(rows)
+        rows = target.arrange(rows, min(len(progress.chunk), _TASKS_MAX))
+        seen = Observation()
+        target.write(
+            Chunk(
+                # The last thing before the write: surely run, and in tasks that count once.
+                rows=rows.observe(seen, *_amounts(rows.columns)),
+                job_id=progress.job_id,
+                number=progress.number,
+                may_be_there=is_doubtful,
+            )
+        )
+        amounts = seen.get
+        return _Written(int(amounts["records"]), int(amounts["size_bytes"] or 0))
+
+    def _read(self, question: Question, spans: Spans, columns: tuple[str, ...]) -> "DataFrame":
+        """The records of the chunk that lie in the range."""
+        is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
+        clock = "appendTimestamp" if is_appended else "timestamp"
+        named = dict.fromkeys((*_COLUMNS, *columns, clock))
+        offsets = offsets_options(spans)
+        options = {
+            **question.options(),
+            **{name: json.dumps(value) for name, value in offsets.items()},
+            "columns": ",".join(named),
+        }
+        rows = self._spark.read.format("tidelog").options(**options).load()
+        for condition in _conditions(clock, question.times):
+            rows = rows.where(condition)
+        return rows if "appendTimestamp" in columns else rows.drop("appendTimestamp")
+
+
+def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times:
+    """The range in ms; raises InvalidTime, and InvalidRequest where it holds nothing."""
+    start_ms, end_ms = _point(start, now_ms), _point(end, now_ms)
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise InvalidRequest(f"{start} to {end} holds nothing: the end comes after the start")
+    return start_ms, end_ms
+
+
+def _point(given: int | str | None, now_ms: int) -> int | None:
+    return parse_point(given, now_ms=now_ms) if isinstance(given, str) else given
+
+
+def _keeps(asked: str | None, partitions: int, target: "Target | None") -> bool:
+    """Whether records keep the numbers of their partitions."""
+    if asked is not None or target is None:
+        return asked != BY_KEY
+    return partitions == target.partitions
+
+
+def _amounts(columns: list[str]) -> "list[Column]":
+    """Return columns that add up the rows written, and the bytes of their keys and values."""
+    from pyspark.sql import functions as f
+
+    size = f.lit(0).cast("long")
+    for name in ("key", "value"):
+        if name in columns:
+            size += f.coalesce(f.octet_length(name), f.lit(0))
+    return [f.count(f.lit(1)).alias("records"), f.sum(size).alias("size_bytes")]
+
+
+def _conditions(clock: str, times: Times) -> "list[Column]":
+    """What a record of the range fulfils; one without a time lies in no range."""
+    from pyspark.sql import functions as f
+
+    if times == (None, None):
+        return []
+    start_ms, end_ms = max(times[0] or 0, 0), times[1]
+    found = [f.col(clock) >= f.timestamp_millis(f.lit(min(start_ms, _SPARK_MS_MAX)))]
+    if end_ms is not None and end_ms < _SPARK_MS_MAX:
+        found.append(f.col(clock) < f.timestamp_millis(f.lit(end_ms)))
+    return found

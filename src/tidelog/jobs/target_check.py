@@ -1,0 +1,546 @@
+"""What a target would lose.
+
+What a target topic would refuse or lose of what a job is about to write. Decisions, no I/O.
+
+Checked before a job starts, from the topic's settings and what is known of the records:
+
+- `message.timestamp.type=LogAppendTime` overwrites every create time by the time of the append;
+- `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches with times too far from now;
+- `max.message.bytes` refuses large batches, `cleanup.policy=compact` records without a key;
+- retention by time deletes what is old already as soon as its segment is finished, and retention
+  by size what does not fit.
+
+A finding either costs records or their times (`is_loss`), and then a job stops unless it is told
+to go on, or it is worth a word. Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
+
+What a target topic is: its partitions and its settings in force, from a directory or brokers.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import ConfigNote, RetentionClock, TopicConfig
+from tidelog.env import Env, os_env
+from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
+from tidelog.remote.view import Count
+from tidelog.spark.broker_tasks import question_timeout_s
+from tidelog.spark.places import Place
+from tidelog.storage.directory.topic_registry import NewTopic, check_new
+from tidelog.timespec import format_ms
+from tidelog.types import INT64_MAX, TimestampType
+
+if TYPE_CHECKING:
+    from tidelog.remote.cluster import Cluster
+
+
+# Create times from here on, exclusive of the end: None where that side is open.
+Between = Callable[[int | None, int | None], Count | None]
+
+
+class Effect(StrEnum):
+    """What happens to the records of a finding."""
+
+    OVERWRITTEN = "create times overwritten"
+    REFUSED = "refused"
+    DELETED = "deleted at once"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A topic that is to be written to.
+
+    Attributes:
+        place: The directory or the cluster, as people name it.
+        topic: Its name.
+        partitions: How many it has.
+        config: Its settings in force.
+        end_offset: Sum of its partitions' ends: 0 where nothing was ever written.
+    """
+
+    place: str
+    topic: str
+    partitions: int
+    config: TopicConfig
+    end_offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic} at {self.place}"
+
+
+def _unknown(_start_ms: int | None, _end_ms: int | None) -> Count | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is known of the records that are about to be written; None for what is not.
+
+    Attributes:
+        records: How many.
+        between: How many have a create time in [start, end) in ms.
+        null_keys: How many have no key.
+        size_bytes: About how large they are all together, as batches.
+        batch_bytes_max: How large a batch may be.
+        partitions: Numbers of partitions are kept, up to this one, exclusive; None: by key.
+        has_times: Whether they come with create times; else all get that of the append.
+    """
+
+    records: Count | None = None
+    between: Between = _unknown
+    null_keys: Count | None = None
+    size_bytes: int | None = None
+    batch_bytes_max: int | None = None
+    partitions: int | None = None
+    has_times: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to know before the job starts.
+
+    Attributes:
+        effect: What happens to the records.
+        setting: The topic's setting that does it, as `name=value`.
+        text: The sentence.
+        records: How many it is about, None where nobody knows.
+    """
+
+    effect: Effect
+    setting: str
+    text: str
+    records: Count | None = None
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether records or their create times would be lost."""
+        return self.effect is not Effect.NOTE
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.text}"
+
+
+class TargetLoses(InvalidRequest):
+    """The target would refuse or lose records; nothing was written.
+
+    Attributes:
+        findings: Everything that was found, notes included.
+    """
+
+    def __init__(self, target: Target, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        losses = "; ".join(str(finding) for finding in findings if finding.is_loss)
+        super().__init__(f"{target}: {losses}")
+
+
+def check(target: Target, load: Load, now_ms: int) -> list[Finding]:
+    """Everything that the target's settings would do to the load, losses first.
+
+    Args:
+        target: Where it goes.
+        load: What is known of it.
+        now_ms: The target's clock, in ms.
+    """
+    found = [*_partitions(target, load), *_batch_size(target.config, load)]
+    found += [*_keys(target.config, load), *_size(target, load)]
+    if load.has_times:
+        found += _timestamp_type(target, load)
+        found += _limits(target.config, load, now_ms)
+        found += _age(target.config, load, now_ms)
+    return sorted(found, key=lambda finding: not finding.is_loss)
+
+
+def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
+    """The times in ms that `check` asks counts for, for those who must count beforehand."""
+    asked: list[int] = []
+
+    def note(start_ms: int | None, end_ms: int | None) -> Count | None:
+        asked.extend(side for side in (start_ms, end_ms) if side is not None)
+        return None
+
+    target = Target(place="", topic="", partitions=1, config=config)
+    check(target, Load(between=note), now_ms)
+    return asked
+
+
+def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
+    """Raise TargetLoses where anything would be lost, unless forced."""
+    if not force and any(finding.is_loss for finding in findings):
+        raise TargetLoses(target, findings)
+
+
+def told(count: Count | None) -> str:
+    """A number of records in words: `12 records`, `up to 12 records`, `records`."""
+    if count is None:
+        return "records"
+    bound = "" if count.is_exact else "up to "
+    return f"{bound}{count.records:,} record{'' if count.records == 1 else 's'}"
+
+
+def when(ms: int) -> str:
+    """A time for people; a number of ms where no calendar holds it."""
+    try:
+        return format_ms(ms)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def _partitions(target: Target, load: Load) -> Iterator[Finding]:
+    if load.partitions is None or load.partitions <= target.partitions:
+        return
+    yield Finding(
+        effect=Effect.REFUSED,
+        setting=f"partitions={target.partitions}",
+        text=f"records keep their partition, and there is none for {target.partitions} to"
+        f" {load.partitions - 1}; choose partitions by key, or add some",
+    )
+
+
+def _timestamp_type(target: Target, load: Load) -> Iterator[Finding]:
+    if target.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        yield Finding(
+            effect=Effect.OVERWRITTEN,
+            setting="message.timestamp.type=LogAppendTime",
+            text=f"the create times of {told(load.records)} would be overwritten by the time of"
+            " the append; set message.timestamp.type=CreateTime to keep them",
+            records=load.records,
+        )
+
+
+def _is_stamped(config: TopicConfig) -> bool:
+    """Whether create times have no say: the log's own replace them."""
+    return config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def _limits(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
+    if _is_stamped(config):
+        return
+    before_ms, after_ms = now_ms - config.message_timestamp_before_max_ms, INT64_MAX
+    if config.message_timestamp_after_max_ms < INT64_MAX - now_ms:
+        after_ms = now_ms + config.message_timestamp_after_max_ms
+    if before_ms > 0:
+        count = load.between(None, before_ms)
+        setting = f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
+        yield from _outside(setting, f"before {when(before_ms)}", count)
+    if after_ms < INT64_MAX:
+        count = load.between(after_ms + 1, None)
+        setting = f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
+        yield from _outside(setting, f"after {when(after_ms)}", count)
+
+
+def _outside(setting: str, side: str, count: Count | None) -> Iterator[Finding]:
+    if count is None:
+        text = f"create times {side} would be refused; how many there are is not known"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=text)
+    elif count.records:
+        text = f"{told(count)} with create times {side} would be refused"
+        yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=count)
+
+
+def _batch_size(config: TopicConfig, load: Load) -> Iterator[Finding]:
+    if load.batch_bytes_max is None or load.batch_bytes_max <= config.max_message_bytes:
+        return
+    yield Finding(
+        effect=Effect.NOTE,
+        setting=f"max.message.bytes={config.max_message_bytes}",
+        text=f"records may be as large as {load.batch_bytes_max:,} bytes; one that does not fit"
+        " ends the job",
+    )
+
+
+def _keys(config: TopicConfig, load: Load) -> Iterator[Finding]:
+    if not config.is_compacted:
+        return
+    setting = f"cleanup.policy={config.text('cleanup.policy')}"
+    if load.null_keys is None:
+        text = "records without a key would be refused; how many there are is not known"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=text)
+    elif load.null_keys.records:
+        text = f"{told(load.null_keys)} without a key would be refused"
+        yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=load.null_keys)
+    yield Finding(
+        effect=Effect.NOTE, setting=setting, text="of each key the last record alone will stay"
+    )
+
+
+_CLOCK_WAY_OUT: Final = "; tidelog.retention.clock=append counts from the append instead"
+
+
+def _age(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
+    """What retention by time deletes as soon as its segment is finished: what is old already."""
+    keeps = not config.is_deleted_by_age_or_size or config.retention_ms < 0
+    by_append = config.tidelog_retention_clock is RetentionClock.APPEND or _is_stamped(config)
+    if keeps or by_append:
+        return
+    setting = f"retention.ms={config.retention_ms}"
+    cut_ms = now_ms - config.retention_ms
+    count = load.between(None, cut_ms)
+    way_out = f"; set retention.ms=-1, or one that holds them{_CLOCK_WAY_OUT}"
+    if count is None:
+        text = f"what was created before {when(cut_ms)} would be deleted at once; how many records"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=f"{text} that are is not known")
+    elif count.records:
+        text = f"{told(count)} created before {when(cut_ms)} would be deleted at once{way_out}"
+        yield Finding(effect=Effect.DELETED, setting=setting, text=text, records=count)
+    if config.tidelog_retention_clock is RetentionClock.RECORD:
+        yield from _ahead(setting, load.between(now_ms + 1, None))
+
+
+def _ahead(setting: str, count: Count | None) -> Iterator[Finding]:
+    if count is not None and count.records:
+        text = f"{told(count)} from the future: nothing behind them is deleted until then"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=text, records=count)
+
+
+def _size(target: Target, load: Load) -> Iterator[Finding]:
+    config = target.config
+    if not config.is_deleted_by_age_or_size or config.retention_bytes < 0:
+        return
+    if load.size_bytes is None:
+        return
+    room = config.retention_bytes * target.partitions
+    if load.size_bytes > room:
+        yield Finding(
+            effect=Effect.DELETED,
+            setting=f"retention.bytes={config.retention_bytes}",
+            text=f"about {load.size_bytes:,} bytes go to {target.partitions} partitions that"
+            f" together keep {room:,}: the oldest would be deleted at once",
+        )
+
+
+def lines(findings: Iterable[Finding]) -> list[str]:
+    """A line for each finding, its effect first."""
+    return [f"{finding.effect.value}: {finding}" for finding in findings]
+
+
+# Kafka's brokers know timestamps alone: there the record's own time counts, without a cap.
+_BROKER_CLOCK = {"tidelog.retention.clock": "record"}
+
+
+def open_cluster(place: Place) -> "Cluster":
+    """A connection to the brokers of a place.
+
+    Raises:
+        MissingDependency, ConfigError: As `tidelog.remote.cluster.connect`.
+    """
+    from tidelog.remote.client_settings import translate_settings
+    from tidelog.remote.cluster import connect
+
+    settings = translate_settings(place.client)
+    return connect(place.address, settings, timeout_s=question_timeout_s(place.client))
+
+
+def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
+    """A topic as a target.
+
+    Args:
+        place: Where it is.
+        topic: Its name.
+        env: Files and clock of a local directory; the machine's where None.
+
+    Raises:
+        UnknownTopic: No such topic; the text names the nearest one.
+        ClusterFailure: The brokers can't be reached, or refuse.
+    """
+    if place.is_broker:
+        with open_cluster(place) as cluster:
+            return _of_cluster(cluster, place, topic)
+    return _of_directory(place, topic, env or os_env())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTarget:
+    """A topic that a job makes where it is missing.
+
+    Attributes:
+        partitions: How many.
+        config: Settings of its own.
+    """
+
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarget | None:
+    """How a missing topic is made; raises InvalidRequest for settings of a topic that is not."""
+    if create is None:
+        if config:
+            raise InvalidRequest("settings are for a topic that is made: say how many partitions")
+        return None
+    return NewTarget(partitions=create, config=dict(config or {}))
+
+
+def find_or_plan(
+    place: Place, topic: str, new: NewTarget | None, *, env: Env | None = None
+) -> tuple[Target, bool]:
+    """A topic as a target, as it is or as it would be made. Changes nothing.
+
+    Args:
+        place: Where it is.
+        topic: Its name.
+        new: How it is to be made where it is missing; None where it must be there.
+        env: As `describe`.
+
+    Returns:
+        The target, and whether it has to be made.
+
+    Raises:
+        InvalidTopic, InvalidPartitions, ConfigError: It can't be made so.
+        InvalidRequest: It is there, with other partitions or other settings than asked for.
+        UnknownTopic, ClusterFailure: As `describe`.
+    """
+    if new is None:
+        return describe(place, topic, env=env), False
+    texts, _ = check_new(NewTopic(topic, new.partitions, new.config))
+    planned = TopicConfig.parse(texts, broker=_defaults(place, env or os_env()))[0]
+    try:
+        if place.is_broker or "://" in place.address or _is_there(place, env or os_env()):
+            there = describe(place, topic, env=env)
+            _ensure_alike(there, new.partitions, texts, planned)
+            return there, False
+    except UnknownTopic:
+        pass
+    target = Target(place=str(place), topic=topic, partitions=new.partitions, config=planned)
+    return target, True
+
+
+def _is_there(place: Place, env: Env) -> bool:
+    return env.files.exists(place.address)
+
+
+def _defaults(place: Place, env: Env) -> Mapping[str, str]:
+    """Topic defaults of a directory's broker; those of brokers that run are not known."""
+    if place.is_broker or "://" in place.address or not _is_there(place, env):
+        return {}
+    from tidelog.storage.directory.broker_files import read_kept_defaults
+
+    return read_kept_defaults(env.files, place.address, lambda _: None)
+
+
+def _ensure_alike(
+    there: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
+) -> None:
+    """Refuse a topic that is there and that would not have been made so."""
+    if there.partitions != partitions:
+        raise InvalidRequest(
+            f"{there.topic} is there with {there.partitions} partitions, not {partitions}"
+        )
+    found, wanted = there.config.texts(), planned.texts()
+    for name in texts:
+        if found.get(name) != wanted.get(name):
+            raise InvalidRequest(
+                f"{there.topic} is there with {name}={found.get(name)}, not {wanted.get(name)}:"
+                f" set it (tidelog config), or leave the setting out"
+            )
+
+
+def make_topic(
+    place: Place, topic: str, partitions: int, settings: Mapping[str, str], env: Env
+) -> list[ConfigNote]:
+    """Create a topic, and a local directory where it is missing; notes on its settings.
+
+    Raises:
+        ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
+    """
+    if not place.is_broker:
+        from tidelog.storage.directory.dir_state import LogDirOptions
+        from tidelog.storage.directory.log_dir import LogDir
+
+        options = LogDirOptions(writable=True, create=True)
+        with LogDir.open(place.address, env=env, options=options) as log_dir:
+            return log_dir.create_topic(topic, partitions=partitions, config=settings)[1]
+    from tidelog.remote.topics import create
+
+    with open_cluster(place) as cluster:
+        create(cluster, topic, partitions=partitions, config=settings)
+    return []
+
+
+def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
+    """Delete a topic if it is empty; whether it was. Failures are passed over.
+
+    For a topic that was made for a load that has failed, or is refused.
+    """
+    if place.is_broker:
+        return _drop_at_brokers(place, topic)
+    from tidelog.storage.directory.dir_state import LogDirOptions
+    from tidelog.storage.directory.log_dir import LogDir
+
+    options = LogDirOptions(writable=True)
+    with (
+        suppress(TidelogError, OSError),
+        LogDir.open(place.address, env=env, options=options) as there,
+    ):
+        if not any(there.end_offsets(there.partitions(topic)).values()):
+            there.delete_topic(topic)
+            return True
+    return False
+
+
+def _drop_at_brokers(place: Place, topic: str) -> bool:
+    from tidelog.remote.topics import delete
+
+    with suppress(TidelogError), open_cluster(place) as cluster:
+        marks = cluster.watermarks(cluster.partitions(topic))
+        if not any(mark.end for mark in marks.values()):
+            delete(cluster, topic)
+            return True
+    return False
+
+
+@contextmanager
+def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
+    """Delete topics that were just made where the block raises; the error says what became of them.
+
+    Args:
+        place: Where they are.
+        topics: Those made so far; may grow in the block.
+        env: Files and clock of a local directory.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for topic in topics:
+            if drop_empty_topic(place, topic, env):
+                error.add_note(f"topic {topic} was made for this at {place} and is deleted again")
+            else:
+                error.add_note(f"topic {topic} was made for this at {place} and is still there")
+        raise
+
+
+def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
+    partitions = cluster.partitions(topic)
+    ends = cluster.watermarks(partitions)
+    return Target(
+        place=str(place),
+        topic=topic,
+        partitions=len(partitions),
+        config=config_of_broker(cluster.topic_settings(topic)),
+        end_offset=sum(marks.end for marks in ends.values()),
+    )
+
+
+def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
+    """A topic's settings as its broker tells them; names of later releases are passed over."""
+    # Names unknown here are refused in a topic's own settings, but not in a broker's.
+    return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
+
+
+def _of_directory(place: Place, topic: str, env: Env) -> Target:
+    from tidelog.storage.directory.log_dir import LogDir
+
+    if "://" in place.address:
+        raise InvalidRequest(f"{place}: object stores are read, not written to; name a directory")
+    with LogDir.open(place.address, env=env) as log_dir:
+        info = log_dir.topic(topic)
+        names = log_dir.partitions(topic)
+        return Target(
+            place=str(place),
+            topic=topic,
+            partitions=info.partitions,
+            config=info.config,
+            end_offset=sum(log_dir.end_offsets(names).values()),
+        )

@@ -1,0 +1,498 @@
+"""`Table`, `Diff`, `TableHome`.
+
+Topics by key: tables as of a time, and what changed between two times. See docs/tables.md.
+
+`questions` has what is asked (`Table`, `Diff`), `homes` who answers: a directory, or, behind the
+same protocol, a cluster (`tidelog.remote.remote_directory`).
+
+Who has a topic that is asked for by key: what a table needs of it, and a directory's answers.
+
+A table as of a time, and what changed between two times, for other tools.
+
+A `Table` or a `Diff` reads nothing until it is asked, and every question plans and reads anew.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
+from tidelog.frames import ArrowSource, needs_arrow
+from tidelog.scan import Wanted, plan
+from tidelog.scan.plan import THREAD_SPLIT_BYTES, list_partitions, with_directory
+from tidelog.scan.table_rules import (
+    MARK,
+    REFUSE,
+    Doubt,
+    Ranking,
+    compacted_to,
+    directory_doubts,
+    ranking_of,
+    refuse,
+    without_time_doubt,
+)
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    import random
+
+    import pyarrow as pa
+
+    from tidelog.scan import ReadOptions, ScanStats, Split
+    from tidelog.scan.keyed_table import KeyFold, RowSource, TableStats
+
+__all__ = ["MEMORY_BYTES", "Diff", "DirectoryHome", "Table", "TableHome", "checked", "fold_of"]
+
+
+# What a map of keys may take before the keys are looked at in shares.
+MEMORY_BYTES: Final = 512 << 20
+
+
+_Answer = TypeVar("_Answer")
+
+
+class TableHome(Protocol):
+    """Who has the topic: a directory or a cluster."""
+
+    @property
+    def random(self) -> "random.Random":
+        """Where secrets are drawn from."""
+        ...
+
+    def partitions(self, topic: str | TopicPartition) -> list[TopicPartition]:
+        """The partitions meant; raises UnknownTopic."""
+        ...
+
+    def ranking(self, topic: str) -> Ranking:
+        """The topic's compaction rule; raises ConfigError."""
+        ...
+
+    def doubts(
+        self, names: Sequence[TopicPartition], at_ms: int | None, clock: ClockName
+    ) -> list[Doubt]:
+        """What makes a table as of that time inexact, as far as is known without reading it."""
+        ...
+
+    def splits(
+        self,
+        names: Sequence[TopicPartition],
+        at_ms: int | None,
+        clock: ClockName,
+        columns: Sequence[str],
+    ) -> "dict[TopicPartition, list[Split]]":
+        """The committed records of each partition up to and with that time, all where None."""
+        ...
+
+    def compacted_to(self, name: TopicPartition) -> int:
+        """Offset below which records of a partition may have been compacted; 0 where none says."""
+        ...
+
+    def rows(self) -> "RowSource":
+        """Who reads them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryHome:
+    """A directory of topics, local or in an object store, with its tiers. A `TableHome`.
+
+    A directory that is not open for writing is looked at anew for each question.
+
+    Attributes:
+        source: The directory, by path or open.
+        env: Files, clock and randomness.
+        threads: How many read side by side; as many as there are cores where None.
+        split_bytes: About how many bytes of log are read in one piece.
+    """
+
+    source: str | LogDir
+    env: Env
+    threads: int | None = None
+    split_bytes: int = THREAD_SPLIT_BYTES
+
+    @property
+    def random(self) -> "random.Random":
+        """See `TableHome`."""
+        return self.env.random
+
+    def _asked(self, question: Callable[[LogDir], _Answer]) -> _Answer:
+        return with_directory(self.source, self.env, question)
+
+    def partitions(self, topic: str | TopicPartition) -> list[TopicPartition]:
+        """See `TableHome`; those that have no directory yet hold nothing."""
+        return self._asked(lambda log_dir: list_partitions(log_dir, topic))
+
+    def ranking(self, topic: str) -> Ranking:
+        """See `TableHome`."""
+        return ranking_of(self._asked(lambda log_dir: log_dir.topic(topic).config.texts()))
+
+    def doubts(
+        self, names: Sequence[TopicPartition], at_ms: int | None, clock: ClockName
+    ) -> list[Doubt]:
+        """See `TableHome`."""
+
+        def ask(log_dir: LogDir) -> list[Doubt]:
+            found = (directory_doubts(log_dir, name, at_ms, clock) for name in names)
+            return [doubt for doubts in found for doubt in doubts]
+
+        return self._asked(ask)
+
+    def splits(
+        self,
+        names: Sequence[TopicPartition],
+        at_ms: int | None,
+        clock: ClockName,
+        columns: Sequence[str],
+    ) -> "dict[TopicPartition, list[Split]]":
+        """See `TableHome`."""
+        found: dict[TopicPartition, list[Split]] = {name: [] for name in names}
+        before = self._asked(lambda log_dir: {name: compacted_to(log_dir, name) for name in names})
+        planned = plan(
+            self.source,
+            names,
+            wanted=Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1),
+            clock=clock,
+            isolation=IsolationLevel.READ_COMMITTED,
+            columns=columns,
+            split_bytes=self.split_bytes,
+            env=self.env,
+        )
+        for split in planned.splits:
+            name = split.topic_partition
+            limit = max(before[name], planned.bounds[name][1])
+            found[name].append(replace(split, compacted_max=limit))
+        return found
+
+    def compacted_to(self, name: TopicPartition) -> int:
+        """See `TableHome`."""
+        return self._asked(lambda log_dir: compacted_to(log_dir, name))
+
+    def rows(self) -> "RowSource":
+        """See `TableHome`."""
+        from tidelog.scan import ReadOptions
+
+        return DirectoryRows(ReadOptions(env=self.env), self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRows:
+    """Reads splits of a directory. A `RowSource`.
+
+    Attributes:
+        options: How.
+        threads: How many read side by side; as many as there are cores where None.
+    """
+
+    options: "ReadOptions"
+    threads: int | None = None
+
+    def batches(
+        self, splits: "Sequence[Split]", columns: Sequence[str], stats: "ScanStats"
+    ) -> "Iterator[pa.RecordBatch]":
+        """See `RowSource`."""
+        from tidelog.scan.parallel import to_parallel_reader
+        from tidelog.scan.reader import to_reader
+
+        if self.threads == 1:
+            yield from to_reader(splits, columns, options=self.options, stats=stats)
+            return
+        yield from to_parallel_reader(
+            splits, columns, options=self.options, stats=stats, threads=self.threads
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Table(ArrowSource):
+    """A topic as a table as of a time: the winning record of each key.
+
+    Any tool that takes an Arrow stream takes a table as it is (`__arrow_c_stream__`).
+
+    Attributes:
+        home: Who has the topic.
+        topic: The topic, or one of its partitions.
+        at_ms: Records up to and with this time count, in ms; all that are there where None.
+        clock: Which of a record's two times that is about.
+        columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+        inexact: `refuse` raises where the past is not whole any more, `mark` answers with what is
+            left; `doubts` says why.
+        memory_bytes: What the keys of a partition may take at a time, about.
+    """
+
+    home: TableHome
+    topic: str | TopicPartition
+    at_ms: int | None = None
+    clock: ClockName = ClockName.RECORD
+    columns: Sequence[str] | None = None
+    inexact: str = REFUSE
+    memory_bytes: int = MEMORY_BYTES
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be meant; raises InvalidRequest."""
+        check_question(self.inexact, self.memory_bytes)
+
+    def __repr__(self) -> str:
+        when = "now" if self.at_ms is None else f"{self.at_ms} ms"
+        return f"Table({str(self.topic)!r} as of {when}, {self.clock} clock)"
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
+        needs_arrow()
+        from tidelog.scan import schema
+
+        return schema(self._columns())
+
+    def doubts(self) -> list[Doubt]:
+        """Why the table may differ from what it was then; empty where it is exact.
+
+        Records without a time are told by `TableStats.without_time` alone: they have to be met.
+        """
+        return self.home.doubts(self._partitions(), self.at_ms, self.clock)
+
+    def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
+        """The rows as an Arrow reader, by partition and offset; it reads while it is read.
+
+        Args:
+            stats: Counted up while reading.
+
+        Raises:
+            UnknownTopic, InvalidRequest, MissingDependency: At once.
+            InexactTable: With `refuse`, where the past is not whole any more; at once, or, for
+                records without a time, with the first rows of a partition.
+            CorruptData, OffsetsGone: While reading.
+        """
+        schema = self.schema
+        import pyarrow as pa
+
+        from tidelog.scan.keyed_table import TableStats
+
+        splits = self.plan()
+        return pa.RecordBatchReader.from_batches(schema, self._rows(splits, stats or TableStats()))
+
+    def plan(self) -> "dict[TopicPartition, list[Split]]":
+        """What would be read of each partition now; raises as `to_arrow` does at once."""
+        names = self._partitions()
+        check_doubts(self.home, names, self.at_ms, self.clock, self.inexact)
+        return self.home.splits(names, self.at_ms, self.clock, self._columns())
+
+    def _rows(
+        self, splits: "Mapping[TopicPartition, Sequence[Split]]", stats: "TableStats"
+    ) -> "Iterator[pa.RecordBatch]":
+        for name, mine in splits.items():
+            yield from self.rows_of(name, mine, stats)
+
+    def rows_of(
+        self, name: TopicPartition, splits: "Sequence[Split]", stats: "TableStats"
+    ) -> "Iterator[pa.RecordBatch]":
+        """The rows of one partition, of its splits as `plan` gave them; errors as `to_arrow`."""
+        from tidelog.scan.keyed_table import TableStats, table_rows
+
+        how = fold_of(self.home, [name], self.clock, self.memory_bytes)
+        mine = TableStats()
+        rows = table_rows(self.home.rows(), splits, self._columns(), how, mine)
+        yield from checked(self, name, splits, rows, mine)
+        stats.add(mine)
+
+    def _check(self) -> None:
+        needs_arrow()
+        check_doubts(self.home, self._partitions(), self.at_ms, self.clock, self.inexact)
+
+    def _partitions(self) -> list[TopicPartition]:
+        return self.home.partitions(self.topic)
+
+    def _columns(self) -> tuple[str, ...]:
+        if self.columns is not None:
+            return tuple(self.columns)
+        needs_arrow()
+        from tidelog.scan import COLUMNS
+
+        return COLUMNS
+
+
+class _Question(Protocol):
+    """What both kinds of question have."""
+
+    @property
+    def home(self) -> TableHome: ...
+    @property
+    def at_ms(self) -> int | None: ...
+    @property
+    def clock(self) -> ClockName: ...
+    @property
+    def inexact(self) -> str: ...
+
+
+def check_question(inexact: str, memory_bytes: int) -> None:
+    """Raise InvalidRequest for what can't be meant."""
+    if inexact not in (REFUSE, MARK):
+        raise InvalidRequest(f"inexact={inexact!r}: {REFUSE} or {MARK}")
+    if memory_bytes < 1:
+        raise InvalidRequest(f"memory_bytes={memory_bytes}: at least 1")
+
+
+def fold_of(
+    home: TableHome, names: Sequence[TopicPartition], clock: ClockName, memory_bytes: int
+) -> "KeyFold":
+    """How the keys of a topic are reduced; raises ConfigError for a rule that nobody knows."""
+    from tidelog.scan.keyed_table import KeyFold
+
+    ranking = home.ranking(names[0].topic) if names else Ranking()
+    return KeyFold(ranking=ranking, clock=clock, random=home.random, memory_bytes=memory_bytes)
+
+
+def check_doubts(
+    home: TableHome,
+    names: Sequence[TopicPartition],
+    at_ms: int | None,
+    clock: ClockName,
+    inexact: str,
+) -> None:
+    """Raise InexactTable where it is not to be told what is known to be inexact."""
+    if at_ms is None or inexact == MARK:
+        return
+    doubts = home.doubts(names, at_ms, clock)
+    if doubts:
+        raise refuse(doubts, at_ms)
+
+
+def checked(
+    question: _Question,
+    name: TopicPartition,
+    splits: "Sequence[Split]",
+    rows: "Iterator[pa.RecordBatch]",
+    stats: "TableStats",
+) -> "Iterator[pa.RecordBatch]":
+    """The rows, once all records were met: whether they tell the past is known only then.
+
+    Args:
+        question: What was asked.
+        name: The partition.
+        splits: Its records that count.
+        rows: The answer, which has read them all for their keys when it gives the first row, or,
+            where the keys were too many, the last one.
+        stats: Of the reading.
+
+    Raises:
+        InexactTable: Before the first row.
+        OffsetsGone: The partition was compacted beyond the splits; where the keys were too many,
+            it may be told behind the last row.
+    """
+    first = next(rows, None)
+    _check_compaction(question, name, splits)
+    _check_read(question, name, stats)
+    if first is not None:
+        yield first
+        yield from rows
+    if stats.readings > 1:
+        _check_compaction(question, name, splits)
+
+
+def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequence[Split]") -> None:
+    """Raise OffsetsGone where records may have gone for later ones that are in no split."""
+    if question.inexact == MARK:
+        return
+    limit = min((split.compacted_max for split in splits), default=INT64_MAX)
+    found = question.home.compacted_to(name)
+    if found > limit:
+        reason = f"compacted up to {found} since the table was planned; ask again (or inexact=mark)"
+        start = splits[0].start_offset
+        raise OffsetsGone((LostOffsets(name.topic, name.partition, start, limit, reason),))
+
+
+def _check_read(question: _Question, name: TopicPartition, stats: "TableStats") -> None:
+    """Raise InexactTable for what reading has shown, and for what was compacted meanwhile."""
+    if question.at_ms is None or question.inexact == MARK:
+        return
+    doubt = without_time_doubt(name, stats.without_time, question.clock)
+    if doubt is not None:
+        raise refuse([doubt], question.at_ms)
+    check_doubts(question.home, [name], question.at_ms, question.clock, question.inexact)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Diff(ArrowSource):
+    """What changed in a topic's table between two times; columns in `tidelog.scan.keyed_table`.
+
+    Attributes:
+        home: Who has the topic.
+        topic: The topic, or one of its partitions.
+        before_ms: The earlier time, in ms; records of that time count.
+        after_ms: The later one; all that is there where None.
+        clock: Which of a record's two times both are about.
+        inexact: As of `Table`.
+        memory_bytes: As of `Table`.
+    """
+
+    home: TableHome
+    topic: str | TopicPartition
+    before_ms: int
+    after_ms: int | None = None
+    clock: ClockName = ClockName.RECORD
+    inexact: str = REFUSE
+    memory_bytes: int = MEMORY_BYTES
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be meant; raises InvalidRequest."""
+        check_question(self.inexact, self.memory_bytes)
+        if self.after_ms is not None and self.after_ms < self.before_ms:
+            raise InvalidRequest(
+                f"a diff from {self.before_ms} to {self.after_ms}: the later time comes second"
+            )
+
+    def __repr__(self) -> str:
+        end = "now" if self.after_ms is None else f"{self.after_ms} ms"
+        return f"Diff({str(self.topic)!r} from {self.before_ms} ms to {end}, {self.clock} clock)"
+
+    @property
+    def at_ms(self) -> int:
+        """The time whose table may be least whole: the earlier one."""
+        return self.before_ms
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """Names and types of the columns."""
+        needs_arrow()
+        from tidelog.scan.keyed_table import DIFF_SCHEMA
+
+        return DIFF_SCHEMA
+
+    def doubts(self) -> list[Doubt]:
+        """Why the answer may differ from what happened then; as `Table.doubts`."""
+        return self.home.doubts(self._partitions(), self.before_ms, self.clock)
+
+    def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
+        """The keys that differ, by partition and by the offset of what changed them.
+
+        Arguments and errors as of `Table.to_arrow`.
+        """
+        schema = self.schema
+        import pyarrow as pa
+
+        from tidelog.scan.keyed_table import TableStats
+
+        names = self._partitions()
+        how = fold_of(self.home, names, self.clock, self.memory_bytes)
+        check_doubts(self.home, names, self.before_ms, self.clock, self.inexact)
+        rows = self._diff_rows(names, how, stats or TableStats())
+        return pa.RecordBatchReader.from_batches(schema, rows)
+
+    def _diff_rows(
+        self, names: Sequence[TopicPartition], how: "KeyFold", stats: "TableStats"
+    ) -> "Iterator[pa.RecordBatch]":
+        from tidelog.scan.keyed_table import TIME_COLUMNS, TableStats, diff_rows
+
+        splits = self.home.splits(names, self.after_ms, self.clock, (TIME_COLUMNS[self.clock],))
+        for name in names:
+            mine = TableStats()
+            rows = diff_rows(self.home.rows(), splits[name], how, self.before_ms, mine)
+            yield from checked(self, name, splits[name], rows, mine)
+            stats.add(mine)
+
+    def _check(self) -> None:
+        needs_arrow()
+        check_doubts(self.home, self._partitions(), self.before_ms, self.clock, self.inexact)
+
+    def _partitions(self) -> list[TopicPartition]:
+        return self.home.partitions(self.topic)

@@ -1,0 +1,233 @@
+"""Python source in the making, its errors.
+
+What the makers of readers and writers share: lines of Python, and the objects they name.
+
+Names in the lines come from declarations and from counters, values only as objects in the name
+space: nothing from outside ever becomes code.
+
+The errors of compiled readers and writers: what was read or given, and what would be right.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from struct import Struct, unpack_from
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import CorruptMessage, InvalidRequest
+from tidelog.protocol.schema import Field, Form, Kind, fields_of
+from tidelog.protocol.wire import STRING_BYTES_MAX, TAGS_MAX
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["bad_length", "bad_tag", "cut", "refusal", "too_many_tags", "too_much", "unpack_from"]
+
+
+FIXED: Final = frozenset(
+    (
+        Form.INT8,
+        Form.INT16,
+        Form.UINT16,
+        Form.INT32,
+        Form.INT64,
+        Form.FLOAT64,
+        Form.BOOLEAN,
+        Form.UUID,
+    )
+)
+
+
+def plain_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
+    """The fields that a version has, without the tagged ones."""
+    return [field for field in fields_of(kind, version) if field.is_there and field.tag is None]
+
+
+def tagged_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
+    """The tagged fields that a version has, by rising numbers."""
+    tagged = [field for field in fields_of(kind, version) if field.is_there]
+    return sorted((f for f in tagged if f.tag is not None), key=lambda field: field.tag or 0)
+
+
+def item_of(kind: Kind[object]) -> Kind[object]:
+    """What an array holds."""
+    assert kind.item is not None
+    return kind.item
+
+
+def struct_of(kind: Kind[object]) -> "type[DataclassInstance]":
+    """The declaration of a struct."""
+    assert kind.struct is not None
+    return kind.struct
+
+
+class Source:
+    """Python in the making. One owner; `made` once, at the end."""
+
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self._lines: list[str] = []
+        self._names: dict[str, object] = {}
+        self._known: dict[int, str] = {}
+        self._depth = 0
+        self._counter = 0
+
+    def line(self, text: str) -> None:
+        """One line."""
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Lines under `head`."""
+        self.line(head)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing else has."""
+        self._counter += 1
+        return f"{stem}{self._counter}"
+
+    def name(self, value: object, stem: str = "k") -> str:
+        """The name by which the lines call an object."""
+        known = self._known.get(id(value))
+        if known is None:
+            known = self._known[id(value)] = self.fresh(stem)
+            # Keeps the object, and with it the id.
+            self._names[known] = value
+        return known
+
+    def layout(self, letters: str, method: str) -> str:
+        """The name of a method of a struct with these letters, the same for the same letters."""
+        name = f"{method}_{letters.replace('?', 't')}"
+        if name not in self._names:
+            self._names[name] = getattr(Struct(f">{letters}"), method)
+        return name
+
+    def made(self, name: str, what: str) -> Callable[..., object]:
+        """The function `name` that the lines define."""
+        code = compile("\n".join(self._lines), f"<{what}>", "exec")
+        exec(code, self._names)  # noqa: S102  # lines made above, from declarations alone
+        function = self._names[name]
+        assert callable(function)
+        return function
+
+    def text(self) -> str:
+        """The lines, for people."""
+        return "\n".join(self._lines)
+
+
+_BITS: Final = {
+    Form.INT8: 8,
+    Form.INT16: 16,
+    Form.UINT16: 16,
+    Form.INT32: 32,
+    Form.INT64: 64,
+}
+
+
+def cut(what: str, at: int, end: int) -> CorruptMessage:
+    """A message that ends before its fields do."""
+    return CorruptMessage(f"{what}: {max(end - at, 0)} bytes are left, more are needed", at=at)
+
+
+def bad_length(form: str, length: int, least: int, at: int, end: int, left: int) -> CorruptMessage:
+    """A length or count that can't be, or whose items would take too much memory."""
+    what = f"an array of {length}" if form == "array" else f"{form} of {length} bytes"
+    if length < 0:
+        return CorruptMessage(f"length {length} where there must be a value", at=at)
+    if length * least > end - at:
+        each = f", {least} each needed" if form == "array" else ""
+        return CorruptMessage(f"{what}, {end - at} bytes are left{each}", at=at)
+    if form == "string" and length > STRING_BYTES_MAX:
+        return CorruptMessage(f"{what}, at most {STRING_BYTES_MAX} are allowed", at=at)
+    return too_much(what, at, end, left)
+
+
+def too_much(what: str, at: int, end: int, left: int) -> CorruptMessage:
+    """A message of too many objects."""
+    return CorruptMessage(
+        f"{what}: with it {end} bytes would take {-left} bytes of memory more than they may",
+        at=at,
+    )
+
+
+def too_many_tags(count: int, at: int) -> CorruptMessage:
+    """A struct of too many tagged fields."""
+    return CorruptMessage(f"{count} tagged fields in a struct, at most {TAGS_MAX}", at=at)
+
+
+def bad_tag(tag: int, at: int, stop: int) -> CorruptMessage:
+    """A tagged field that is not as long as it says."""
+    how = f"{stop - at} bytes too long" if at < stop else f"{at - stop} bytes too short"
+    return CorruptMessage(f"tag {tag} is {how}", at=at)
+
+
+# -- writing
+
+
+def refusal(
+    kind: "type[DataclassInstance]", version: int, message: "DataclassInstance"
+) -> InvalidRequest | None:
+    """Why a message can't be written; None where nothing is wrong with its values."""
+    found = _struct_fault(kind, version, message)
+    return InvalidRequest(f"{kind.__name__} v{version}: {found}") if found else None
+
+
+def _struct_fault(kind: "type[DataclassInstance]", version: int, message: object) -> str | None:
+    for field in [*plain_fields(kind, version), *tagged_fields(kind, version)]:
+        if not hasattr(message, field.name):
+            return f"{message!r} where there must be a {kind.__name__}"
+        found = _fault(field.kind, version, getattr(message, field.name))
+        if found is not None:
+            return f"{field.name}: {found}"
+    return None
+
+
+def _fault(kind: Kind[object], version: int, value: object) -> str | None:
+    if value is None:
+        return None if kind.may_be_null(version) else "null in a version that knows none"
+    if kind.form is Form.STRUCT:
+        return _struct_fault(struct_of(kind), version, value)
+    if kind.form is Form.ARRAY:
+        return _array_fault(item_of(kind), version, value)
+    others = {Form.STRING: _string_fault, Form.BYTES: _bytes_fault}
+    return others[kind.form](value) if kind.form in others else _fixed_fault(kind.form, value)
+
+
+def _array_fault(item: Kind[object], version: int, value: object) -> str | None:
+    if not isinstance(value, list | tuple):
+        return f"{value!r} where there must be a list"
+    found = (_fault(item, version, each) for each in value)
+    return next((fault for fault in found if fault), None)
+
+
+def _string_fault(value: object) -> str | None:
+    if not isinstance(value, str):
+        return f"{value!r} where there must be a string"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as problem:
+        return f"a string that has no UTF-8: {problem.reason}"
+    limit = STRING_BYTES_MAX
+    return f"a string of {size} bytes, at most {limit} are allowed" if size > limit else None
+
+
+def _bytes_fault(value: object) -> str | None:
+    pieces = value if isinstance(value, list | tuple) else [value]
+    is_data = all(isinstance(piece, bytes | bytearray | memoryview) for piece in pieces)
+    return None if is_data else f"{value!r} where there must be bytes"
+
+
+def _fixed_fault(form: Form, value: object) -> str | None:
+    bits = _BITS.get(form)
+    if bits is None:
+        return None
+    if not isinstance(value, int):
+        return f"{value!r} where there must be a number"
+    low, end = -(1 << bits - 1), 1 << bits - 1
+    if form is Form.UINT16:
+        low, end = 0, 1 << bits
+    fits = low <= value < end
+    return None if fits else f"{value!r} does not fit into {bits // 8} bytes"

@@ -1,0 +1,832 @@
+"""Readers and writers compiled from declarations.
+
+Codecs of declarations: made once for each message and version, at their first use.
+
+A declaration becomes Python, compiled as people's own modules are; `read_code` and `write_code`
+make the lines. See docs/protocol.md.
+
+Makes the function that reads a declaration in one version.
+
+All of a message becomes one function without calls between structs. What follows each other with
+fixed sizes, lengths and counts in front of it included, is unpacked at once; a buffer that ends too
+early shows as an error of the unpacking. Lengths and counts are compared with the bytes left before
+anything is sliced or allocated.
+
+Objects take more memory than the bytes that they come from (a list of empty strings: eight times),
+so what is made is charged against an allowance: for a request 7 bytes per byte (itself is the
+eighth) and a mebibyte, and never more than 128 MiB; for an answer 63 and a mebibyte. Who exceeds it
+is refused before it is allocated. Strings count four times their length, which the widest
+characters need.
+
+A message of more list elements than `Reader.items` says raises TooManyItems before they are read.
+The sliced form of a reader is a generator for such messages: it yields after every
+`SLICE_ITEMS` elements, so that a loop can do other work in between.
+
+Over 400 lines because each form of the protocol has its few lines, twice where slices differ.
+
+Makes the function that writes a declaration in one version.
+
+All of a message becomes one function without calls between structs: values of fixed size, and the
+lengths and counts between them, are packed together and added to the writer's list of small pieces;
+records go in as they are.
+
+The sliced form of a writer is a generator that yields after every `SLICE_ITEMS` list elements. A
+writer can also be made for a list whose elements were written before (`WrittenItems`).
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import cache
+from struct import calcsize, pack
+from struct import error as struct_error
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+
+from tidelog.protocol import codec_source
+from tidelog.protocol.codec_source import (
+    FIXED,
+    Source,
+    item_of,
+    plain_fields,
+    struct_of,
+    tagged_fields,
+)
+from tidelog.protocol.schema import Field, Form, Kind, fields_of
+from tidelog.protocol.wire import (
+    COPY_LIMIT_BYTES,
+    NO_UUID,
+    STRING_BYTES_MAX,
+    TAGS_MAX,
+    Reader,
+    TooManyItems,
+    Writer,
+    pieces_size,
+    read_varint,
+    skip_tags,
+    text_varint,
+    uuid_of,
+    varint_bytes,
+)
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+Message = TypeVar("Message", bound="DataclassInstance")
+
+
+# What the message itself and what happens while one is read leave of 8 bytes per byte and 1 MiB:
+# a string is decoded before it is charged, and may be copied while it is.
+ALLOWANCE_PER_BYTE: Final = 7
+
+
+ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
+
+
+# However long a request is: to make more objects than this would stop a loop for a second.
+ALLOWANCE_BYTES_MAX: Final = 2**27
+
+
+# Of long requests few are read at a time. A Fetch of 30,000 partitions takes 9 MB, of 500 KB.
+LONG_ALLOWANCE_BYTES: Final = 2**24
+
+
+# Answers come from brokers that we chose to ask, and tell of thousands of partitions: one in
+# Metadata has 26 bytes and takes some 500 of memory.
+ANSWER_ALLOWANCE_PER_BYTE: Final = 63
+
+
+# List elements between two stops of a sliced reader or writer: some 0.2 ms.
+SLICE_ITEMS: Final = 128
+
+
+_FIXED_SLICE_ITEMS: Final = 8192
+
+
+# Bytes that CPython takes for values. Small numbers, empty strings and defaults are shared.
+_NUMBER_BYTES: Final = 32
+
+
+_INT64_BYTES: Final = 36
+
+
+_UUID_BYTES: Final = 112
+
+
+_STRING_BYTES: Final = 80
+
+
+_VIEW_BYTES: Final = 208
+
+
+_LIST_BYTES: Final = 72
+
+
+_OBJECT_BYTES: Final = 32
+
+
+_SLOT_BYTES: Final = 8
+
+
+def make_reader(
+    kind: type[Message], version: int, *, flexible: bool
+) -> Callable[[Reader], Message]:
+    """The function that reads a message where a reader stands."""
+    return cast("Callable[[Reader], Message]", _made_reader(kind, version, flexible, sliced=False))
+
+
+def make_sliced_reader(
+    kind: type[Message], version: int, *, flexible: bool
+) -> Callable[[Reader], Generator[None, None, Message]]:
+    """A generator function that reads a message and stops after every `SLICE_ITEMS` elements."""
+    made = _made_reader(kind, version, flexible, sliced=True)
+    return cast("Callable[[Reader], Generator[None, None, Message]]", made)
+
+
+def _made_reader(kind: type[Message], version: int, flexible: bool, *, sliced: bool) -> object:
+    code = _ReadCode(version, flexible=flexible, sliced=sliced)
+    what = f"{kind.__name__} v{version}"
+    with code.block("def read(reader):"):
+        code.line(f"items = {SLICE_ITEMS}" if sliced else "items = reader.items")
+        code.line("view = reader.view")
+        code.line("at = reader.at")
+        code.line("end = len(view)")
+        code.line(f"left = {_allowance(kind, sliced=sliced)}")
+        with code.block("try:"):
+            made = code.struct(kind)
+            if sliced:
+                code.line("yield")  # a generator even where there is no list
+        with code.block(f"except ({code.name(struct_error)}, IndexError):"):
+            code.line(f"raise {code.name(codec_source.cut)}({what!r}, at, end) from None")
+        code.line("reader.at = at")
+        code.line(f"return {made}")
+    return code.made("read", f"read {what}")
+
+
+def _allowance(kind: "type[DataclassInstance]", *, sliced: bool) -> str:
+    """How much memory the objects of a message may take, by its bytes, `end`."""
+    if kind.__name__.endswith("Response"):
+        return f"end * {ANSWER_ALLOWANCE_PER_BYTE} + {ALLOWANCE_BYTES}"
+    some = LONG_ALLOWANCE_BYTES if sliced else ALLOWANCE_BYTES
+    whole = (ALLOWANCE_BYTES_MAX - some) // ALLOWANCE_PER_BYTE
+    return f"end * {ALLOWANCE_PER_BYTE} + {some} if end < {whole} else {ALLOWANCE_BYTES_MAX}"
+
+
+def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
+    """What the shortest value takes on the wire, at least 1."""
+    if kind.form in FIXED:
+        return calcsize(f">{kind.form.value}")
+    if kind.form is Form.STRUCT:
+        if kind.may_be_null(version):
+            return 1
+        return struct_least_bytes(struct_of(kind), version, flexible=flexible)
+    if flexible:
+        return 1
+    return 2 if kind.form is Form.STRING else 4
+
+
+def struct_least_bytes(kind: "type[DataclassInstance]", version: int, *, flexible: bool) -> int:
+    """What the shortest message takes on the wire, at least 1."""
+    fields = plain_fields(kind, version)
+    return max(sum(least_bytes(f.kind, version, flexible=flexible) for f in fields) + flexible, 1)
+
+
+def _memory_bytes(kind: Kind[object], version: int) -> int:
+    """What one value takes as objects at most.
+
+    Left out is what is charged where it is read: strings, views, ids, items, tagged fields.
+    """
+    if kind.form is Form.STRUCT:
+        fields = fields_of(struct_of(kind), version)
+        held = sum(_memory_bytes(f.kind, version) for f in fields if _takes_memory(f))
+        return _OBJECT_BYTES + _SLOT_BYTES * len(fields) + held
+    others = {
+        Form.ARRAY: _LIST_BYTES,
+        Form.UUID: 0,
+        Form.INT64: _INT64_BYTES,
+        Form.STRING: 0,
+        Form.BYTES: 0,
+    }
+    return others.get(kind.form, _NUMBER_BYTES)
+
+
+def _takes_memory(field: Field) -> bool:
+    return (field.is_there and field.tag is None) or callable(field.default)
+
+
+class _ReadCode(Source):
+    def __init__(self, version: int, *, flexible: bool, sliced: bool) -> None:
+        super().__init__(version, flexible=flexible)
+        self._sliced = sliced
+        self._run: list[tuple[str, str]] = []
+        self._after: list[str] = []
+        self._varint = self.name(read_varint, "varint")
+
+    # -- runs of fixed sizes
+
+    def _take(self, letter: str, stem: str) -> str:
+        target = self.fresh(stem)
+        self._run.append((letter, target))
+        return target
+
+    def _flush(self) -> None:
+        """Unpack what has been collected."""
+        run, self._run = self._run, []
+        if run:
+            letters = "".join(letter for letter, _ in run)
+            targets = ", ".join(target for _, target in run)
+            if letters == "B":
+                self.line(f"{targets} = view[at]")
+            else:
+                unpack = self.layout(letters, "unpack_from")
+                self.line(f"{targets}{',' * (len(run) == 1)} = {unpack}(view, at)")
+            self.line(f"at += {_size(letters)}")
+        after, self._after = self._after, []
+        for text in after:
+            self.line(text)
+
+    # -- values
+
+    def struct(self, kind: "type[DataclassInstance]") -> str:
+        """Lines that read a struct; the name of what they make."""
+        values = {field.name: self._value(field.kind) for field in plain_fields(kind, self.version)}
+        if self.flexible:
+            values.update(self._tags(tagged_fields(kind, self.version)))
+        self._flush()
+        return self._blank(kind, values)
+
+    def _blank(self, kind: "type[DataclassInstance]", values: dict[str, str]) -> str:
+        """An object made without a call of its `__init__`: all its fields are set one by one."""
+        made = self.fresh("o")
+        self.line(f"{made} = {self.name(object.__new__, 'new')}({self.name(kind)})")
+        for field in fields_of(kind, self.version):
+            value = values.get(field.name) or self._default(field)
+            self.line(f"{made}.{field.name} = {value}")
+        return made
+
+    def _default(self, field: Field) -> str:
+        if field.default is list:
+            return "[]"
+        if field.kind.form is Form.STRUCT and field.default is not None:
+            return self._blank(struct_of(field.kind), {})
+        if field.default is None or type(field.default) in (int, bool):
+            return repr(field.default)
+        return self.name(field.default)
+
+    def _value(self, kind: Kind[object]) -> str:
+        if kind.form is Form.UUID:
+            return self._uuid()
+        if kind.form in FIXED:
+            return self._take(kind.form.value, "v")
+        if kind.form is Form.STRUCT:
+            return self._inner(kind)
+        if kind.form is Form.ARRAY:
+            return self._array(kind)
+        return self._bytes(kind)
+
+    def _uuid(self) -> str:
+        raw = self._take(Form.UUID.value, "v")
+        uuid, none = self.name(uuid_of, "uuid"), self.name(NO_UUID, "none")
+        self._after += [
+            f"if {raw} == {self.name(NO_UUID.bytes, 'zeros')}:",
+            f"    {raw} = {none}",
+            "else:",
+            f"    {raw} = {uuid}({raw})",
+            f"    left -= {_UUID_BYTES}",
+            "    if left < 0:",
+            f"        raise {self.name(codec_source.too_much)}('uuid', at, end, left)",
+        ]
+        return raw
+
+    def _inner(self, kind: Kind[object], first_there: int = 0) -> str:
+        inner = struct_of(kind)
+        if not kind.may_be_null(self.version):
+            return self.struct(inner)
+        flag, target = self._take("b", "n"), self.fresh("v")
+        self._flush()
+        self.line(f"{target} = None")
+        with self.block(f"if {flag} >= {first_there}:"):
+            self.line(f"{target} = {self.struct(inner)}")
+        return target
+
+    def _length(self, letter: str) -> str:
+        """A length or count in its two forms; -1 for null."""
+        if not self.flexible:
+            length = self._take(letter, "n")
+            self._flush()
+            return length
+        length = self._take("B", "n")
+        self._flush()
+        with self.block(f"if {length} > 127:"):
+            self.line(f"{length}, at = {self._varint}(view, at - 1)")
+        self.line(f"{length} -= 1")
+        return length
+
+    def _bytes(self, kind: Kind[object]) -> str:
+        is_text = kind.form is Form.STRING
+        length = self._length("h" if is_text else "i")
+        target = self.fresh("v")
+        # In the old form no length of a string can say more.
+        limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
+        with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
+            part = f"view[at : at + {length}]"
+            self.line(f"{target} = " + (f"str({part}, 'utf-8', 'replace')" if is_text else part))
+            taken = f"({length} << 2) + {_STRING_BYTES}" if is_text else f"{_VIEW_BYTES}"
+            self.line(f"left -= {taken}")
+            self.line(f"at += {length}")
+        with self.block(f"elif {length} == 0:"):
+            self.line(f"{target} = " + ("''" if is_text else "b''"))
+        self._or_null(kind, length, target, 1)
+        return target
+
+    def _or_null(self, kind: Kind[object], length: str, target: str, least: int) -> None:
+        if kind.may_be_null(self.version):
+            # As Kafka; it writes -1.
+            with self.block(f"elif {length} < 0:"):
+                self.line(f"{target} = None")
+        with self.block("else:"):
+            if kind.form is Form.ARRAY and not self._sliced:
+                # The sliced form has more memory.
+                with self.block(f"if items < {length} and {length} * {least} <= end - at:"):
+                    self.line(f"raise {self.name(TooManyItems)}")
+            refuse = self.name(codec_source.bad_length)
+            self.line(f"raise {refuse}({kind.form.value!r}, {length}, {least}, at, end, left)")
+
+    def _array(self, kind: Kind[object]) -> str:
+        item = item_of(kind)
+        least = least_bytes(item, self.version, flexible=self.flexible)
+        # Numbers are unpacked to a tuple before they are a list.
+        slots = 2 if item.form in FIXED else 1
+        charge = _SLOT_BYTES * slots + _memory_bytes(item, self.version)
+        count, target = self._length("i"), self.fresh("v")
+        fits = f"0 <= {count} * {least} <= end - at"
+        with self.block(f"if {fits} and (left := left - {count} * {charge}) >= 0:"):
+            self._count(count)
+            if item.form in FIXED and item.form is not Form.UUID:
+                self._numbers(item, count, target, least)
+            else:
+                self._items(item, count, target)
+        self._or_null(kind, count, target, least)
+        return target
+
+    def _count(self, count: str) -> None:
+        """Count so many elements or tagged fields that come next."""
+        if not self._sliced:
+            self.line(f"items -= {count}")
+            with self.block("if items < 0:"):
+                self.line(f"raise {self.name(TooManyItems)}")
+
+    def _stop(self, taken: str = "1") -> None:
+        """In the sliced form: stop where enough was read since the last time."""
+        if self._sliced:
+            self.line(f"items -= {taken}")
+            with self.block("if items < 0:"):
+                self.line(f"items = {SLICE_ITEMS}")
+                self.line("yield")
+
+    def _numbers(self, item: Kind[object], count: str, target: str, least: int) -> None:
+        unpack, letter = self.name(codec_source.unpack_from), item.form.value
+        if not self._sliced:
+            layout = f'f">{{{count}}}{letter}"'
+            self.line(f"{target} = list({unpack}({layout}, view, at))")
+            self.line(f"at += {count} * {least}")
+            return
+        left, part = self.fresh("i"), self.fresh("n")
+        self.line(f"{target}, {left} = [], {count}")
+        with self.block(f"while {left}:"):
+            self.line(f"{part} = min({left}, {_FIXED_SLICE_ITEMS})")
+            layout = f'f">{{{part}}}{letter}"'
+            self.line(f"{target} += {unpack}({layout}, view, at)")
+            self.line(f"at += {part} * {least}")
+            self.line(f"{left} -= {part}")
+            self._stop(f"{part} // 32 + 1")
+
+    def _items(self, item: Kind[object], count: str, target: str) -> None:
+        number = self.fresh("i")
+        self.line(f"{target} = [None] * {count}")
+        with self.block(f"for {number} in range({count}):"):
+            value = self._value(item)
+            self._flush()
+            self.line(f"{target}[{number}] = {value}")
+            self._stop()
+
+    # -- tagged fields
+
+    def _tags(self, fields: list[Field]) -> dict[str, str]:
+        """Lines for the tagged fields, in any order; those nobody knows are stepped over."""
+        count = self._take("B", "n")
+        values = {field.name: self.fresh("v") for field in fields}
+        self._flush()
+        if not fields:
+            with self.block(f"if {count}:"):
+                self.line(f"at = {self.name(skip_tags, 'skip')}(view, at - 1)")
+                self._count(count)
+                self._stop(count)
+            return {}
+        for field in fields:
+            default = self._default(field)
+            self.line(f"{values[field.name]} = {default}")
+        with self.block(f"if {count}:"):
+            self.line(f"{count}, at = {self._varint}(view, at - 1)")
+            with self.block(f"if {count} > {TAGS_MAX}:"):
+                self.line(f"raise {self.name(codec_source.too_many_tags)}({count}, at)")
+            self._count(count)
+            self._stop(count)
+            with self.block(f"for _ in range({count}):"):
+                self._tag(fields, values)
+        return values
+
+    def _tag(self, fields: list[Field], values: dict[str, str]) -> None:
+        tag, stop = self.fresh("tag"), self.fresh("stop")
+        self.line(f"{tag}, at = {self._varint}(view, at)")
+        self.line(f"{stop}, at = {self._varint}(view, at)")
+        with self.block(f"if {stop} > end - at:"):
+            self.line(f"raise {self.name(codec_source.cut)}('tagged field', at, end)")
+        self.line(f"{stop} += at")
+        for field in fields:
+            with self.block(f"if {tag} == {field.tag}:"):
+                self._charge(_memory_bytes(field.kind, self.version))
+                self.line(f"{values[field.name]} = {self._tagged(field.kind)}")
+                with self.block(f"if at != {stop}:"):
+                    self.line(f"raise {self.name(codec_source.bad_tag)}({tag}, at, {stop})")
+        self.line(f"at = {stop}")
+
+    def _charge(self, taken: int) -> None:
+        self.line(f"left -= {taken}")
+        with self.block("if left < 0:"):
+            self.line(f"raise {self.name(codec_source.too_much)}('tagged field', at, end, left)")
+
+    def _tagged(self, kind: Kind[object]) -> str:
+        """A tagged field's value; a struct that may be null has 0 there, not -1, where it is."""
+        if kind.form is not Form.STRUCT:
+            return self._value_now(kind)
+        value = self._inner(kind, first_there=1)
+        self._flush()
+        return value
+
+    def _value_now(self, kind: Kind[object]) -> str:
+        value = self._value(kind)
+        self._flush()
+        return value
+
+
+def _size(letters: str) -> int:
+    return calcsize(f">{letters}")
+
+
+_BUFFERS: Final = frozenset((bytes, bytearray, memoryview))
+
+
+# Values of a varint that are one byte.
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
+
+
+@dataclass(slots=True)
+class WrittenItems:
+    """Elements of a message's outermost list that are bytes already, and how many they are."""
+
+    count: int
+    pieces: list[Buffer]
+
+    def __len__(self) -> int:
+        """How many elements."""
+        return self.count
+
+
+def make_writer(
+    kind: type[Message], version: int, *, flexible: bool, written: str | None = None
+) -> Callable[[Writer, Message], None]:
+    """The function that puts a message into a writer.
+
+    Args:
+        kind: The declaration.
+        version: The version.
+        flexible: Whether lengths are compact and structs have tagged fields.
+        written: The list whose elements are `WrittenItems`, None for none.
+    """
+    made = _made_writer(kind, version, flexible, sliced=False, written=written)
+    return cast("Callable[[Writer, Message], None]", made)
+
+
+def make_sliced_writer(
+    kind: type[Message], version: int, *, flexible: bool
+) -> Callable[[Writer, Message], Generator[None, None, None]]:
+    """A generator function that writes a message and stops after every `SLICE_ITEMS` elements."""
+    made = _made_writer(kind, version, flexible, sliced=True)
+    return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
+
+
+def _made_writer(
+    kind: type[Message], version: int, flexible: bool, *, sliced: bool, written: str | None = None
+) -> object:
+    code = _WriteCode(version, flexible=flexible, sliced=sliced, written=written)
+    with code.block("def write(writer, message):"):
+        code.line("add = writer.add")
+        if sliced:
+            code.line(f"items = {SLICE_ITEMS}")
+        with code.block("try:"):
+            code.struct(kind, "message")
+            code.flush()
+            # A message may have no fields.
+            code.line("yield" if sliced else "pass")
+        problems = f"{code.name(struct_error)}, TypeError, AttributeError, ValueError"
+        with code.block(f"except ({problems}) as problem:"):
+            refusal = code.name(codec_source.refusal)
+            code.line(f"found = {refusal}({code.name(kind)}, {version}, message)")
+            with code.block("if found is None:"):
+                code.line("raise")
+            code.line("raise found from problem")
+    what = f"write {kind.__name__} v{version}"
+    return code.made("write", what)
+
+
+class _WriteCode(Source):
+    def __init__(self, version: int, *, flexible: bool, sliced: bool, written: str | None) -> None:
+        super().__init__(version, flexible=flexible)
+        self._sliced = sliced
+        self._written = None if written is None else f"message.{written}"
+        self._run: list[tuple[str, str]] = []
+        self._varint = self.name(varint_bytes, "varint")
+        self._small = self.name(_ONE_BYTE, "small")
+        self._in_tag = False
+
+    # -- runs of fixed sizes
+
+    def _put(self, letter: str, value: str) -> None:
+        self._run.append((letter, value))
+
+    def flush(self) -> None:
+        """Pack what has been collected."""
+        self._pack(self._run)
+        self._run = []
+
+    def _pack(self, run: list[tuple[str, str]]) -> None:
+        letters = "".join(letter for letter, _ in run)
+        values = ", ".join(value for letter, value in run if letter != "x")
+        if letters and not letters.strip("x"):
+            self.line(f"add({self.name(bytes(len(letters)))})")
+        elif letters:
+            self.line(f"add({self.layout(letters, 'pack')}({values}))")
+
+    def _put_varint(self, value: str, varint: str) -> None:
+        """A length as a varint, with what has been collected where it is one byte."""
+        run, self._run = self._run, []
+        if not run:
+            self.line(f"add({self._small}[{value}] if {value} < 128 else {varint}({value}))")
+            return
+        with self.block(f"if {value} < 128:"):
+            self._pack([*run, ("B", value)])
+        with self.block("else:"):
+            self._pack(run)
+            self.line(f"add({varint}({value}))")
+
+    def _put_length(self, letter: str, length: str) -> None:
+        """A length or count in its two forms; `h` is that of a string."""
+        if self.flexible:
+            text_length = self.name(text_varint, "varint")
+            self._put_varint(length, text_length if letter == "h" else self._varint)
+        else:
+            self._put(letter, length)
+            self.flush()
+
+    # -- values
+
+    def struct(self, kind: "type[DataclassInstance]", value: str) -> None:
+        """Lines that write a struct."""
+        for field in plain_fields(kind, self.version):
+            self._value(field.kind, f"{value}.{field.name}")
+        if self.flexible:
+            self._tags(tagged_fields(kind, self.version), value)
+
+    def _value(self, kind: Kind[object], value: str) -> None:
+        if kind.form is Form.UUID:
+            self._put(kind.form.value, f"{value}.bytes")
+        elif kind.form in FIXED:
+            self._put(kind.form.value, value)
+        elif kind.form is Form.STRUCT:
+            self._inner(kind, value)
+        elif kind.form is Form.ARRAY:
+            self._array(kind, value)
+        elif kind.form is Form.STRING:
+            self._string(kind, value)
+        else:
+            self._bytes(kind, value)
+
+    def _inner(self, kind: Kind[object], value: str, none: bytes = b"\xff") -> None:
+        inner = self.fresh("o")
+        self.line(f"{inner} = {value}")
+        if not kind.may_be_null(self.version):
+            self.struct(struct_of(kind), inner)
+            return
+        self.flush()
+        with self.block(f"if {inner} is None:"):
+            self.line(f"add({self.name(none)})")
+        with self.block("else:"):
+            self._put("b", "1")
+            self.struct(struct_of(kind), inner)
+            self.flush()
+
+    def _counted(self, kind: Kind[object], found: str, length: str, size: str, empty: str) -> None:
+        """Lines that set `length`, with null where the version knows it."""
+        more = " + 1" * self.flexible
+        if not kind.may_be_null(self.version):
+            self.line(f"{length} = {size}{more}")
+            return
+        with self.block(f"if {found} is None:"):
+            self.line(f"{length} = {0 if self.flexible else -1}")
+            self.line(f"{found} = {empty}")
+        with self.block("else:"):
+            self.line(f"{length} = {size}{more}")
+
+    def _string(self, kind: Kind[object], value: str) -> None:
+        text, length = self.fresh("s"), self.fresh("n")
+        if kind.may_be_null(self.version):
+            self.line(f"{text} = {value}")
+            with self.block(f"if {text} is not None:"):
+                self.line(f"{text} = {text}.encode()")
+        else:
+            self.line(f"{text} = {value}.encode()")
+        self._counted(kind, text, length, f"len({text})", 'b""')
+        self._put_length("h", length)
+        self.line(f"add({text})")
+
+    def _bytes(self, kind: Kind[object], value: str) -> None:
+        data, length = self.fresh("d"), self.fresh("n")
+        self.line(f"{data} = {value}")
+        buffers = self.name(_BUFFERS, "buffers")
+        several = f"{self.name(pieces_size, 'size')}({data})"
+        size = f"(len({data}) if {data}.__class__ in {buffers} else {several})"
+        self._counted(kind, data, length, size, 'b""')
+        self._put_length("i", length)
+        if self._in_tag:
+            # The tag's size comes before it: all of it is collected first.
+            joined = f'b"".join({data})'
+            self.line(f"add({data} if {data}.__class__ in {buffers} else {joined})")
+            return
+        with self.block(f"if {length} < {COPY_LIMIT_BYTES} and {data}.__class__ in {buffers}:"):
+            self.line(f"add({data})")
+        with self.block("else:"):
+            self.line(f"writer.pieces({data})")
+
+    def _array(self, kind: Kind[object], value: str) -> None:
+        items, length, item = self.fresh("a"), self.fresh("n"), item_of(kind)
+        self.line(f"{items} = {value}")
+        self._counted(kind, items, length, f"len({items})", "()")
+        self._put_length("i", length)
+        if value == self._written:
+            self.line(f"writer.pieces({items}.pieces)")
+            return
+        if item.form in FIXED and item.form is not Form.UUID:
+            layout = f'f">{{len({items})}}{item.form.value}"'
+            self.line(f"add({self.name(pack)}({layout}, *{items}))")
+            return
+        each = self.fresh("o")
+        with self.block(f"for {each} in {items}:"):
+            self._value(item, each)
+            self.flush()
+            if self._sliced:
+                self.line("items -= 1")
+                with self.block("if items < 0:"):
+                    self.line(f"items = {SLICE_ITEMS}")
+                    self.line("yield")
+
+    # -- tagged fields
+
+    def _tags(self, fields: list[Field], value: str) -> None:
+        """The tagged fields that differ from their defaults, by rising numbers."""
+        if not fields:
+            self._put("x", "")
+            return
+        differs = [self._differs(field, f"{value}.{field.name}") for field in fields]
+        run, self._run = self._run, []
+        with self.block(f"if {' or '.join(differs)}:"):
+            self._pack(run)
+            count = " + ".join(f"(1 if {differ} else 0)" for differ in differs)
+            self.line(f"add({self._varint}({count}))")
+            for field, differ in zip(fields, differs, strict=True):
+                with self.block(f"if {differ}:"):
+                    self._tag(field, f"{value}.{field.name}")
+        with self.block("else:"):
+            self._pack([*run, ("x", "")])
+
+    def _tag(self, field: Field, value: str) -> None:
+        inner, outer = self.fresh("inner"), self.fresh("add")
+        self.line(f"{inner} = []")
+        self.line(f"{outer} = add")
+        self.line(f"add = {inner}.append")
+        was_in_tag, self._in_tag = self._in_tag, True
+        if field.kind.form is Form.STRUCT:
+            self._inner(field.kind, value, none=b"\0")
+        else:
+            self._value(field.kind, value)
+        self._in_tag = was_in_tag
+        self.flush()
+        self.line("add = " + outer)
+        self.line(f'{inner} = b"".join({inner})')
+        self.line(f"add({self._varint}({field.tag}) + {self._varint}(len({inner})))")
+        self.line(f"add({inner})")
+
+    def _differs(self, field: Field, value: str) -> str:
+        """A condition: the field has not its default.
+
+        A struct that may be null has none: Kafka writes it always.
+        """
+        if field.kind.form is Form.STRUCT and field.kind.may_be_null(self.version):
+            return "True"
+        if field.default is None:
+            return f"{value} is not None"
+        if field.default is list:
+            return f"{value}"
+        if field.kind.form is Form.STRUCT:
+            kind = struct_of(field.kind)
+            inner = plain_fields(kind, self.version)
+            return "(" + " or ".join(self._differs(f, f"{value}.{f.name}") for f in inner) + ")"
+        if type(field.default) in (int, bool):
+            return f"{value} != {field.default!r}"
+        return f"{value} != {self.name(field.default)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[Message]):
+    """How one message is read and written in one version. Either way is made when first asked for.
+
+    Attributes:
+        kind: The declaration.
+        version: The version.
+        flexible: Whether lengths are compact and structs have tagged fields.
+    """
+
+    kind: type[Message]
+    version: int
+    flexible: bool
+
+    @property
+    def read(self) -> Callable[[Reader], Message]:
+        """Takes a message from where a reader stands; raises CorruptMessage."""
+        made = _reader(self.kind, self.version, self.flexible)
+        return cast("Callable[[Reader], Message]", made)
+
+    @property
+    def write(self) -> Callable[[Writer, Message], None]:
+        """Puts a message into a writer; raises InvalidRequest for values that don't fit."""
+        made = _writer(self.kind, self.version, self.flexible)
+        return cast("Callable[[Writer, Message], None]", made)
+
+    @property
+    def read_sliced(self) -> Callable[[Reader], Generator[None, None, Message]]:
+        """`read` as a generator that stops after every few list elements."""
+        made = _sliced_reader(self.kind, self.version, self.flexible)
+        return cast("Callable[[Reader], Generator[None, None, Message]]", made)
+
+    @property
+    def write_sliced(self) -> Callable[[Writer, Message], Generator[None, None, None]]:
+        """`write` as a generator that stops after every few list elements."""
+        made = _sliced_writer(self.kind, self.version, self.flexible)
+        return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
+
+    def write_around(self, written: str) -> Callable[[Writer, Message], None]:
+        """`write` for a message whose list of that name is `WrittenItems`."""
+        made = _writer_around(self.kind, self.version, self.flexible, written)
+        return cast("Callable[[Writer, Message], None]", made)
+
+    @property
+    def min_bytes(self) -> int:
+        """What the shortest message takes, at least 1."""
+        return struct_least_bytes(self.kind, self.version, flexible=self.flexible)
+
+
+def struct_codec(kind: type[Message], version: int, flexible: bool) -> Codec[Message]:
+    """The codec of a declaration in one version."""
+    return cast("Codec[Message]", _codec(kind, version, flexible))
+
+
+@cache
+def _codec(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
+    return Codec(kind, version, flexible)
+
+
+@cache
+def _reader(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
+    return make_reader(kind, version, flexible=flexible)
+
+
+@cache
+def _writer(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
+    return make_writer(kind, version, flexible=flexible)
+
+
+@cache
+def _sliced_reader(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
+    return make_sliced_reader(kind, version, flexible=flexible)
+
+
+@cache
+def _sliced_writer(kind: "type[DataclassInstance]", version: int, flexible: bool) -> object:
+    return make_sliced_writer(kind, version, flexible=flexible)
+
+
+@cache
+def _writer_around(
+    kind: "type[DataclassInstance]", version: int, flexible: bool, written: str
+) -> object:
+    return make_writer(kind, version, flexible=flexible, written=written)

@@ -1,0 +1,243 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose coordinator assigns.
+
+Source: Kafka's protocol guide, APIs 68 and 69; KIP-848, KIP-1082 (member ids made by clients),
+KIP-1099 (kinds of members).
+
+ShareGroupHeartbeat and ShareGroupDescribe: groups whose members share partitions.
+
+Source: Kafka's protocol guide, APIs 76 and 77; KIP-932.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    NO_OPERATIONS,
+    STRING,
+    UUID16,
+    array,
+    nullable_array,
+    nullable_string,
+    nullable_struct,
+    struct,
+    wire,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class HeartbeatPartitions:
+    """Partitions of one topic."""
+
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupHeartbeatRequest:
+    """A member is there (epoch 0: joins, -1: leaves, -2: a static one leaves for a while).
+
+    What is null, or -1 for the rebalance time-out, has not changed since the last one.
+    """
+
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+    member_epoch: int = wire(INT32)
+    instance_id: str | None = wire(nullable_string())
+    rack_id: str | None = wire(nullable_string())
+    rebalance_timeout_ms: int = wire(INT32, default=-1)
+    subscribed_topic_names: list[str] | None = wire(nullable_array(STRING))
+    subscribed_topic_regex: str | None = wire(nullable_string(since=1), since=1)
+    server_assignor: str | None = wire(nullable_string())
+    topic_partitions: list[HeartbeatPartitions] | None = wire(
+        nullable_array(struct(HeartbeatPartitions))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class HeartbeatAssignment:
+    """What the member may read now."""
+
+    topic_partitions: list[HeartbeatPartitions] = wire(array(struct(HeartbeatPartitions)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupHeartbeatResponse:
+    """Where the member stands; the assignment only where it changed or was asked for."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    member_id: str | None = wire(nullable_string())
+    member_epoch: int = wire(INT32)
+    heartbeat_interval_ms: int = wire(INT32)
+    assignment: HeartbeatAssignment | None = wire(nullable_struct(HeartbeatAssignment))
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupDescribeRequest:
+    """Who is in these groups?"""
+
+    group_ids: list[str] = wire(array(STRING))
+    include_authorized_operations: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedPartitions:
+    """Partitions of one topic, which is named as well."""
+
+    topic_id: UUID = wire(UUID16)
+    topic_name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedAssignment:
+    """What a member has, or is to have."""
+
+    topic_partitions: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedConsumer:
+    """A member."""
+
+    member_id: str = wire(STRING)
+    instance_id: str | None = wire(nullable_string())
+    rack_id: str | None = wire(nullable_string())
+    member_epoch: int = wire(INT32)
+    client_id: str = wire(STRING)
+    client_host: str = wire(STRING)
+    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_regex: str | None = wire(nullable_string())
+    assignment: DescribedAssignment = wire(struct(DescribedAssignment))
+    target_assignment: DescribedAssignment = wire(struct(DescribedAssignment))
+    member_type: int = wire(INT8, since=1, default=-1)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedConsumerGroup:
+    """A group with its members."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    group_id: str = wire(STRING)
+    group_state: str = wire(STRING)
+    group_epoch: int = wire(INT32)
+    assignment_epoch: int = wire(INT32)
+    assignor_name: str = wire(STRING)
+    members: list[DescribedConsumer] = wire(array(struct(DescribedConsumer)))
+    authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupDescribeResponse:
+    """The groups."""
+
+    throttle_time_ms: int = wire(INT32)
+    groups: list[DescribedConsumerGroup] = wire(array(struct(DescribedConsumerGroup)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareGroupHeartbeatRequest:
+    """A member is there (epoch 0: joins, -1: leaves).
+
+    What is null has not changed since the last one.
+    """
+
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+    member_epoch: int = wire(INT32)
+    rack_id: str | None = wire(nullable_string())
+    subscribed_topic_names: list[str] | None = wire(nullable_array(STRING))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareHeartbeatPartitions:
+    """Partitions of one topic."""
+
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareHeartbeatAssignment:
+    """What the member may read from now on."""
+
+    topic_partitions: list[ShareHeartbeatPartitions] = wire(array(struct(ShareHeartbeatPartitions)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareGroupHeartbeatResponse:
+    """Where the member stands; the assignment only where it changed or was asked for."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    member_id: str | None = wire(nullable_string())
+    member_epoch: int = wire(INT32)
+    heartbeat_interval_ms: int = wire(INT32)
+    assignment: ShareHeartbeatAssignment | None = wire(nullable_struct(ShareHeartbeatAssignment))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareGroupDescribeRequest:
+    """Who is in these groups?"""
+
+    group_ids: list[str] = wire(array(STRING))
+    include_authorized_operations: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedPartitions:
+    """Partitions of one topic, which is named as well."""
+
+    topic_id: UUID = wire(UUID16)
+    topic_name: str = wire(STRING)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareAssignment:
+    """What a member has."""
+
+    topic_partitions: list[SharedPartitions] = wire(array(struct(SharedPartitions)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedShareMember:
+    """A member."""
+
+    member_id: str = wire(STRING)
+    rack_id: str | None = wire(nullable_string())
+    member_epoch: int = wire(INT32)
+    client_id: str = wire(STRING)
+    client_host: str = wire(STRING)
+    subscribed_topic_names: list[str] = wire(array(STRING))
+    assignment: ShareAssignment = wire(struct(ShareAssignment))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribedShareGroup:
+    """A group with its members."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    group_id: str = wire(STRING)
+    group_state: str = wire(STRING)
+    group_epoch: int = wire(INT32)
+    assignment_epoch: int = wire(INT32)
+    assignor_name: str = wire(STRING)
+    members: list[DescribedShareMember] = wire(array(struct(DescribedShareMember)))
+    authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareGroupDescribeResponse:
+    """The groups."""
+
+    throttle_time_ms: int = wire(INT32)
+    groups: list[DescribedShareGroup] = wire(array(struct(DescribedShareGroup)))

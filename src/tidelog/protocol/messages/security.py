@@ -1,0 +1,282 @@
+"""DescribeAcls, CreateAcls and DeleteAcls: who may do what.
+
+Source: Kafka's protocol guide, APIs 29, 30 and 31; KIP-140, KIP-290 (patterns of names).
+
+DescribeUserScramCredentials and AlterUserScramCredentials: users and their passwords' keys.
+
+Source: Kafka's protocol guide, APIs 50 and 51; KIP-554.
+
+SaslHandshake and SaslAuthenticate: who a client is.
+
+Source: Kafka's protocol guide, APIs 17 and 36; KIP-43, KIP-152, KIP-368 (sessions that end).
+"""
+
+from dataclasses import dataclass
+
+from tidelog.protocol.schema import (
+    BYTES,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    array,
+    nullable_array,
+    nullable_string,
+    struct,
+    wire,
+)
+from tidelog.types import Buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeAclsRequest:
+    """Which rules pass this filter? Null lets every name pass."""
+
+    resource_type_filter: int = wire(INT8)
+    resource_name_filter: str | None = wire(nullable_string())
+    pattern_type_filter: int = wire(INT8, default=3)
+    principal_filter: str | None = wire(nullable_string())
+    host_filter: str | None = wire(nullable_string())
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True)
+class AclDescription:
+    """A rule."""
+
+    principal: str = wire(STRING)
+    host: str = wire(STRING)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeAclsResource:
+    """What rules are about."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    pattern_type: int = wire(INT8, default=3)
+    acls: list[AclDescription] = wire(array(struct(AclDescription)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeAclsResponse:
+    """The rules."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    resources: list[DescribeAclsResource] = wire(array(struct(DescribeAclsResource)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AclCreation:
+    """A rule and what it is about."""
+
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    resource_pattern_type: int = wire(INT8, default=3)
+    principal: str = wire(STRING)
+    host: str = wire(STRING)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateAclsRequest:
+    """New rules."""
+
+    creations: list[AclCreation] = wire(array(struct(AclCreation)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AclCreationResult:
+    """Whether a rule was created."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateAclsResponse:
+    """What was created, in the order asked."""
+
+    throttle_time_ms: int = wire(INT32)
+    results: list[AclCreationResult] = wire(array(struct(AclCreationResult)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsFilter:
+    """A filter; null lets every name pass."""
+
+    resource_type_filter: int = wire(INT8)
+    resource_name_filter: str | None = wire(nullable_string())
+    pattern_type_filter: int = wire(INT8, default=3)
+    principal_filter: str | None = wire(nullable_string())
+    host_filter: str | None = wire(nullable_string())
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsRequest:
+    """Delete the rules that pass these filters."""
+
+    filters: list[DeleteAclsFilter] = wire(array(struct(DeleteAclsFilter)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsMatchingAcl:
+    """A rule that was deleted, or why it was not."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    pattern_type: int = wire(INT8, default=3)
+    principal: str = wire(STRING)
+    host: str = wire(STRING)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsFilterResult:
+    """What passed one filter."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    matching_acls: list[DeleteAclsMatchingAcl] = wire(array(struct(DeleteAclsMatchingAcl)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsResponse:
+    """What was deleted, in the order of the filters."""
+
+    throttle_time_ms: int = wire(INT32)
+    filter_results: list[DeleteAclsFilterResult] = wire(array(struct(DeleteAclsFilterResult)))
+
+
+@dataclass(slots=True, kw_only=True)
+class UserName:
+    """A user that is asked about."""
+
+    name: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeUserScramCredentialsRequest:
+    """Which credentials have these users? All, where null or empty."""
+
+    users: list[UserName] | None = wire(nullable_array(struct(UserName)))
+
+
+@dataclass(slots=True, kw_only=True)
+class CredentialInfo:
+    """What may be told of a credential."""
+
+    mechanism: int = wire(INT8)
+    iterations: int = wire(INT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeUserScramCredentialsResult:
+    """One user's credentials."""
+
+    user: str = wire(STRING)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    credential_infos: list[CredentialInfo] = wire(array(struct(CredentialInfo)))
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeUserScramCredentialsResponse:
+    """Users with credentials."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    results: list[DescribeUserScramCredentialsResult] = wire(
+        array(struct(DescribeUserScramCredentialsResult))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class ScramCredentialDeletion:
+    """A credential to forget."""
+
+    name: str = wire(STRING)
+    mechanism: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class ScramCredentialUpsertion:
+    """A credential to keep. Whoever has the salted password can log in: nobody prints it."""
+
+    name: str = wire(STRING)
+    mechanism: int = wire(INT8)
+    iterations: int = wire(INT32)
+    salt: Buffer = wire(BYTES)
+    salted_password: Buffer = wire(BYTES)
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class AlterUserScramCredentialsRequest:
+    """Credentials that go and come."""
+
+    deletions: list[ScramCredentialDeletion] = wire(array(struct(ScramCredentialDeletion)))
+    upsertions: list[ScramCredentialUpsertion] = wire(array(struct(ScramCredentialUpsertion)))
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterUserScramCredentialsResult:
+    """Whether one user's credentials were changed."""
+
+    user: str = wire(STRING)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterUserScramCredentialsResponse:
+    """What was changed."""
+
+    throttle_time_ms: int = wire(INT32)
+    results: list[AlterUserScramCredentialsResult] = wire(
+        array(struct(AlterUserScramCredentialsResult))
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeRequest:
+    """Which mechanism the client wants."""
+
+    mechanism: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeResponse:
+    """Whether it may have that, and which there are."""
+
+    error_code: int = wire(INT16)
+    mechanisms: list[str] = wire(array(STRING))
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class SaslAuthenticateRequest:
+    """The client's next word. It may be a password: nobody prints it."""
+
+    auth_bytes: Buffer = wire(BYTES)
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class SaslAuthenticateResponse:
+    """The broker's."""
+
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(nullable_string())
+    auth_bytes: Buffer = wire(BYTES)
+    session_lifetime_ms: int = wire(INT64, since=1)

@@ -1,0 +1,183 @@
+"""Keys and values of the records in `__transaction_state`, each behind an int16 with its version.
+
+Source: Kafka's own records in that topic; KIP-890 (version 1: ids before and after, the version of
+transactions that the client speaks).
+
+Keys and values of the records in `__share_group_state`.
+
+A key's int16 says what the record is about: 0 all that is known of a share partition, 1 what has
+changed since. Source: Kafka 4.3's own records; KIP-932, KIP-1226 (records delivered).
+
+Records in which Kafka's controllers keep users, rules, quotas, each behind its frame.
+
+The frame: three unsigned varints, the frame's version, the record's key (`apiKey`), its version.
+All of these are of version 0, with compact lengths and tagged fields.
+
+Source: Kafka 4.3's own records in `__cluster_metadata`.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog.protocol.schema import (
+    BOOLEAN,
+    BYTES,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UUID16,
+    array,
+    nullable_array,
+    nullable_string,
+    struct,
+    wire,
+)
+from tidelog.types import Buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionLogKey:
+    """A transactional id."""
+
+    transactional_id: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionsSchema:
+    """A topic's partitions that are in the transaction."""
+
+    topic: str = wire(STRING)
+    partition_ids: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionLogValue:
+    """What is known of it; times in ms, -1 for none."""
+
+    producer_id: int = wire(INT64)
+    previous_producer_id: int = wire(INT64, since=1, tag=0, default=-1)
+    next_producer_id: int = wire(INT64, since=1, tag=1, default=-1)
+    producer_epoch: int = wire(INT16)
+    transaction_timeout_ms: int = wire(INT32)
+    transaction_status: int = wire(INT8)
+    transaction_partitions: list[PartitionsSchema] | None = wire(
+        nullable_array(struct(PartitionsSchema))
+    )
+    transaction_last_update_timestamp_ms: int = wire(INT64)
+    transaction_start_timestamp_ms: int = wire(INT64)
+    client_transaction_version: int = wire(INT16, since=1, tag=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareSnapshotKey:
+    """A partition as one group shares it."""
+
+    group_id: str = wire(STRING)
+    topic_id: UUID = wire(UUID16)
+    partition: int = wire(INT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class StateBatch:
+    """Offsets, both inclusive, that are in one state (0 available, 2 acknowledged, 4 archived)."""
+
+    first_offset: int = wire(INT64)
+    last_offset: int = wire(INT64)
+    delivery_state: int = wire(INT8)
+    delivery_count: int = wire(INT16)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareSnapshotValue:
+    """All that is known; times are wall time in ms."""
+
+    snapshot_epoch: int = wire(INT32)
+    state_epoch: int = wire(INT32)
+    leader_epoch: int = wire(INT32)
+    start_offset: int = wire(INT64)
+    delivery_complete_count: int = wire(INT32, tag=0, default=-1)
+    create_timestamp: int = wire(INT64)
+    write_timestamp: int = wire(INT64)
+    state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareUpdateKey:
+    """A partition as one group shares it."""
+
+    group_id: str = wire(STRING)
+    topic_id: UUID = wire(UUID16)
+    partition: int = wire(INT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareUpdateValue:
+    """What changed since the snapshot of that epoch; -1 for what did not."""
+
+    snapshot_epoch: int = wire(INT32)
+    leader_epoch: int = wire(INT32)
+    start_offset: int = wire(INT64)
+    delivery_complete_count: int = wire(INT32, tag=0, default=-1)
+    state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class UserScramCredentialRecord:
+    """Key 11: a user's credential. It has no `repr`: nobody is to read it in a log."""
+
+    name: str = wire(STRING)
+    mechanism: int = wire(INT8)
+    salt: Buffer = wire(BYTES)
+    stored_key: Buffer = wire(BYTES)
+    server_key: Buffer = wire(BYTES)
+    iterations: int = wire(INT32)
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """Key 22: a user has no such credential any more."""
+
+    name: str = wire(STRING)
+    mechanism: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """Key 18: a rule."""
+
+    id: UUID = wire(UUID16)
+    resource_type: int = wire(INT8)
+    resource_name: str = wire(STRING)
+    pattern_type: int = wire(INT8)
+    principal: str = wire(STRING)
+    host: str = wire(STRING)
+    operation: int = wire(INT8)
+    permission_type: int = wire(INT8)
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """Key 19: a rule is gone."""
+
+    id: UUID = wire(UUID16)
+
+
+@dataclass(slots=True, kw_only=True)
+class EntityData:
+    """A part of whom a quota is for; a name of None is the default."""
+
+    entity_type: str = wire(STRING)
+    entity_name: str | None = wire(nullable_string())
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientQuotaRecord:
+    """Key 14: a value of a quota, or that there is none any more."""
+
+    entity: list[EntityData] = wire(array(struct(EntityData)))
+    key: str = wire(STRING)
+    value: float = wire(FLOAT64)
+    remove: bool = wire(BOOLEAN)

@@ -1,0 +1,342 @@
+"""Frames, headers and correlation ids: a stream of bytes to requests or answers, and back.
+
+`Frames` (from `framing`) cuts a stream; `ClientConnection` asks and matches answers, in the order
+of its questions; `read_request` and `write_response` are a broker's side. Owns no socket: bytes
+come in through `feed`, and go out as pieces that the caller sends in order.
+
+Life cycle of a ClientConnection: (request | feed | next_response)*; after a CorruptMessage it is of
+no use any more. Source: Kafka's protocol guide, request and response headers; KIP-482.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from struct import Struct, error
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
+from tidelog.protocol.codecs import Codec, WrittenItems, struct_codec
+from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
+from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi, Api
+from tidelog.protocol.schema import ANY_VERSION
+from tidelog.protocol.wire import COPY_LIMIT_BYTES, Reader, TooManyItems, Writer
+from tidelog.types import INT32_MAX, Buffer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "ClientConnection",
+    "Frames",
+    "LongRequest",
+    "ReceivedRequest",
+    "WrittenItems",
+    "read_request",
+    "write_response",
+    "write_response_around",
+]
+
+
+Request = TypeVar("Request", bound="DataclassInstance")
+
+
+# Key, version, correlation id, and the length of the client's name.
+_HEAD: Final = Struct(">hhih")
+
+
+_LENGTH_SIZE: Final = 2
+
+
+_ANSWER_HEAD: Final = Struct(">ii")
+
+
+_ANSWER_HEAD_FLEXIBLE: Final = Struct(">iix")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    correlation_id: int
+    api: AnyApi
+    version: int
+
+
+class ClientConnection:
+    """A client's side of one connection. One owner."""
+
+    def __init__(self, client_id: str, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._client_id = client_id
+        self._frames = Frames(max_frame_bytes)
+        self._waiting: deque[_Waiting] = deque()
+        self._next_id = 0
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How many bytes the present answer still needs, as far as is known."""
+        return self._frames.wanted_bytes
+
+    def request(
+        self, api: "Api[Request, DataclassInstance]", version: int, message: Request
+    ) -> list[Buffer]:
+        """Pieces to send for a question.
+
+        Raises:
+            UnsupportedVersion: The declarations don't know the version.
+        """
+        _check_version(api, version)
+        waiting = _Waiting(self._next_id, api, version)
+        self._next_id = 0 if self._next_id == INT32_MAX else self._next_id + 1
+        writer = Writer()
+        writer.int16(api.key)
+        writer.int16(version)
+        writer.int32(waiting.correlation_id)
+        # In every version of the header it has the old form.
+        writer.nullable_string(self._client_id)
+        if api.is_flexible(version):
+            writer.unsigned_varint(0)
+        _body_codec(api.request, api, version).write(writer, message)
+        self._waiting.append(waiting)
+        return _framed(writer)
+
+    def feed(self, data: Buffer) -> None:
+        """Take what came from the broker."""
+        self._frames.feed(data)
+
+    def next_response(self) -> "DataclassInstance | None":
+        """The next answer, of the class that its question's API names; None for not yet.
+
+        Raises:
+            CorruptMessage: The frame breaks a rule, or answers another question.
+        """
+        frame = self._frames.next()
+        if frame is None:
+            return None
+        reader = Reader(frame)
+        correlation_id = reader.int32()
+        waiting = self._waiting.popleft() if self._waiting else None
+        if waiting is None or waiting.correlation_id != correlation_id:
+            expected = "none" if waiting is None else waiting.correlation_id
+            raise CorruptMessage(f"an answer to request {correlation_id}, expected {expected}")
+        return _read_response(reader, waiting)
+
+
+def _read_response(reader: Reader, waiting: _Waiting) -> "DataclassInstance":
+    api, version = waiting.api, waiting.version
+    if api.key == API_VERSIONS.key:
+        # Who doesn't know the version asked answers with error 35 in version 0.
+        start = reader.at
+        if reader.int16() == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+        reader.at = start
+    elif api.is_flexible(version):
+        reader.skip_tags()
+    return _whole(reader, api.response, api, version)
+
+
+def _whole(
+    reader: Reader, kind: "type[DataclassInstance]", api: AnyApi, version: int
+) -> "DataclassInstance":
+    message = _body_codec(kind, api, version).read(reader)
+    if reader.left:
+        raise CorruptMessage(
+            f"{api.name} v{version}: {reader.left} bytes behind the message", at=reader.at
+        )
+    return message
+
+
+def _body_codec(kind: type[Request], api: AnyApi, version: int) -> Codec[Request]:
+    return struct_codec(kind, version, api.is_flexible(version))
+
+
+def _check_version(api: AnyApi, version: int) -> None:
+    if not api.first_declared <= version <= api.last:
+        raise UnsupportedVersion(
+            f"{api.name} v{version}: versions {api.first_declared} to {api.last} are known"
+        )
+
+
+def _framed(writer: Writer) -> list[Buffer]:
+    return [writer.size_bytes.to_bytes(LENGTH_BYTES, "big"), *writer.parts()]
+
+
+# -- a broker's side -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ReceivedRequest:
+    """A question as a broker got it; not to be changed.
+
+    Attributes:
+        api: What is asked.
+        version: In which version.
+        correlation_id: What the answer must repeat.
+        client_id: How the client calls itself.
+        message: The question, of the class `api.request`.
+    """
+
+    api: AnyApi
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: "DataclassInstance"
+
+
+class LongRequest(Exception):
+    """A request has more list elements than may be read at once; its message was not read.
+
+    Attributes:
+        api: The API.
+        version: Its version.
+        correlation_id: What the response must repeat.
+        client_id: How the client calls itself.
+        items_max: How many elements may be read at once.
+    """
+
+    def __init__(self, head: ReceivedRequest, items_max: int, body: Buffer) -> None:
+        super().__init__(f"{head.api.name} v{head.version}: more than {items_max} list elements")
+        self.api = head.api
+        self.version = head.version
+        self.correlation_id = head.correlation_id
+        self.client_id = head.client_id
+        self.items_max = items_max
+        self._body = body
+
+    def read(self) -> "Generator[None, None, ReceivedRequest]":
+        """Read the message, and stop after every few elements so that others can go on.
+
+        Raises:
+            CorruptMessage: As `read_request`.
+        """
+        codec = _body_codec(self.api.request, self.api, self.version)
+        message = yield from codec.read_sliced(Reader(self._body))
+        return ReceivedRequest(self.api, self.version, self.correlation_id, self.client_id, message)
+
+
+def read_request(
+    frame: Buffer,
+    served: Mapping[int, tuple[int, int]] | None = None,
+    items: Callable[[int, int], int] | None = None,
+) -> ReceivedRequest:
+    """The question in a frame. Bytes and records in it are views of the frame.
+
+    What stands behind it in the frame is passed over, as Kafka does: librdkafka sends some.
+
+    Args:
+        frame: Without its length.
+        served: The first and the last version (inclusive) of each API that is served, by its
+            number; None for all that is declared.
+        items: Says how many list elements are read at once, by the API's number and the bytes of
+            the frame; None for any number.
+
+    Raises:
+        CorruptMessage: It breaks a rule.
+        LongRequest: It has more list elements than that.
+        UnsupportedRequest: An API or version that is not served or not declared. Nothing behind
+            the header was looked at.
+    """
+    reader = Reader(frame)
+    view = reader.view
+    try:
+        key, version, correlation_id, length = _HEAD.unpack_from(view)
+    except error:
+        raise _headless(reader) from None
+    first, last = (0, ANY_VERSION) if served is None else served.get(key, _NO_VERSIONS)
+    question = _question(key, version) if first <= version <= last else None
+    reader.at = end = _HEAD.size + max(length, 0)
+    if end > len(view):
+        reader.at = _HEAD.size
+        raise CorruptMessage(f"string of {length} bytes, {reader.left} are left", at=reader.at)
+    client_id = None if length < 0 else str(view[_HEAD.size : end], "utf-8", "replace")
+    if question is None:
+        raise UnsupportedRequest(key, version, correlation_id, client_id)
+    if question.flexible:
+        reader.skip_tags()
+    if items is not None:
+        reader.items = items(key, len(view))
+    try:
+        message = question.read(reader)
+    except TooManyItems:
+        api = question.api
+        head = ReceivedRequest(api, version, correlation_id, client_id, api.request())
+        raise LongRequest(head, reader.items, view[reader.at :]) from None
+    return ReceivedRequest(question.api, version, correlation_id, client_id, message)
+
+
+def _headless(reader: Reader) -> CorruptMessage:
+    """What is wrong with a frame that ends before its header's fields of fixed size do."""
+    if reader.left < _HEAD.size - _LENGTH_SIZE:
+        return CorruptMessage(f"a request of {reader.left} bytes has no header", at=0)
+    at = _HEAD.size - _LENGTH_SIZE
+    return CorruptMessage(f"string of {_LENGTH_SIZE} bytes, {reader.left - at} are left", at=at)
+
+
+_NO_VERSIONS: Final = (0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    api: AnyApi
+    flexible: bool
+    read: "Callable[[Reader], DataclassInstance]"
+
+
+@lru_cache(maxsize=1024)
+def _question(key: int, version: int) -> _Question | None:
+    api = BY_KEY.get(key)
+    if api is None or not api.first_declared <= version <= api.last:
+        return None
+    read = _body_codec(api.request, api, version).read
+    return _Question(api, api.is_flexible(version), read)
+
+
+def write_response(request: ReceivedRequest, message: "DataclassInstance") -> list[Buffer]:
+    """Pieces to send for the answer to a question.
+
+    Raises:
+        InvalidRequest: A value doesn't fit into its field.
+    """
+    write, layout = _answer(request.api.key, request.version)
+    return _written(request, message, write, layout)
+
+
+def write_response_around(
+    request: ReceivedRequest, message: "DataclassInstance", written: str
+) -> list[Buffer]:
+    """`write_response` for a message whose list `written` is `WrittenItems`."""
+    api, (_, layout) = request.api, _answer(request.api.key, request.version)
+    write = _body_codec(api.response, api, request.version).write_around(written)
+    return _written(request, message, write, layout)
+
+
+def _written(
+    request: ReceivedRequest,
+    message: "DataclassInstance",
+    write: "Callable[[Writer, DataclassInstance], None]",
+    layout: Struct,
+) -> list[Buffer]:
+    writer = Writer()
+    write(writer, message)
+    whole = writer.whole()
+    if whole is not None:  # most answers are such
+        size = len(whole) + layout.size - LENGTH_BYTES
+        head = layout.pack(size, request.correlation_id)
+        return [head + whole] if len(whole) < COPY_LIMIT_BYTES else [head, whole]
+    parts = writer.parts()
+    size = sum(map(len, parts)) + layout.size - LENGTH_BYTES
+    head = layout.pack(size, request.correlation_id)
+    if parts and len(parts[0]) < COPY_LIMIT_BYTES:
+        parts[0] = head + parts[0]
+    else:
+        parts.insert(0, head)
+    return parts
+
+
+@cache
+def _answer(key: int, version: int) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
+    api = BY_KEY[key]
+    # The answer of ApiVersions has the old header: who asks may not know the new one.
+    flexible = api.is_flexible(version) and api.key != API_VERSIONS.key
+    layout = _ANSWER_HEAD_FLEXIBLE if flexible else _ANSWER_HEAD
+    return _body_codec(api.response, api, version).write, layout

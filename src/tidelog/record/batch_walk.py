@@ -1,0 +1,107 @@
+"""Walks the batches of a buffer, whatever their magic, without copying.
+
+A walk looks at frames only: it says where each batch lies, and stops where the bytes end in the
+middle of one, as every reader of a growing log has to. CRCs and records are for its caller.
+
+Source: docs/format.md#frame; Kafka 4.x ByteBufferLogInputStream.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.batch import RecordBatch
+from tidelog.record.header import (
+    BATCH_LENGTH_MIN,
+    FRAME_PREFIX_SIZE,
+    HEADER_SIZE,
+    LENGTH,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+    MESSAGE_LENGTH_MIN,
+)
+from tidelog.record.legacy import LegacyBatch
+from tidelog.record.record import Record
+from tidelog.types import Buffer
+
+__all__ = ["Batch", "Record", "frame_size", "is_cut", "view_batch", "walk"]
+
+
+Batch: TypeAlias = RecordBatch | LegacyBatch
+
+
+_MAGIC_LENGTH_MIN = (*MESSAGE_LENGTH_MIN, BATCH_LENGTH_MIN)
+
+
+def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
+    """Bytes of the batch that begins at `at`, None where it is not complete before `end`.
+
+    Args:
+        buffer: Bytes to look at.
+        at: Place of the batch.
+        end: Where the readable bytes end, exclusive.
+
+    Raises:
+        CorruptBatch: The length is below the smallest, or the magic is none of 0, 1, 2.
+    """
+    left = end - at
+    if left < LOG_OVERHEAD:
+        return None
+    (length,) = LENGTH.unpack_from(buffer, at + LENGTH_AT)
+    if length < LENGTH_MIN:
+        raise CorruptBatch(f"a batch of length {length}, at least {LENGTH_MIN} is needed", at=at)
+    if left < FRAME_PREFIX_SIZE:
+        return None
+    magic = buffer[at + MAGIC_AT]
+    if magic > MAGIC_2:
+        raise CorruptBatch(f"magic {magic} is unknown", at=at)
+    if length < _MAGIC_LENGTH_MIN[magic]:
+        reason = f"length {length} of magic {magic}, at least {_MAGIC_LENGTH_MIN[magic]} is needed"
+        raise CorruptBatch(reason, at=at)
+    size: int = length + LOG_OVERHEAD
+    return size if size <= left else None
+
+
+def is_cut(data: Buffer) -> bool:
+    """Whether the first batch goes on behind the end of `data`."""
+    if len(data) < LOG_OVERHEAD:
+        return True
+    length = int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
+    return len(data) < LOG_OVERHEAD + length
+
+
+def view_batch(buffer: Buffer, at: int = 0) -> Batch:
+    """A view of the batch at `at`, whose frame `frame_size` has accepted."""
+    return RecordBatch(buffer, at) if buffer[at + MAGIC_AT] == MAGIC_2 else LegacyBatch(buffer, at)
+
+
+def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]:
+    """Views of the batches from `at` to `end`, back to back; a partial one at the end is left out.
+
+    Args:
+        buffer: Bytes that begin with a batch at `at`.
+        at: Place of the first batch.
+        end: Where the readable bytes end, exclusive; None is the buffer's end.
+
+    Raises:
+        CorruptBatch: The frame at `at` of the error can't be right; the batches before it could.
+    """
+    view = memoryview(buffer)
+    end = len(view) if end is None else end
+    assert 0 <= at <= end <= len(view)
+    while True:
+        # The common case first: this loop is on the path of every append.
+        if end - at >= HEADER_SIZE and view[at + MAGIC_AT] == MAGIC_2:
+            batch = RecordBatch(view, at)
+            if HEADER_SIZE <= batch.size_bytes <= end - at:
+                yield batch
+                at += batch.size_bytes
+                continue
+        size = frame_size(view, at, end)
+        if size is None:
+            return
+        yield view_batch(view, at)
+        at += size

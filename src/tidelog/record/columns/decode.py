@@ -1,0 +1,620 @@
+"""[k] log bytes to Arrow; folds; last record by key.
+
+Log bytes to Arrow record batches by column: no Python object per record, nulls kept.
+
+Owns the choice of batches and the shape of the result; the work on records is in
+`tidelog.record.kernels`, whose rules are those of the plain path (`tidelog.record.batch_walk`).
+
+Columns (only those asked for are computed; all may be null but the first three):
+
+| column | type | null where |
+|---|---|---|
+| offset | int64 | never |
+| timestamp | timestamp(ms, UTC) | the record has no time |
+| timestampType | int32: 0 CreateTime, 1 LogAppendTime, -1 magic 0 | never |
+| createTimestamp | timestamp(ms, UTC) | the producer gave none, or it was overwritten |
+| appendTimestamp | timestamp(ms, UTC) | not known |
+| key, value | binary | null in the record |
+| headers | list<struct<key: string, value: binary>> | never; empty where there are none |
+| producerId, producerEpoch, sequence | int64, int16, int32 | no idempotent producer |
+| leaderEpoch | int32 | unknown |
+
+Runs the decoding kernel over groups of batches and makes Arrow record batches of what it fills.
+
+Bodies that lie plainly in the log are decoded where they are. Where one of a group is compressed or
+of magic 0 or 1, all are put side by side first (`bodies`): one kernel decodes everything.
+
+Groups of batches for a kernel that takes their records where they lie, and makes no columns.
+
+As in `decoder`, bodies that are compressed or of magic 0 or 1 are put side by side first.
+
+The last record of each key in a piece of a log, by kernels; a dict does the same, slowly.
+
+Imports numpy and numba. Not for two threads at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import CorruptRecord, InvalidRequest, MissingDependency, TidelogError
+from tidelog.record.columns.arrays import (
+    COLUMN_TYPES,
+    HEADERS,
+    NO_BINARY,
+    NO_LONGS,
+    TIME,
+    Chunk,
+    build,
+    new_array,
+    new_binary,
+    new_views,
+)
+from tidelog.record.columns.batch_table import (
+    DecodeStats,
+    DropBatch,
+    Group,
+    Selection,
+    bad_sum,
+    groups,
+    is_plain,
+    join_bodies,
+)
+from tidelog.record.header import TIMESTAMP_TYPE_BIT
+from tidelog.record.kernels import last_records, layout
+from tidelog.record.kernels import records as progress_at
+from tidelog.record.kernels.checksums import shifts
+from tidelog.record.kernels.layout import REASONS
+from tidelog.record.kernels.records import (
+    COPIED,
+    LEFT_OUT,
+    VIEWED,
+    Binary,
+    Columns,
+    Filter,
+    count_matches,
+    decode_batches,
+)
+from tidelog.record.kernels.times import mark_lost_creates
+from tidelog.record.offset_order import ANY_OFFSETS
+from tidelog.record.record import RECORD_SIZE_MIN
+from tidelog.types import INT64_MAX, Buffer
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Longs
+
+__all__ = [
+    "ALL_COLUMNS",
+    "COLUMN_TYPES",
+    "HEADERS",
+    "ROWS",
+    "TIME",
+    "DecodeStats",
+    "DropBatch",
+    "Fold",
+    "decode",
+    "fold",
+    "schema",
+    "tally",
+    "view_types",
+]
+
+
+# Room for the values of a chunk where one batch is larger; doubled where one record needs more.
+_CAPACITY_BYTES: Final = 8 << 20
+
+
+class Decoder:
+    """What stays the same from group to group. Not for two threads at once."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        rows_limit: int,
+        selection: Selection,
+        append_times: tuple["Longs", "Longs"] | None,
+        stats: DecodeStats,
+    ) -> None:
+        self._schema = schema
+        self._columns = tuple(schema.names)
+        self._rows_limit = rows_limit
+        self._append_times = append_times
+        self._stats = stats
+        self._headers_at = np.empty(0, np.int64)  # used again, since no batch keeps them
+        self._filter = filter_of(
+            selection, keys=_mode(schema, "key"), values=_mode(schema, "value")
+        )
+
+    def decode(self, log: "Bytes", group: Group, *, check_crc: bool) -> Iterator[pa.RecordBatch]:
+        """The rows of a group's batches.
+
+        Raises:
+            CorruptBatch: A batch does not decompress, or a checksum is wrong.
+            CorruptRecord: A record breaks a rule; the rows before it were handed out.
+            UnsupportedCompression: A codec that nobody defined.
+        """
+        table = group.table
+        if not group.is_checked:
+            yield from self._decode_group(log, table, shifts(), is_joined=False)
+        elif is_plain(table).all():
+            yield from self._decode_group(log, table, NO_LONGS, is_joined=False)
+        else:
+            for data, rows in join_bodies(log, table, check_crc=check_crc):
+                yield from self._decode_group(data, rows, NO_LONGS, is_joined=True)
+
+    def _decode_group(
+        self, data: "Bytes", table: "Longs", sums: "Longs", *, is_joined: bool
+    ) -> Iterator[pa.RecordBatch]:
+        if "createTimestamp" in self._columns:
+            mark_lost_creates(data, table)
+        progress = np.zeros(progress_at.PROGRESS_FIELDS, np.int64)
+        progress[progress_at.AT] = progress_at.UNOPENED
+        capacity = _CAPACITY_BYTES
+        status, at = layout.FULL, 0
+        while status == layout.FULL:
+            first = int(progress[progress_at.BATCH])
+            progress[progress_at.ROWS :] = 0
+            out = self._allocate(table, first, capacity)
+            status, at = decode_batches(data, table, self._filter, out, progress, sums)
+            self._stats.without_time += int(progress[progress_at.WITHOUT_TIME])
+            rows = int(progress[progress_at.ROWS])
+            if rows:
+                yield self._record_batch(data, table, out, first, progress)
+            elif status == layout.FULL:
+                capacity *= 2
+        slot = int(progress[progress_at.BATCH])
+        if sums.size:
+            self._stats.add(table[:slot], slot)
+        if status == layout.BAD_SUM:
+            raise bad_sum(table[slot], at)
+        if status != layout.DONE:
+            raise corrupt(status, at, table[slot], is_joined=is_joined)
+
+    def _allocate(self, table: "Longs", first: int, capacity: int) -> Columns:
+        """Empty columns for the batches from `first` on."""
+        rest = table[first:]
+        left = int(rest[-1, layout.BODY_END] - rest[0, layout.BODY_START])
+        rows = int(np.minimum(np.maximum(rest[:, layout.RECORD_COUNT], 0).sum(), self._rows_limit))
+        size = min(left, capacity)
+        has_creates = "createTimestamp" in self._columns
+        creates = new_array(np.int64, rows) if has_creates else NO_LONGS
+        timestamps = NO_LONGS
+        if "timestamp" in self._columns:
+            has_other_times = (rest[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT).any()
+            is_own = has_other_times or not has_creates
+            timestamps = new_array(np.int64, rows) if is_own else creates
+        return Columns(
+            offsets=new_array(np.int64, rows),
+            timestamps=timestamps,
+            creates=creates,
+            headers_at=self._header_places(rows),
+            rows_end=np.empty(len(table), np.int64),
+            key=_new_column(self._filter.keys, rows, size),
+            value=_new_column(self._filter.values, rows, size),
+        )
+
+    def _header_places(self, rows: int) -> "Longs":
+        if "headers" not in self._columns:
+            return NO_LONGS
+        if len(self._headers_at) < rows:
+            self._headers_at = np.empty(rows, np.int64)
+        return self._headers_at[:rows]
+
+    def _record_batch(
+        self, data: "Bytes", table: "Longs", out: Columns, first: int, progress: "Longs"
+    ) -> pa.RecordBatch:
+        """The kernel's columns as Arrow arrays."""
+        rows = int(progress[progress_at.ROWS])
+        last = min(int(progress[progress_at.BATCH]), len(table) - 1)
+        batches = table[first : last + 1]
+        chunk = Chunk(
+            data=data,
+            start=int(table[0, layout.BODY_START]),
+            end=int(batches[-1, layout.BODY_END]),
+            rows=rows,
+            table=batches,
+            rows_end=out.rows_end[first : last + 1],
+            filled=out,
+            progress=progress.tolist(),
+            append_times=self._append_times,
+        )
+        self._stats.rows += rows
+        arrays = [build(name, chunk) for name in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def count_rows(
+    log: "Bytes", table: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
+) -> None:
+    """Count the rows of a table's batches that a selection takes; errors as `Decoder.decode`."""
+    wanted = filter_of(selection)
+    is_joined = not is_plain(table).all()
+    parts = join_bodies(log, table, check_crc=check_crc) if is_joined else ((log, table),)
+    for data, batches in parts:
+        taken, without_time, status, at = count_matches(data, batches, wanted)
+        stats.rows += taken
+        stats.without_time += without_time
+        if status != layout.DONE:
+            raise corrupt(status, at, _batch_at(batches, at), is_joined=is_joined)
+
+
+def filter_of(selection: Selection, *, keys: int = LEFT_OUT, values: int = LEFT_OUT) -> Filter:
+    """The selection as kernels take it."""
+    time_start, time_end = selection.record_time or (0, 0)
+    return Filter(
+        offset_start=selection.offset_start,
+        offset_end=selection.offset_end,
+        by_time=int(selection.record_time is not None),
+        time_start=time_start,
+        time_end=time_end,
+        keys=keys,
+        values=values,
+    )
+
+
+def _mode(schema: pa.Schema, column: str) -> int:
+    """What the kernel makes of keys, or of values."""
+    if column not in schema.names:
+        return LEFT_OUT
+    return VIEWED if pa.types.is_binary_view(schema.field(column).type) else COPIED
+
+
+def _new_column(mode: int, rows: int, capacity: int) -> Binary:
+    if mode == LEFT_OUT:
+        return NO_BINARY
+    return new_views(rows) if mode == VIEWED else new_binary(rows, capacity)
+
+
+def _batch_at(table: "Longs", at: int) -> "Longs":
+    """The batch in whose body a place lies."""
+    slot = int(np.searchsorted(table[:, layout.BODY_START], at, side="right")) - 1
+    found: Longs = table[max(slot, 0)]
+    return found
+
+
+def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
+    """The error with its place in the log."""
+    reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
+    if not is_joined:
+        return CorruptRecord(reason, at=at, offset=offset)
+    place = at - int(batch[layout.BODY_START])
+    reason = f"{reason} (byte {place} of the decompressed records)"
+    return CorruptRecord(reason, at=int(batch[layout.POSITION]), offset=offset)
+
+
+class Fold(Protocol):
+    """Who takes records."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record taken, 0 where there was none."""
+        ...
+
+    def fold(
+        self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
+    ) -> tuple[int, int]:
+        """Take the records of batches until they are through, or one is damaged.
+
+        Arguments and what comes back are those of `kernels.fold.fold_batches`, but never FULL.
+        """
+        ...
+
+
+def fold_group(
+    log: "Bytes",
+    group: Group,
+    selection: Selection,
+    into: Fold,
+    stats: DecodeStats,
+    *,
+    check_crc: bool,
+) -> None:
+    """Have the records of a group taken; errors as `Decoder.decode`, all before it is taken."""
+    wanted = filter_of(selection)
+    if not group.is_checked:
+        _fold(log, group.table, wanted, shifts(), into, stats)
+    elif is_plain(group.table).all():
+        _fold(log, group.table, wanted, NO_LONGS, into, stats)
+    else:
+        for data, rows in join_bodies(log, group.table, check_crc=check_crc):
+            _fold(data, rows, wanted, NO_LONGS, into, stats, is_joined=True)
+
+
+def _fold(  # noqa: PLR0913 - see `fold_group`
+    data: "Bytes",
+    table: "Longs",
+    wanted: "Filter",
+    sums: "Longs",
+    into: Fold,
+    stats: DecodeStats,
+    *,
+    is_joined: bool = False,
+) -> None:
+    mark_lost_creates(data, table)
+    progress = np.zeros(progress_at.PROGRESS_FIELDS, np.int64)
+    progress[progress_at.AT] = progress_at.UNOPENED
+    status, at = into.fold(data, table, wanted, sums, progress)
+    assert status != layout.FULL
+    stats.rows += int(progress[progress_at.ROWS])
+    stats.without_time += int(progress[progress_at.WITHOUT_TIME])
+    slot = int(progress[progress_at.BATCH])
+    if sums.size:
+        stats.add(table[:slot], slot)
+    if status == layout.BAD_SUM:
+        raise bad_sum(table[slot], at)
+    if status != layout.DONE:
+        raise corrupt(status, at, table[slot], is_joined=is_joined)
+
+
+ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
+
+
+# What Spark takes at a time.
+ROWS: Final = 10_000
+
+
+# Nothing is made of what is only counted, so a group is bounded by its bytes alone.
+_TALLY_ROWS: Final = 1 << 30
+
+
+def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.Schema:
+    """The schema of what `decode` yields for these columns; keys and values may be views.
+
+    Raises:
+        InvalidRequest: A column that does not exist, or one twice.
+    """
+    if unknown := [name for name in columns if name not in COLUMN_TYPES]:
+        raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
+    if len(set(columns)) != len(columns):
+        raise InvalidRequest(f"a column is named twice: {', '.join(columns)}")
+    types = COLUMN_TYPES | view_types() if views else COLUMN_TYPES
+    return pa.schema([pa.field(name, types[name]) for name in columns])
+
+
+def view_types() -> dict[str, pa.DataType]:
+    """The columns that may be had as views of the log's bytes, and their types then.
+
+    Raises:
+        MissingDependency: This pyarrow has no views.
+    """
+    if not hasattr(pa, "binary_view"):
+        raise MissingDependency(f"views need pyarrow 16 or later, this is {pa.__version__}")
+    return {"key": pa.binary_view(), "value": pa.binary_view()}
+
+
+def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
+    buffer: Buffer,
+    *,
+    columns: Sequence[str] = ALL_COLUMNS,
+    offset_start: int = 0,
+    offset_end: int = INT64_MAX,
+    record_time: tuple[int, int] | None = None,
+    opens_all: bool = False,
+    append_times: "tuple[Longs, Longs] | None" = None,
+    include_control: bool = False,
+    drop_batch: DropBatch | None = None,
+    opens_from: int | None = None,
+    between: tuple[int, int] = ANY_OFFSETS,
+    check_crc: bool = True,
+    rows: int = ROWS,
+    views: bool = False,
+    stats: DecodeStats | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a run of batches, in order, as Arrow record batches of at most `rows` rows.
+
+    Args:
+        buffer: Batches of any magic and codec, back to back; one that is cut at the end is left
+            out. Held while the iterator lives, and with `views` by what it yields.
+        columns: Names out of `ALL_COLUMNS`, in the order wanted.
+        offset_start: First offset to take, inclusive.
+        offset_end: Where offsets end, exclusive.
+        record_time: Take only records whose timestamp in ms lies in [a, b), where b of INT64_MAX
+            is no end; those without a time lie in no range and are counted in `stats`.
+        opens_all: Open batches whose header rules the times out, too: to count records without one.
+        append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
+            offsets, int64 arrays, for the column `appendTimestamp`; None where nothing is known.
+        include_control: Whether to take the records of control batches too.
+        drop_batch: Given a table of batches (`kernels.layout`), says which to leave out.
+        opens_from: Open each batch that ends at or behind this offset, in place of `offset_start`.
+        between: Smallest offset that the first batch may have, and the offset that none reaches.
+        check_crc: False where the caller has checked every batch of the buffer.
+        rows: Limit of rows in one record batch, at least 1.
+        views: Hand out keys and values as `binary_view`: views of the buffer, not copies.
+        stats: Filled on the way, for callers that want the figures.
+
+    Raises:
+        CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
+            is wrong; everything before it was yielded. `at` counts from the buffer's first byte.
+        UnsupportedCompression: A codec that nobody defined.
+        InvalidRequest: At the first step: an unknown column, or no rows asked for.
+    """
+    kind = schema(columns, views=views)
+    if not 1 <= rows <= INT64_MAX:
+        raise InvalidRequest(f"rows={rows}: 1 to {INT64_MAX}")
+    selection = Selection(
+        offset_start=offset_start,
+        offset_end=offset_end,
+        record_time=record_time,
+        opens_all=opens_all,
+        include_control=include_control,
+        drop_batch=drop_batch,
+        opens_from=opens_from,
+        between=between,
+    )
+    stats = DecodeStats() if stats is None else stats
+    decoder = Decoder(kind, rows, selection, append_times, stats)
+    log = np.frombuffer(buffer, np.uint8)
+    log.flags.writeable = False  # one type of array for the kernels, whatever the caller has
+    found = groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
+    parts = (batch for group in found for batch in decoder.decode(log, group, check_crc=check_crc))
+    yield from _merge_small(parts, rows)
+
+
+def tally(  # noqa: PLR0913 - as `decode`
+    buffer: Buffer,
+    stats: DecodeStats,
+    *,
+    offset_start: int = 0,
+    offset_end: int = INT64_MAX,
+    record_time: tuple[int, int] | None = None,
+    opens_all: bool = False,
+    drop_batch: DropBatch | None = None,
+    opens_from: int | None = None,
+    between: tuple[int, int] = ANY_OFFSETS,
+    check_crc: bool = True,
+) -> None:
+    """Count the records that `decode` would hand out, in `stats.rows`.
+
+    Arguments are those of `decode`. Keys, values and headers are not looked at: of a batch whose
+    checksum is right and whose records are not, `decode` may find what this does not.
+
+    Raises:
+        CorruptBatch, CorruptRecord, UnsupportedCompression: As `decode`; all before it is counted.
+    """
+    selection = Selection(
+        offset_start=offset_start,
+        offset_end=offset_end,
+        record_time=record_time,
+        opens_all=opens_all,
+        drop_batch=drop_batch,
+        opens_from=opens_from,
+        between=between,
+    )
+    log = np.frombuffer(buffer, np.uint8)
+    log.flags.writeable = False
+    for group in groups(log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS):
+        count_rows(log, group.table, selection, stats, check_crc=check_crc)
+
+
+def fold(  # noqa: PLR0913 - as `decode`
+    buffer: Buffer,
+    into: Fold,
+    stats: DecodeStats,
+    *,
+    offset_start: int = 0,
+    offset_end: int = INT64_MAX,
+    record_time: tuple[int, int] | None = None,
+    opens_all: bool = False,
+    drop_batch: DropBatch | None = None,
+    opens_from: int | None = None,
+    between: tuple[int, int] = ANY_OFFSETS,
+    check_crc: bool = True,
+) -> None:
+    """Have the records that `decode` would hand out taken by kernel, where they lie.
+
+    Arguments are those of `decode`. Nothing of `buffer` is held afterwards.
+
+    Raises:
+        CorruptBatch, CorruptRecord, UnsupportedCompression: As `decode`; all before it was taken.
+    """
+    selection = Selection(
+        offset_start=offset_start,
+        offset_end=offset_end,
+        record_time=record_time,
+        opens_all=opens_all,
+        drop_batch=drop_batch,
+        opens_from=opens_from,
+        between=between,
+    )
+    log = np.frombuffer(buffer, np.uint8)
+    log.flags.writeable = False
+    for group in groups(
+        log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS, leaves_sums=True
+    ):
+        fold_group(log, group, selection, into, stats, check_crc=check_crc)
+
+
+def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, with small batches put together: a narrow filter leaves crumbs of each chunk.
+
+    Half-full ones pass as they are, so that at most half of the rows are ever copied.
+    """
+    small: list[pa.RecordBatch] = []
+    count = 0
+    try:
+        for batch in batches:
+            if count + batch.num_rows > rows or batch.num_rows * 2 >= rows:
+                yield from _joined(small)
+                small, count = [], 0
+            if batch.num_rows * 2 >= rows:
+                yield batch
+            else:
+                small.append(batch)
+                count += batch.num_rows
+    except TidelogError:
+        yield from _joined(small)
+        raise
+    yield from _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+# Key, value, offset, and the offset of the key's last record with a null value, -1 for none.
+LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
+
+
+# More records than that are left to the plain code: 16 MiB of real ones hold fewer, and a row for
+# each takes 64 bytes.
+RECORDS_MAX: Final = 1 << 19
+
+
+SECRET_BYTES: Final = 16
+
+
+class LatestFinder:
+    """Finds them in one run of batches after the other."""
+
+    def __init__(self, secret: bytes) -> None:
+        """Hash keys with 16 bytes that nobody who writes records knows."""
+        assert len(secret) == SECRET_BYTES
+        self._seeds = np.frombuffer(secret, "<i8").astype(np.int64)
+
+    def find(self, data: bytes, table: "Longs") -> list[LatestRecord] | None:
+        """Of each key the last record, in the order in which keys are met first.
+
+        Args:
+            data: The batches with their headers.
+            table: Their rows, as `scan_batches` makes them: magic 2, not compressed.
+
+        Returns:
+            None where something is wrong, or there is a record without a key: the plain code has
+            to look at it.
+        """
+        count = _record_count(table)
+        if count is None:
+            return None
+        out = last_records.LatestRows(
+            slots=np.full(1 << (2 * count + 1).bit_length(), -1, np.int32),
+            rows=np.empty((count, last_records.ROW_FIELDS), np.int64),
+            facts=np.zeros(last_records.FACT_FIELDS, np.int64),
+        )
+        array = np.frombuffer(data, np.uint8)
+        status = last_records.find_latest(array, table, shifts(), self._seeds, out)
+        if status != layout.DONE or out.facts[last_records.UNKEYED]:
+            return None
+        used = out.rows[: int(out.facts[last_records.ROWS]), : last_records.HASH]
+        return [
+            (
+                data[key_at:key_end],
+                data[value_at:value_end] if value_end >= value_at else None,
+                offset,
+                dead_offset,
+            )
+            for key_at, key_end, value_at, value_end, offset, dead_offset in used.tolist()
+        ]
+
+
+def _record_count(table: "Longs") -> int | None:
+    """How many records the batches say that they have, None where that can't be, or is too much."""
+    counts = table[:, layout.RECORD_COUNT]
+    room = table[:, layout.BODY_END] - table[:, layout.BODY_START]
+    if ((counts < 0) | (counts * RECORD_SIZE_MIN > room)).any():
+        return None
+    count = int(counts.sum())
+    return count if count <= RECORDS_MAX else None

@@ -1,0 +1,248 @@
+"""The walk over batch headers: one row of the batch table per batch, no record opened.
+
+Reads magic 2 headers in full. Of a legacy message (magic 0 and 1) it takes the frame alone and
+leaves the rest to the plain path. Checks the frame and the order of offsets, not the CRC; the rules
+of the order are those of `record.offset_order`.
+
+Source: docs/format.md; Kafka's ByteBufferLogInputStream for the rules of the frame.
+"""
+
+from typing import Final
+
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_LENGTH_MIN,
+    CODEC_MASK,
+    CRC_AT,
+    FRAME_PREFIX_SIZE,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    MESSAGE_ATTRIBUTES_AT,
+    MESSAGE_CRC_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+)
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.layout import (
+    ATTRIBUTES,
+    BAD_MAGIC,
+    BAD_OFFSETS,
+    BAD_ORDER,
+    BAD_SIZE,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    BODY_END,
+    BODY_START,
+    CRC,
+    CREATE_KNOWN,
+    CREATE_STATE,
+    DONE,
+    FULL,
+    LAST_OFFSET,
+    LEADER_EPOCH,
+    MAGIC,
+    MAX_TIMESTAMP,
+    PARTIAL,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    SIZE,
+)
+from tidelog.record.kernels.memory import (
+    Bytes,
+    Longs,
+    load_byte,
+    load_int16,
+    load_int32,
+    load_int64,
+)
+from tidelog.types import INT64_MAX
+
+# A message of magic 1 has a timestamp more than one of magic 0.
+_TIMESTAMP_SIZE: Final = 8
+
+
+_UINT32_MASK: Final = 2**32 - 1
+
+
+@inlined
+def frame_status(log: Bytes, at: int, end: int) -> tuple[int, int]:
+    """A status and the size in bytes of the batch or message at `at`.
+
+    Returns:
+        DONE and the whole size; PARTIAL where it is not complete before `end`; BAD_SIZE or
+        BAD_MAGIC. The size is 0 with every status but DONE.
+    """
+    left = end - at
+    length = load_int32(log, at + LENGTH_AT) if left >= LOG_OVERHEAD else LENGTH_MIN
+    if length < LENGTH_MIN:
+        return BAD_SIZE, 0
+    if left < FRAME_PREFIX_SIZE:
+        return PARTIAL, 0
+    magic = load_byte(log, at + MAGIC_AT)
+    if magic > MAGIC_2:
+        return BAD_MAGIC, 0
+    if length < _length_min(magic):
+        return BAD_SIZE, 0
+    size = length + LOG_OVERHEAD
+    return (DONE, size) if size <= left else (PARTIAL, 0)
+
+
+@inlined
+def _length_min(magic: int) -> int:
+    if magic == MAGIC_2:
+        return BATCH_LENGTH_MIN
+    return LENGTH_MIN if magic == 0 else LENGTH_MIN + _TIMESTAMP_SIZE
+
+
+@kernel
+def scan_batches(
+    log: Bytes,
+    start: int,
+    end: int,
+    out: Longs,
+    next_offset: int,
+    end_offset: int,
+) -> tuple[int, int, int]:
+    """The table of the batches in `log[start:end]`, as long as their offsets are in order.
+
+    Args:
+        log: Bytes.
+        start: Place of the first batch.
+        end: Where the readable bytes end, exclusive.
+        out: The table.
+        next_offset: Smallest offset that the first batch may have.
+        end_offset: Offset that no batch reaches.
+
+    Shape:
+        log: uint8[>= end].
+        out: int64[capacity, BATCH_FIELDS] by the caller; rows beyond the count are undefined, but
+            for that of a batch with BAD_ORDER.
+
+    Returns:
+        The number of batches, the place behind the last one, and why it stopped there: DONE at
+        `end`, FULL where the table is, PARTIAL at an incomplete batch, or a BAD_ status. Of a
+        batch with BAD_ORDER the row is filled, too. That is the batch that is out of order, or the
+        one before it, where that lies above the place that both would fit.
+    """
+    at, count = start, 0
+    first, last, before = next_offset, next_offset - 1, next_offset
+    while at < end:
+        status, size = FULL, 0
+        if count < out.shape[0]:
+            status, size = frame_status(log, at, end)
+        if status == DONE:
+            status = _take_header(log, at, size, out, count, last + 1, end_offset)
+        if status != DONE:
+            if count > 0 and shows_jump(log, at, end, first, last, before, end_offset):
+                return count - 1, out[count - 1, POSITION], BAD_ORDER
+            return count, at, status
+        before, last = last + 1, out[count, LAST_OFFSET]
+        first = last if out[count, MAGIC] < MAGIC_2 else out[count, BASE_OFFSET]
+        at += size
+        count += 1
+    return count, at, DONE
+
+
+@inlined
+def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are right
+    log: Bytes, at: int, size: int, out: Longs, slot: int, next_offset: int, end_offset: int
+) -> int:
+    """Fill row `slot` of the table; DONE, BAD_OFFSETS or BAD_ORDER."""
+    if not read_header(log, at, size, out, slot):
+        return BAD_OFFSETS
+    last = out[slot, LAST_OFFSET]
+    # Only decompression tells where a legacy wrapper begins.
+    first = last if out[slot, MAGIC] < MAGIC_2 else out[slot, BASE_OFFSET]
+    return DONE if next_offset <= first and last < end_offset else BAD_ORDER
+
+
+@inlined
+def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
+    log: Bytes, at: int, end: int, first: int, last: int, before: int, end_offset: int
+) -> bool:
+    """Whether the batch at `at`, of which the header may be all there is, proves a jump before it.
+
+    It does where the batch before it, with offsets `first` to `last`, was not the next one
+    (`before`), and without that one the batch at `at` would be in order.
+    """
+    left = end - at
+    if first == before or left < FRAME_PREFIX_SIZE:
+        return False
+    offset = load_int64(log, at)
+    end_of_batch = offset
+    if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
+        if left < HEADER_SIZE:
+            return False
+        delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+        if delta < 0 or offset > INT64_MAX - delta:
+            return False
+        end_of_batch += delta
+    return before <= offset <= last and end_of_batch < end_offset
+
+
+@inlined
+def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
+    """Fill row `slot` of the table; False where the offsets leave the range of int64."""
+    base_offset = load_int64(log, at)
+    magic = load_byte(log, at + MAGIC_AT)
+    out[slot, POSITION] = at
+    out[slot, SIZE] = size
+    out[slot, MAGIC] = magic
+    out[slot, BASE_OFFSET] = base_offset
+    out[slot, CREATE_STATE] = CREATE_KNOWN
+    if magic < MAGIC_2:
+        _read_message(log, at, out, slot)
+        return base_offset >= 0
+    last_delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+    if base_offset < 0 or last_delta < 0 or base_offset > INT64_MAX - last_delta:
+        return False
+    out[slot, LAST_OFFSET] = base_offset + last_delta
+    _read_fixed_fields(log, at, out, slot)
+    out[slot, BODY_START] = at + HEADER_SIZE
+    out[slot, BODY_END] = at + size
+    return True
+
+
+@inlined
+def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
+    """What the frame of a legacy message tells; -1 for what it doesn't.
+
+    Its offset is that of the last record. The base offset of a wrapper is known only after it was
+    opened: 0 is a bound that excludes nothing.
+    """
+    for field in range(RECORD_COUNT, MAGIC):
+        out[slot, field] = -1
+    out[slot, ATTRIBUTES] = 0
+    out[slot, LAST_OFFSET] = out[slot, BASE_OFFSET]
+    if load_byte(log, at + MESSAGE_ATTRIBUTES_AT) & CODEC_MASK != 0:
+        out[slot, BASE_OFFSET] = 0
+    out[slot, CRC] = load_int32(log, at + MESSAGE_CRC_AT) & _UINT32_MASK
+    out[slot, BODY_START] = at
+    out[slot, BODY_END] = at + out[slot, SIZE]
+
+
+@inlined
+def _read_fixed_fields(log: Bytes, at: int, out: Longs, slot: int) -> None:
+    out[slot, LEADER_EPOCH] = load_int32(log, at + LEADER_EPOCH_AT)
+    out[slot, CRC] = load_int32(log, at + CRC_AT) & _UINT32_MASK
+    # Kafka reads only the low byte of the attributes.
+    out[slot, ATTRIBUTES] = load_byte(log, at + ATTRIBUTES_AT + 1)
+    out[slot, BASE_TIMESTAMP] = load_int64(log, at + BASE_TIMESTAMP_AT)
+    out[slot, MAX_TIMESTAMP] = load_int64(log, at + MAX_TIMESTAMP_AT)
+    out[slot, PRODUCER_ID] = load_int64(log, at + PRODUCER_ID_AT)
+    out[slot, PRODUCER_EPOCH] = load_int16(log, at + PRODUCER_EPOCH_AT)
+    out[slot, BASE_SEQUENCE] = load_int32(log, at + BASE_SEQUENCE_AT)
+    out[slot, RECORD_COUNT] = load_int32(log, at + RECORD_COUNT_AT)

@@ -1,0 +1,245 @@
+"""Wrapping arithmetic, varints.
+
+Sums of int64 that wrap, their bits moved about, their length, compiled and interpreted alike.
+
+Compiled integers wrap silently where the interpreter's grow, so kernels compare values with their
+bounds before they add. Timestamps are the one case where wrapping is the rule: Kafka's producers
+compute their deltas in machine words, and adding them back in machine words restores them.
+
+Zig-zag varints: 7 bits a byte, lowest first, as in Kafka's records and protobuf's sint types.
+
+Readers never fail on the spot. They return the next place, or `POISON` where the bytes end before
+the number does or the number is too long; every read from a poisoned place is poisoned again. So
+a caller reads all fields of a record and compares the place once, at the end.
+"""
+
+from typing import Final
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic, overload
+
+from tidelog.record.kernels.compiler import inlined
+from tidelog.record.kernels.memory import Bytes, load_byte, store_byte
+
+_WORD_MASK: Final = (1 << 64) - 1
+
+
+def add_wrapping(left: int, right: int) -> int:
+    """`left + right` as a signed 64-bit machine word holds it."""
+    return (int(left) + int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+@overload(add_wrapping, jit_options={"forceinline": True})
+def _add_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda left, right: left + right
+
+
+def subtract_wrapping(left: int, right: int) -> int:
+    """`left - right` as a signed 64-bit machine word holds it."""
+    return (int(left) - int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+@overload(subtract_wrapping, jit_options={"forceinline": True})
+def _subtract_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda left, right: left - right
+
+
+def rotate_left(value: int, bits: int) -> int:
+    """The 64 bits of `value`, those that leave on the left coming back on the right.
+
+    Args:
+        value: A signed 64-bit number.
+        bits: How far, 1 to 63.
+    """
+    word = int(value) & _WORD_MASK
+    count = int(bits)
+    return _signed((word << count | word >> (64 - count)) & _WORD_MASK)
+
+
+@overload(rotate_left, jit_options={"forceinline": True})
+def _rotate_left(value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda value, bits: _rotate(value, bits)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
+
+
+@intrinsic
+def _rotate(typing_context, value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    """Two shifts, which LLVM knows for a rotation."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+        word, count = arguments
+        rest = builder.sub(ir.Constant(ir.IntType(64), 64), count)
+        return builder.or_(builder.shl(word, count), builder.lshr(word, rest))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def shift_right(value: int, bits: int) -> int:
+    """The 64 bits of `value` moved right by 0 to 63 places, zeros coming in."""
+    return _signed((int(value) & _WORD_MASK) >> int(bits))
+
+
+@overload(shift_right, jit_options={"forceinline": True})
+def _shift_right(value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda value, bits: _shift(value, bits)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
+
+
+@intrinsic
+def _shift(typing_context, value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+        return builder.lshr(*arguments)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def multiply_wrapping(left: int, right: int) -> int:
+    """`left * right` as a signed 64-bit machine word holds it."""
+    return _signed(int(left) * int(right) & _WORD_MASK)
+
+
+@overload(multiply_wrapping, jit_options={"forceinline": True})
+def _multiply_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda left, right: left * right
+
+
+def add_product(low: int, high: int, left: int, right: int) -> tuple[int, int]:
+    """A sum of 128 bits, as two signed words, and the product of two words taken as unsigned."""
+    total = (int(low) & _WORD_MASK) | (int(high) & _WORD_MASK) << 64
+    total += (int(left) & _WORD_MASK) * (int(right) & _WORD_MASK)
+    return _signed(total & _WORD_MASK), _signed(total >> 64 & _WORD_MASK)
+
+
+@overload(add_product, jit_options={"forceinline": True})
+def _add_product(low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda low, high, left, right: _multiply_wide(low, high, left, right)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
+
+
+@intrinsic
+def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    """One instruction of the machine multiplies, two add."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        wide, half = ir.IntType(128), ir.Constant(ir.IntType(128), 64)
+        low, high, left, right = (builder.zext(word, wide) for word in arguments)
+        total = builder.or_(low, builder.shl(high, half))
+        total = builder.add(total, builder.mul(left, right))
+        words = (builder.trunc(part, ir.IntType(64)) for part in (total, builder.lshr(total, half)))
+        return context.make_tuple(builder, signature.return_type, list(words))
+
+    pair = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
+    return pair(*[types.int64] * 4), generate
+
+
+def bit_length(value: int) -> int:
+    """How many bits hold `value`, which is not negative; 0 for 0."""
+    return int(value).bit_length()
+
+
+@intrinsic
+def _count_bits(typing_context, value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    """One instruction instead of a search."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+        word = ir.IntType(64)
+        zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+        return builder.sub(ir.Constant(word, 64), zeros)
+
+    return types.int64(types.int64), generate
+
+
+@overload(bit_length, jit_options={"forceinline": True})
+def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
+    return lambda value: _count_bits(value)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
+
+
+# A place that no array reaches, with room to add sizes below 2**31 to it many times.
+POISON: Final = 1 << 62
+
+
+@inlined
+def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """An int32 and the place after it; `POISON` as place where there is none before `end`."""
+    if at >= end:
+        return 0, POISON
+    byte = load_byte(data, at)
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _read_rest(data, at, end, 35, 0xF)
+
+
+@inlined
+def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """An int64 and the place after it; `POISON` as place where there is none before `end`."""
+    if at >= end:
+        return 0, POISON
+    byte = load_byte(data, at)
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _read_rest(data, at, end, 70, 1)
+
+
+@inlined
+def _read_rest(
+    data: Bytes, at: int, end: int, bits_limit: int, last_byte_max: int
+) -> tuple[int, int]:
+    """Numbers of two bytes and more; the last byte possible may only fill up the width.
+
+    Zig-zag is undone on two halves, because the full 64 bits don't fit a signed number and the
+    interpreter's integers would grow where compiled ones wrap.
+    """
+    value = load_byte(data, at) & 0x7F
+    shift = 7
+    at += 1
+    while at < end and shift < bits_limit:
+        byte = load_byte(data, at)
+        at += 1
+        if shift == 63:
+            return _join_last_bit(value, byte, at)
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if shift == bits_limit - 7 and byte > last_byte_max:
+                return 0, POISON
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+    return 0, POISON
+
+
+@inlined
+def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
+    """The tenth byte of a varlong: it may only be 0 or 1, and is the sign's neighbour, bit 63."""
+    if byte > 1:
+        return 0, POISON
+    half = (value >> 1) | (byte << 62)
+    return half ^ -(value & 1), at
+
+
+@inlined
+def varlong_size(value: int) -> int:
+    """Bytes that `write_varlong` takes for an int64 (1..10); an int32 takes at most 5."""
+    rest = (-1 - value if value < 0 else value) >> 6
+    size = 1
+    while rest > 0:
+        rest >>= 7
+        size += 1
+    return size
+
+
+@inlined
+def write_varlong(data: Bytes, at: int, value: int) -> int:
+    """Write an int64 (or int32: the bytes are the same) and return the place after it."""
+    negative = value < 0
+    magnitude = -1 - value if negative else value
+    # Zig-zag is 2 * magnitude, plus 1 for negative ones: the first group takes 6 bits of it.
+    group = ((magnitude & 0x3F) << 1) | (1 if negative else 0)
+    rest = magnitude >> 6
+    while rest > 0:
+        store_byte(data, at, group | 0x80)
+        at += 1
+        group = rest & 0x7F
+        rest >>= 7
+    store_byte(data, at, group)
+    return at + 1

@@ -1,0 +1,644 @@
+"""One row a key with digests.
+
+Records reduced to one row for each key in one pass, from where they lie in the log.
+
+A record is hashed and put into a window of rows; a full window goes into the table. By then what
+the table has of these keys was sent for, since a table is larger than caches. Nothing is copied,
+and no columns are made on the way. What brokers send comes in columns, for `fold_columns`.
+
+Rows are those of `digests` without the partition, which they share: 64 bytes, a line of the cache.
+The plain reference is `tests/worlds/records/plain_digests.py`.
+
+Records that come in columns reduced to one row for each key, as `fold` reduces others.
+
+Rows of one key each: its last record, and digests of all that it had.
+
+A row has `FIELDS` words. Keys stand as 128 bits of SipHash-2-4 under a secret seed, values as the
+64 bits of `value_hash` under another; 0 stands for null. A record's digest mixes create time and
+value; a row's `SET` is the sum of its records' digests, so it knows no order, its `ORDER` a
+polynomial in them, so it does. Rows of the same key add up: `merge` takes those of splits and of
+partitions alike; those of records are made by `fold`.
+
+The plain reference is `tests/worlds/records/plain_digests.py`.
+"""
+
+from typing import Final, NamedTuple
+
+from tidelog.record.header import TIMESTAMP_TYPE_BIT
+from tidelog.record.kernels.checksums import sum_batch
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.hashes import KEY_SEED, MIX_SEED, hash_value, siphash
+from tidelog.record.kernels.integers import POISON, add_wrapping, multiply_wrapping, shift_right
+from tidelog.record.kernels.layout import (
+    ATTRIBUTES,
+    BAD_COUNT,
+    BAD_DELTA,
+    BAD_RECORD,
+    BAD_REST,
+    BAD_SUM,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BODY_END,
+    BODY_START,
+    CRC,
+    CREATE_LOST,
+    CREATE_STATE,
+    DONE,
+    FULL,
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
+from tidelog.record.kernels.memory import Bytes, Ints, Longs, get_long, prefetch, put_long
+from tidelog.record.kernels.records import (
+    AT,
+    BATCH,
+    LAST_DELTA,
+    RECORD,
+    ROWS,
+    UNOPENED,
+    WITHOUT_TIME,
+    Filter,
+    is_inside,
+    is_wanted,
+    parse_record,
+)
+from tidelog.record.record import RECORD_SIZE_MIN
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
+
+# Fields of a row.
+HASH_HIGH: Final = 0
+
+
+HASH_LOW: Final = 1
+
+
+OFFSET: Final = 2  # of the last record
+
+
+TIME: Final = 3  # its create time in ms, -1 unknown
+
+
+VALUE: Final = 4  # digest of its value, 0 for null
+
+
+COUNT: Final = 5  # records
+
+
+SET: Final = 6
+
+
+ORDER: Final = 7
+
+
+PARTITION: Final = 8  # ~partition where other partitions have the key too
+
+
+FIELDS: Final = 9
+
+
+# Places in `state` of `merge`.
+NEXT: Final = 0  # the row to go on with
+
+
+END: Final = 1  # where rows end
+
+
+USED: Final = 2  # rows of the table
+
+
+STATE: Final = 3
+
+
+# So many rows ahead a row's place in the index is sent for, and then its row of the table.
+_FAR: Final = 24
+
+
+_NEAR: Final = 12
+
+
+NO_SPAN: Final = -(1 << 62)  # of records without a create time
+
+
+# An odd number without pattern (2^64 / golden ratio), in whose powers `ORDER` is a polynomial.
+STEP: Final = 0x9E3779B97F4A7C15 - (1 << 64)
+
+
+@inlined
+def _find(table: Longs, index: Ints, high: int, low: int) -> tuple[int, int]:
+    """The slot of a key, and its row in the table, -1 where it is not there."""
+    mask = index.size - 1
+    slot = high & mask
+    while index[slot] != 0:
+        row = int(index[slot]) - 1
+        if table[row, HASH_HIGH] == high and table[row, HASH_LOW] == low:
+            return slot, row
+        slot = (slot + 1) & mask
+    return slot, -1
+
+
+@kernel
+def index_rows(table: Longs, count: int, index: Ints) -> None:
+    """Enter the first `count` rows, each of another key, into an empty index.
+
+    Shape:
+        index: int32[a power of two over `count`]: 0, or the number of a row plus 1.
+    """
+    mask = index.size - 1
+    for row in range(count):
+        slot = int(table[row, HASH_HIGH]) & mask
+        while index[slot] != 0:
+            slot = (slot + 1) & mask
+        index[slot] = row + 1
+
+
+@kernel
+def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> int:
+    """Add rows to a table of one row for each key.
+
+    Args:
+        rows: int64[>= state[END], FIELDS].
+        across: 0 where what is added lies behind what the table has, in the same partition; 1 where
+            it is of another partition: then the later create time counts, and of equal ones the
+            higher partition.
+        table: int64[capacity, FIELDS].
+        index: int32[a power of two], see `index_rows`; never more than half full.
+        state: int64[STATE].
+
+    Returns:
+        DONE; or FULL where the table or the index is, with `state[NEXT]` to go on with.
+    """
+    limit, mask = min(table.shape[0], index.size // 2), index.size - 1
+    end = int(state[END])
+    for at in range(int(state[NEXT]), end):
+        # A table is larger than caches: what a later row needs is sent for now.
+        if at + _FAR < end:
+            prefetch(index, int(rows[at + _FAR, HASH_HIGH]) & mask)
+        if at + _NEAR < end:
+            known = int(index[int(rows[at + _NEAR, HASH_HIGH]) & mask])
+            if known != 0:
+                prefetch(table, (known - 1) * FIELDS)
+                prefetch(table, known * FIELDS - 1)
+        slot, row = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))
+        if row >= 0:
+            _add_row(table, row, rows, at, across)
+            continue
+        row = int(state[USED])
+        if row >= limit:
+            state[NEXT] = at
+            return FULL
+        for field in range(FIELDS):
+            table[row, field] = rows[at, field]
+        index[slot] = row + 1
+        state[USED] = row + 1
+    state[NEXT] = state[END]
+    return DONE
+
+
+@inlined
+def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
+    """Add what is known of a key to its row."""
+    count, order = int(rows[at, COUNT]), int(rows[at, ORDER])
+    table[row, COUNT] += count
+    table[row, SET] = add_wrapping(int(table[row, SET]), int(rows[at, SET]))
+    before, is_later = int(table[row, ORDER]), True
+    if across != 0:
+        table[row, ORDER] = add_wrapping(before, order)
+        is_later = _beats(rows, at, table, row)
+    else:
+        table[row, ORDER] = add_wrapping(multiply_wrapping(before, _power(count)), order)
+    partition = rows[at, PARTITION] if is_later else table[row, PARTITION]
+    if is_later:
+        for field in range(OFFSET, COUNT):
+            table[row, field] = rows[at, field]
+    table[row, PARTITION] = ~_plain(partition) if across != 0 else partition
+
+
+@inlined
+def _plain(partition: int) -> int:
+    """The partition without its mark."""
+    return partition if partition >= 0 else ~partition
+
+
+@inlined
+def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
+    """Whether a row of another partition is the later one."""
+    if rows[at, TIME] != table[row, TIME]:
+        return bool(rows[at, TIME] > table[row, TIME])
+    return bool(_plain(rows[at, PARTITION]) > _plain(table[row, PARTITION]))
+
+
+@inlined
+def _power(count: int) -> int:
+    """`STEP` to the power of a count from 1 on, as a machine word holds it."""
+    result, base = 1, STEP
+    while count > 1:
+        if count & 1 != 0:
+            result = multiply_wrapping(result, base)
+        base = multiply_wrapping(base, base)
+        count >>= 1
+    return multiply_wrapping(result, base)
+
+
+@kernel
+def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
+    """For each row the row of the table that has its key, -1 where none has.
+
+    Shape:
+        rows: int64[n, FIELDS].
+        out: int32[n], written.
+    """
+    for at in range(rows.shape[0]):
+        out[at] = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))[1]
+
+
+# Words of a row: the fields of `digests` before the partition.
+ROW_WORDS: Final = PARTITION
+
+
+# Words of a row of the window, and how many rows it has.
+_DIGEST: Final = COUNT
+
+
+WINDOW_WORDS: Final = _DIGEST + 1
+
+
+WINDOW_ROWS: Final = 64
+
+
+# Places in `state`.
+ROW_USED: Final = 0  # rows of the table
+
+
+WAITING: Final = 1  # rows in the window
+
+
+TAKEN: Final = 2  # those of them that the table has
+
+
+RECORDS: Final = 3
+
+
+UNKEYED: Final = 4  # records without a key
+
+
+UNKEYED_SUM: Final = 5  # sum of their digests
+
+
+UNTIMED: Final = 6  # records without a create time
+
+
+END_OFFSET: Final = 7  # behind the last record
+
+
+# The span of time of the last record: its slot, and which times are in it; none where last < first.
+SPAN_SLOT: Final = 8
+
+
+SPAN_FIRST: Final = 9
+
+
+SPAN_LAST: Final = 10
+
+
+ROW_STATE: Final = 11
+
+
+# Fields of a span of time; a count of 0 says that the slot is free.
+SPAN: Final = 0
+
+
+SPAN_COUNT: Final = 1
+
+
+SPAN_SUM: Final = 2
+
+
+SPAN_FIELDS: Final = 3
+
+
+# Spans that are counted before the caller takes them away; a power of two.
+SPANS: Final = 1024
+
+
+_SPANS_USED_MAX: Final = 512
+
+
+# Those of a usual finalizer.
+_MIX_1: Final = 0xBF58476D1CE4E5B9 - (1 << 64)
+
+
+_MIX_2: Final = 0x94D049BB133111EB - (1 << 64)
+
+
+class KeyRows(NamedTuple):
+    """The table, and what goes into it.
+
+    Shape:
+        rows: int64[capacity * ROW_WORDS].
+        slots: int32[a power of two], the index, zeros at first: 0, or the number of a row plus 1;
+            never more than half full.
+        window: int64[WINDOW_ROWS * WINDOW_WORDS].
+        state: int64[STATE], zeros at first but `SPAN_LAST`, which is -1.
+        spans: int64[SPANS, SPAN_FIELDS], zeros at first.
+        words: int64[WORDS] of `value_hash`.
+
+    Attributes:
+        span_ms: Length of a span of time.
+    """
+
+    rows: Longs
+    slots: Ints
+    window: Longs
+    state: Longs
+    spans: Longs
+    words: Longs
+    span_ms: int
+
+
+@inlined
+def _mixed(word: int) -> int:
+    """A word whose every bit depends on all bits of another; one to one."""
+    word = multiply_wrapping(word ^ shift_right(word, 30), _MIX_1)
+    word = multiply_wrapping(word ^ shift_right(word, 27), _MIX_2)
+    return word ^ shift_right(word, 31)
+
+
+@inlined
+def _span_slot(time: int, into: KeyRows) -> int:
+    """The slot of a time's span; -1 where there are too many of them."""
+    state, spans = into.state, into.spans
+    if state[SPAN_FIRST] <= time <= state[SPAN_LAST]:
+        return int(state[SPAN_SLOT])
+    span = NO_SPAN if time == NO_TIMESTAMP else time // into.span_ms
+    mask = spans.shape[0] - 1
+    slot = span & mask
+    for _ in range(_SPANS_USED_MAX):
+        if spans[slot, SPAN_COUNT] == 0 or spans[slot, SPAN] == span:
+            spans[slot, SPAN] = span
+            if 0 <= time < INT64_MAX - into.span_ms:
+                state[SPAN_SLOT], state[SPAN_FIRST] = slot, span * into.span_ms
+                state[SPAN_LAST] = state[SPAN_FIRST] + (into.span_ms - 1)
+            return int(slot)
+        slot = (slot + 1) & mask
+    return -1
+
+
+@inlined
+def take_record(  # noqa: PLR0913 - a record
+    keys: Bytes,
+    key_at: int,
+    key_size: int,
+    values: Bytes,
+    value_at: int,
+    value_size: int,
+    offset: int,
+    time: int,
+    into: KeyRows,
+) -> bool:
+    """Take a record, whose key and value are null where their size is -1.
+
+    False where the spans have to be taken away first; nothing was changed then. There is room in
+    the window.
+    """
+    state, spans, words = into.state, into.spans, into.words
+    slot = _span_slot(time, into)
+    if slot < 0:
+        return False
+    value = high = low = 0
+    if value_size >= 0:
+        value = hash_value(values, value_at, value_size, words)
+    if key_size >= 0:
+        seed_low, seed_high = get_long(words, KEY_SEED), get_long(words, KEY_SEED + 1)
+        high, low = siphash(keys, key_at, key_size, seed_low, seed_high)
+    digest = _mixed(_mixed(add_wrapping(time, get_long(words, MIX_SEED))) ^ value)
+    spans[slot, SPAN_COUNT] += 1
+    spans[slot, SPAN_SUM] = add_wrapping(int(spans[slot, SPAN_SUM]), _mixed(digest ^ high) ^ low)
+    state[RECORDS] += 1
+    state[UNTIMED] += 1 if time == NO_TIMESTAMP else 0
+    if key_size < 0:
+        state[UNKEYED] += 1
+        state[UNKEYED_SUM] = add_wrapping(int(state[UNKEYED_SUM]), digest)
+        return True
+    prefetch(into.slots, high & (into.slots.size - 1))
+    row = state[WAITING] * WINDOW_WORDS
+    put_long(into.window, row + HASH_HIGH, high)
+    put_long(into.window, row + HASH_LOW, low)
+    put_long(into.window, row + OFFSET, offset)
+    put_long(into.window, row + TIME, time)
+    put_long(into.window, row + VALUE, value)
+    put_long(into.window, row + _DIGEST, digest)
+    state[WAITING] += 1
+    return True
+
+
+@kernel
+def take_window(into: KeyRows) -> int:
+    """Put the window's rows into the table.
+
+    Returns:
+        DONE, and the window is empty; or FULL where the table or the index is.
+    """
+    rows, index, window, state = into.rows, into.slots, into.window, into.state
+    mask, limit = index.size - 1, min(rows.size // ROW_WORDS, index.size // 2)
+    waiting = int(state[WAITING])
+    for at in range(int(state[TAKEN]), waiting):
+        known = int(index[get_long(window, at * WINDOW_WORDS + HASH_HIGH) & mask])
+        if known != 0:
+            prefetch(rows, (known - 1) * ROW_WORDS)
+    for at in range(int(state[TAKEN]), waiting):
+        place = at * WINDOW_WORDS
+        slot, row = _find_row(rows, index, window, place)
+        if row >= 0:
+            _add(rows, row * ROW_WORDS, window, place)
+            continue
+        row = int(state[ROW_USED])
+        if row >= limit:
+            state[TAKEN] = at
+            return FULL
+        _begin(rows, row * ROW_WORDS, window, place)
+        index[slot] = row + 1
+        state[ROW_USED] = row + 1
+    state[WAITING] = state[TAKEN] = 0
+    return DONE
+
+
+@inlined
+def _find_row(rows: Longs, index: Ints, window: Longs, place: int) -> tuple[int, int]:
+    """The slot of a key, and its row in the table, -1 where it is not there."""
+    mask = index.size - 1
+    high, low = get_long(window, place + HASH_HIGH), get_long(window, place + HASH_LOW)
+    slot = high & mask
+    while index[slot] != 0:
+        row = int(index[slot]) - 1
+        at = row * ROW_WORDS
+        if get_long(rows, at + HASH_HIGH) == high and get_long(rows, at + HASH_LOW) == low:
+            return slot, row
+        slot = (slot + 1) & mask
+    return slot, -1
+
+
+@inlined
+def _begin(rows: Longs, at: int, window: Longs, place: int) -> None:
+    """The row of a key's first record."""
+    for word in range(_DIGEST):
+        put_long(rows, at + word, get_long(window, place + word))
+    digest = get_long(window, place + _DIGEST)
+    put_long(rows, at + COUNT, 1)
+    put_long(rows, at + SET, digest)
+    put_long(rows, at + ORDER, digest)
+
+
+@inlined
+def _add(rows: Longs, at: int, window: Longs, place: int) -> None:
+    """One more record of a key, behind those that it has."""
+    digest = get_long(window, place + _DIGEST)
+    for word in range(OFFSET, COUNT):
+        put_long(rows, at + word, get_long(window, place + word))
+    put_long(rows, at + COUNT, get_long(rows, at + COUNT) + 1)
+    put_long(rows, at + SET, add_wrapping(get_long(rows, at + SET), digest))
+    order = multiply_wrapping(get_long(rows, at + ORDER), STEP)
+    put_long(rows, at + ORDER, add_wrapping(order, digest))
+
+
+@kernel
+def index_fold_rows(rows: Longs, count: int, index: Ints) -> None:
+    """Enter the first `count` rows, each of another key, into an empty index."""
+    mask = index.size - 1
+    for row in range(count):
+        slot = get_long(rows, row * ROW_WORDS + HASH_HIGH) & mask
+        while index[slot] != 0:
+            slot = (slot + 1) & mask
+        index[slot] = row + 1
+
+
+@kernel
+def fold_batches(
+    data: Bytes, table: Longs, wanted: Filter, sums: Longs, into: KeyRows, progress: Longs
+) -> tuple[int, int]:
+    """Take the records of batches from `progress` on.
+
+    Shape:
+        data: uint8[>= every BODY_END of the table].
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        sums: Tables of `checksums`, to check each batch's checksum just before its records are
+            read; int64[0] to check none.
+        progress: As `decode.decode_batches`, of which the places of columns stay as they are.
+
+    Returns:
+        A status and a place, as `decode.decode_batches`. With FULL the caller makes room in the
+        table and takes the spans away, and calls again.
+    """
+    while progress[BATCH] < table.shape[0]:
+        slot = progress[BATCH]
+        batch = table[slot]
+        if progress[AT] == UNOPENED:
+            if sums.size != 0:
+                found = sum_batch(data, batch, sums)
+                if found != batch[CRC]:
+                    return BAD_SUM, found
+            progress[AT] = batch[BODY_START]
+            progress[RECORD] = 0
+            progress[LAST_DELTA] = -1
+            count = batch[RECORD_COUNT]
+            if count < 0 or count * RECORD_SIZE_MIN > batch[BODY_END] - batch[BODY_START]:
+                return BAD_COUNT, progress[AT]
+        status = _fold_records(data, batch, wanted, into, progress)
+        if status == DONE and progress[AT] != batch[BODY_END]:
+            status = BAD_REST
+        if status != DONE:
+            return status, progress[AT]
+        progress[BATCH] = slot + 1
+        progress[AT] = UNOPENED
+    return DONE, 0
+
+
+@inlined
+def _fold_records(data: Bytes, batch: Longs, wanted: Filter, into: KeyRows, progress: Longs) -> int:
+    """Take the records of a batch; `progress` is left at the one that it stopped at."""
+    base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
+    delta_max = batch[LAST_OFFSET] - base_offset
+    is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
+    append_time, is_lost = batch[MAX_TIMESTAMP], batch[CREATE_STATE] == CREATE_LOST
+    end, count = batch[BODY_END], batch[RECORD_COUNT]
+    at, record, last_delta = progress[AT], progress[RECORD], progress[LAST_DELTA]
+    status = DONE
+    while record < count:
+        if into.state[WAITING] == WINDOW_ROWS and take_window(into) == FULL:
+            status = FULL
+            break
+        after, time_delta, delta, key_at, key_size, value_at, value_size, _ = parse_record(
+            data, at, end
+        )
+        if after == POISON or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == POISON else BAD_DELTA
+            break
+        created, offset = add_wrapping(base_timestamp, time_delta), base_offset + delta
+        timestamp = append_time if is_append_time else created
+        if is_wanted(offset, timestamp, wanted):
+            created = NO_TIMESTAMP if is_lost else created
+            if not take_record(
+                data, key_at, key_size, data, value_at, value_size, offset, created, into
+            ):
+                status = FULL
+                break
+            progress[ROWS] += 1
+            into.state[END_OFFSET] = offset + 1
+        elif wanted.by_time and timestamp == NO_TIMESTAMP and is_inside(offset, wanted):
+            progress[WITHOUT_TIME] += 1
+        at, last_delta = after, delta
+        record += 1
+    progress[AT], progress[RECORD], progress[LAST_DELTA] = at, record, last_delta
+    return status
+
+
+class Cells(NamedTuple):
+    """A binary column, as Arrow has it.
+
+    Shape:
+        ends: int32[n + 1], places in `data`, ascending.
+        data: uint8[>= ends[n]].
+        is_null: uint8[n], 1 for null.
+    """
+
+    ends: Ints
+    data: Bytes
+    is_null: Bytes
+
+
+class Incoming(NamedTuple):
+    """Records, in the order of offsets.
+
+    Shape:
+        offsets: int64[n].
+        times: int64[n], create times in ms, -1 unknown.
+    """
+
+    keys: Cells
+    values: Cells
+    offsets: Longs
+    times: Longs
+
+
+@kernel
+def fold_columns(records: Incoming, start: int, into: KeyRows) -> int:
+    """Take records from columns, from `start` on.
+
+    Returns:
+        How many of them are taken; where that is not all of them, the caller makes room in the
+        table and takes the spans away, and calls again.
+    """
+    keys, values = records.keys, records.values
+    for at in range(start, records.offsets.size):
+        if into.state[WAITING] == WINDOW_ROWS and take_window(into) == FULL:
+            return at
+        key_at, value_at = int(keys.ends[at]), int(values.ends[at])
+        key_size = -1 if keys.is_null[at] != 0 else int(keys.ends[at + 1]) - key_at
+        value_size = -1 if values.is_null[at] != 0 else int(values.ends[at + 1]) - value_at
+        offset, time = int(records.offsets[at]), int(records.times[at])
+        if not take_record(
+            keys.data, key_at, key_size, values.data, value_at, value_size, offset, time, into
+        ):
+            return at
+        into.state[END_OFFSET] = offset + 1
+    return int(records.offsets.size)

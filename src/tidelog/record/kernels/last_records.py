@@ -1,0 +1,378 @@
+"""The record that stands for each key.
+
+Which record of each key wins, over columns of records: open addressing, keys compared whole.
+
+A map holds for each key the hash, the key's bytes, and for each `side` (a point in time that is
+asked for) the version, offset and kind of the record that wins there. The plain reference is a
+dict (tests/unit/record/test_winners.py); the caller allocates and lets a map grow.
+
+The last record of each key in a piece of a log: what is left where only the last one counts.
+
+Open addressing over rows that say where keys and values lie; keys are compared whole. The hash has
+a secret seed, so that nobody chooses keys that fall together. The plain reference is a dict
+(tests/unit/record/test_latest.py).
+"""
+
+from typing import Final, NamedTuple
+
+from tidelog.record.kernels.checksums import sum_batch
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.hashes import siphash
+from tidelog.record.kernels.integers import POISON
+from tidelog.record.kernels.layout import (
+    BAD_COUNT,
+    BAD_DELTA,
+    BAD_RECORD,
+    BAD_REST,
+    BAD_SUM,
+    BASE_OFFSET,
+    BODY_END,
+    BODY_START,
+    CRC,
+    DONE,
+    FULL,
+    LAST_OFFSET,
+    RECORD_COUNT,
+)
+from tidelog.record.kernels.memory import (
+    Bytes,
+    Ints,
+    Longs,
+    copy_bytes,
+    load_byte,
+    load_int64,
+    load_word,
+)
+from tidelog.record.kernels.records import parse_record
+from tidelog.record.record import RECORD_SIZE_MIN
+
+# What `used` counts: entries, and bytes of keys.
+ENTRIES: Final = 0
+
+
+KEY_BYTES: Final = 1
+
+
+USED_FIELDS: Final = 2
+
+
+NOTHING: Final = -1
+
+
+class KeyedRows(NamedTuple):
+    """Records to be folded in.
+
+    Shape:
+        keys: uint8[], all keys back to back.
+        ends: int32[n + 1], where each begins and ends, ascending and within `keys`.
+        hashes: int64[n], of the keys.
+        versions: int64[n], by which records of a key are ranked before their offsets.
+        offsets: int64[n], 0 or more.
+        is_dead: uint8[n], 1 for a tombstone.
+        sides: uint8[n], bit s is set where the record counts on side s.
+    """
+
+    keys: Bytes
+    ends: Ints
+    hashes: Longs
+    versions: Longs
+    offsets: Longs
+    is_dead: Bytes
+    sides: Bytes
+
+
+class WinnerMap(NamedTuple):
+    """The map.
+
+    Shape:
+        slots: int32[a power of two, at least twice the entries], number of an entry or -1.
+        hashes: int64[entries].
+        key_ends: int64[entries + 1], where each entry's key ends in `keys`; the first is 0.
+        keys: uint8[], room for keys.
+        versions: int64[sides, entries].
+        offsets: int64[sides, entries], -1 where no record of the key counts on that side.
+        is_dead: uint8[sides, entries].
+    """
+
+    slots: Ints
+    hashes: Longs
+    key_ends: Longs
+    keys: Bytes
+    versions: Longs
+    offsets: Longs
+    is_dead: Bytes
+
+
+@kernel
+def fold_rows(
+    rows: KeyedRows, first: int, mask: int, share: int, into: WinnerMap, used: Longs
+) -> int:
+    """Fold records in, from row `first` on: the highest (version, offset) of each key wins.
+
+    Args:
+        rows: The records; those that count on no side are passed over.
+        first: Where to begin.
+        mask: Bits of the hash that choose the keys of this pass.
+        share: What they must be.
+        into: The map.
+        used: int64[USED_FIELDS], what is used of it; counted up.
+
+    Returns:
+        The row for whose key there is no room; the number of rows where all are folded in.
+    """
+    for row in range(first, rows.offsets.size):
+        if rows.sides[row] == 0 or rows.hashes[row] & mask != share:
+            continue
+        entry = _entry_of(rows, row, into, used)
+        if entry < 0:
+            return row
+        for side in range(into.offsets.shape[0]):
+            if (rows.sides[row] >> side) & 1:
+                _take_better(rows, row, into, side, entry)
+    return rows.offsets.size
+
+
+@inlined
+def _take_better(rows: KeyedRows, row: int, into: WinnerMap, side: int, entry: int) -> None:
+    known, offset = into.offsets[side, entry], rows.offsets[row]
+    version = rows.versions[row]
+    if known >= 0:
+        best = into.versions[side, entry]
+        if version < best or (version == best and offset <= known):
+            return
+    into.versions[side, entry] = version
+    into.offsets[side, entry] = offset
+    into.is_dead[side, entry] = rows.is_dead[row]
+
+
+@inlined
+def _entry_of(rows: KeyedRows, row: int, into: WinnerMap, used: Longs) -> int:
+    """The entry of a row's key, a new one where it has none; -1 where there is no room for it."""
+    start, end = int(rows.ends[row]), int(rows.ends[row + 1])
+    hashed = rows.hashes[row]
+    last = into.slots.size - 1
+    slot = (hashed >> 32) & last
+    while into.slots[slot] >= 0:
+        entry = int(into.slots[slot])
+        if into.hashes[entry] == hashed and _is_key(into, entry, rows.keys, start, end):
+            return entry
+        slot = (slot + 1) & last
+    entry, key_at = int(used[ENTRIES]), int(used[KEY_BYTES])
+    if entry >= into.hashes.size or end - start > into.keys.size - key_at:
+        return NOTHING
+    copy_bytes(into.keys, key_at, rows.keys, start, end - start)
+    into.slots[slot] = entry
+    into.hashes[entry] = hashed
+    into.key_ends[entry + 1] = key_at + end - start
+    for side in range(into.offsets.shape[0]):
+        into.offsets[side, entry] = NOTHING
+        into.is_dead[side, entry] = 0
+    used[ENTRIES] = entry + 1
+    used[KEY_BYTES] = key_at + end - start
+    return entry
+
+
+@inlined
+def _is_key(into: WinnerMap, entry: int, keys: Bytes, start: int, end: int) -> bool:
+    """Whether an entry has the key in bytes [start, end) of `keys`."""
+    at, size = int(into.key_ends[entry]), end - start
+    if into.key_ends[entry + 1] - at != size:
+        return False
+    done = 0
+    while done + 8 <= size:
+        if load_int64(into.keys, at + done) != load_int64(keys, start + done):
+            return False
+        done += 8
+    while done < size:
+        if load_byte(into.keys, at + done) != load_byte(keys, start + done):
+            return False
+        done += 1
+    return True
+
+
+@kernel
+def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
+    """Drop the entries whose hash is of another share; slots are to be linked again."""
+    kept, key_at = 0, 0
+    for entry in range(used[ENTRIES]):
+        if into.hashes[entry] & mask != share:
+            continue
+        start, end = int(into.key_ends[entry]), int(into.key_ends[entry + 1])
+        # Downwards onto bytes that were read already; the two ranges may overlap.
+        for at in range(start, end):
+            into.keys[key_at + at - start] = into.keys[at]
+        key_at += end - start
+        # An end that was not looked at yet lies behind this one.
+        into.key_ends[kept + 1] = key_at
+        into.hashes[kept] = into.hashes[entry]
+        for side in range(into.offsets.shape[0]):
+            into.versions[side, kept] = into.versions[side, entry]
+            into.offsets[side, kept] = into.offsets[side, entry]
+            into.is_dead[side, kept] = into.is_dead[side, entry]
+        kept += 1
+    used[ENTRIES] = kept
+    used[KEY_BYTES] = key_at
+
+
+@kernel
+def link_slots(into: WinnerMap, count: int) -> None:
+    """Fill the slots, all of them -1, from the hashes of `count` entries."""
+    last = into.slots.size - 1
+    for entry in range(count):
+        slot = (into.hashes[entry] >> 32) & last
+        while into.slots[slot] >= 0:
+            slot = (slot + 1) & last
+        into.slots[slot] = entry
+
+
+# Columns of a row: where the key and the value of its last record lie, and which one that is.
+KEY_AT: Final = 0
+
+
+KEY_END: Final = 1
+
+
+VALUE_AT: Final = 2
+
+
+VALUE_END: Final = 3  # below VALUE_AT: it is null
+
+
+OFFSET: Final = 4
+
+
+DEAD_OFFSET: Final = 5  # of the key's last record with a null value, -1 where it has none
+
+
+HASH: Final = 6
+
+
+ROW_FIELDS: Final = 7
+
+
+# Places in `facts`.
+ROWS: Final = 0  # rows in use
+
+
+UNKEYED: Final = 1  # records without a key
+
+
+FACT_FIELDS: Final = 2
+
+
+# Places in `seeds`.
+SEED_LOW: Final = 0
+
+
+SEED_HIGH: Final = 1
+
+
+SEED_FIELDS: Final = 2
+
+
+_NONE: Final = -1
+
+
+class LatestRows(NamedTuple):
+    """What a call fills; the caller allocates.
+
+    Shape:
+        slots: int32[a power of two above the rows], all -1 at first: the row of a key.
+        rows: int64[keys at most, ROW_FIELDS], in the order in which keys are met first.
+        facts: int64[FACT_FIELDS], zeros at first.
+    """
+
+    slots: Ints
+    rows: Longs
+    facts: Longs
+
+
+@kernel
+def find_latest(data: Bytes, table: Longs, shifts: Longs, seeds: Longs, out: LatestRows) -> int:
+    """The last record of each key in some batches, whose checksums are verified.
+
+    Shape:
+        data: uint8[>= every BODY_END of the table], the batches with their headers.
+        table: int64[batches, BATCH_FIELDS], magic 2, not compressed, in the order of the log.
+        shifts: `checksums.shifts()`.
+        seeds: int64[SEED_FIELDS], secret.
+
+    Returns:
+        DONE; FULL where there are more keys than rows; or a BAD_ status: then what is in `out`
+        is worth nothing.
+    """
+    for batch in range(table.shape[0]):
+        if sum_batch(data, table[batch], shifts) != table[batch, CRC]:
+            return BAD_SUM
+        status = _take_batch(data, table[batch], seeds, out)
+        if status != DONE:
+            return status
+    return DONE
+
+
+@inlined
+def _take_batch(data: Bytes, batch: Longs, seeds: Longs, out: LatestRows) -> int:
+    at, end, base = batch[BODY_START], batch[BODY_END], batch[BASE_OFFSET]
+    count, delta_max, last_delta = batch[RECORD_COUNT], batch[LAST_OFFSET] - base, -1
+    if count < 0 or count * RECORD_SIZE_MIN > end - at:
+        return BAD_COUNT
+    for _ in range(count):
+        after, _, delta, key_at, key_size, value_at, value_size, _ = parse_record(data, at, end)
+        if after == POISON:
+            return BAD_RECORD
+        if delta <= last_delta or delta > delta_max:
+            return BAD_DELTA
+        if key_size < 0:
+            out.facts[UNKEYED] += 1
+        else:
+            row = _row_of(data, key_at, key_size, seeds, out)
+            if row < 0:
+                return FULL
+            out.rows[row, KEY_AT] = key_at
+            out.rows[row, KEY_END] = key_at + key_size
+            out.rows[row, VALUE_AT] = value_at
+            out.rows[row, VALUE_END] = value_at + value_size
+            out.rows[row, OFFSET] = base + delta
+            if value_size < 0:
+                out.rows[row, DEAD_OFFSET] = base + delta
+        at, last_delta = after, delta
+    return DONE if at == end else BAD_REST
+
+
+@inlined
+def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> int:
+    """The row of a key, a new one where it has none; -1 where there is no room for it."""
+    hashed, _ = siphash(data, at, size, int(seeds[SEED_LOW]), int(seeds[SEED_HIGH]))
+    last = out.slots.size - 1
+    slot = hashed & last
+    while out.slots[slot] >= 0:
+        row = int(out.slots[slot])
+        if out.rows[row, HASH] == hashed and _is_latest_key(data, at, size, out.rows[row]):
+            return row
+        slot = (slot + 1) & last
+    row = int(out.facts[ROWS])
+    if row >= out.rows.shape[0]:
+        return _NONE
+    out.slots[slot] = row
+    out.rows[row, HASH] = hashed
+    out.rows[row, DEAD_OFFSET] = _NONE
+    out.facts[ROWS] = row + 1
+    return row
+
+
+@inlined
+def _is_latest_key(data: Bytes, at: int, size: int, row: Longs) -> bool:
+    """Whether a row's key is the one at that place."""
+    known = int(row[KEY_AT])
+    if row[KEY_END] - known != size:
+        return False
+    done = 0
+    while done + 8 <= size:
+        if load_word(data, known + done) != load_word(data, at + done):
+            return False
+        done += 8
+    while done < size:
+        if load_byte(data, known + done) != load_byte(data, at + done):
+            return False
+        done += 1
+    return True

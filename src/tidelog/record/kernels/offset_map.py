@@ -1,0 +1,737 @@
+"""Compaction's map, windows, versions, samples.
+
+The offset map: which record of each key is the latest, from whole batches, in one pass.
+
+Two parallel arrays: the key's hash, and the number of its record, counted over all records that go
+into the map. Where another record of a key takes the place of one, the bit of the one that lost is
+set at once, so that nobody has to look for the winners again. Beside them, only where asked:
+versions (the highest wins, not the last record) and the keys themselves (equal hashes of different
+keys are then told apart).
+
+Slots come from the hash's first 32 bits, and are probed one after the other until the key or an
+empty slot is met, so no key is ever missed. Hashes are computed for half a window of records
+(`key_window`), whose slots are then fetched while the next half is read and hashed: else the pass
+would wait for memory most of the time.
+
+Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280.
+
+Records on their way into the offset map, and the hashes of their keys, many side by side.
+
+A hash is a chain of steps that each wait for the one before, so the machine has nothing to do
+most of the time; of several keys at once it does several steps in the time of one. So the window
+has a column for each fact, not a row for each record, and the state of each hash is four of them.
+
+The window has two halves. While the slots of one are on their way into the cache, the records of
+the other are taken into the map.
+
+What ranks a record among those of its key: its time, or a version in a header.
+
+Source: KIP-280.
+
+Which keys of magic 2 bodies belong to a sample: those whose hash ends with enough zero bits.
+
+Source: docs/generations.md#the-sample. The rules for records are those of `decode`.
+"""
+
+from typing import Final, NamedTuple
+
+from tidelog.record.header import TIMESTAMP_TYPE_BIT
+from tidelog.record.kernels.checksums import sum_batch
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.hashes import (
+    SIPHASH,
+    Hasher,
+    begin_sip,
+    finish_sip,
+    hash_key,
+    last_word,
+    mask_hash,
+    sip_round,
+)
+from tidelog.record.kernels.integers import POISON, add_wrapping, read_varint, shift_right
+from tidelog.record.kernels.layout import (
+    ATTRIBUTES,
+    BAD_COUNT,
+    BAD_DELTA,
+    BAD_RECORD,
+    BAD_REST,
+    BAD_SUM,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BODY_END,
+    BODY_START,
+    CRC,
+    DONE,
+    FULL,
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
+from tidelog.record.kernels.memory import (
+    Bytes,
+    Ints,
+    Longs,
+    copy_bytes,
+    get_long,
+    load_byte,
+    load_int32,
+    load_int64,
+    load_word,
+    prefetch_many,
+    put_long,
+    store_byte,
+    store_int32,
+)
+from tidelog.record.kernels.records import NO_HEADERS, parse_record
+from tidelog.record.record import RECORD_SIZE_MIN
+
+# Columns.
+HASH_LOW: Final = 0
+
+
+HASH_HIGH: Final = 1
+
+
+SLOT: Final = 2
+
+
+NUMBER: Final = 3
+
+
+OFFSET: Final = 4
+
+
+VERSION: Final = 5
+
+
+KEY_AT: Final = 6
+
+
+KEY_SIZE: Final = 7
+
+
+_THIRD: Final = 8
+
+
+_FOURTH: Final = 9
+
+
+_WORD: Final = 10
+
+
+_FIELDS: Final = 11
+
+
+# Records of a half: enough that their slots are there when the next half is full.
+HALF_ROWS: Final = 64
+
+
+_ROWS: Final = 2 * HALF_ROWS
+
+
+WINDOW_SIZE: Final = _FIELDS * _ROWS
+
+
+# In place of a slot: the record has no key.
+NO_SLOT: Final = -1
+
+
+_WORD_SIZE: Final = 8
+
+
+# Keys are hashed side by side where that takes no more than so many times the steps they need.
+_WASTE_MAX: Final = 2
+
+
+@inlined
+def get_fact(window: Longs, column: int, row: int) -> int:
+    """What the window says of a record."""
+    return get_long(window, column * _ROWS + row)
+
+
+@inlined
+def put_fact(window: Longs, column: int, row: int, value: int) -> None:
+    """Set what the window says of a record."""
+    put_long(window, column * _ROWS + row, value)
+
+
+@kernel
+def hash_rows(
+    data: Bytes, start: int, count: int, hasher: Hasher, slots: int, window: Longs
+) -> None:
+    """Hash the keys of some rows, and find the slots where they are looked for.
+
+    Shape:
+        data: uint8[...], where the keys lie: KEY_AT and KEY_SIZE, the size being -1 for none.
+        start: The first row.
+        count: How many rows.
+        slots: How many the map has.
+        window: int64[WINDOW_SIZE].
+    """
+    steps = steps_max = 0
+    for row in range(start, start + count):
+        needed = (max(get_fact(window, KEY_SIZE, row), 0) >> 3) + 1
+        steps += needed
+        steps_max = max(steps_max, needed)
+    if hasher.algorithm == SIPHASH and steps_max * count <= _WASTE_MAX * steps:
+        _hash_side_by_side(data, start, start + count, steps_max, hasher, window)
+    else:
+        _hash_one_by_one(data, start, start + count, hasher, window)
+    for row in range(start, start + count):
+        low = get_fact(window, HASH_LOW, row)
+        slot = shift_right(low, 32) * slots >> 32
+        # All ones where there is no key.
+        none = get_fact(window, KEY_SIZE, row) >> 63
+        put_fact(window, SLOT, row, slot | none)
+
+
+@inlined
+def _hash_one_by_one(data: Bytes, start: int, end: int, hasher: Hasher, window: Longs) -> None:
+    for row in range(start, end):
+        size = get_fact(window, KEY_SIZE, row)
+        low, high = hash_key(data, get_fact(window, KEY_AT, row), max(size, 0), hasher)
+        put_fact(window, HASH_LOW, row, low)
+        put_fact(window, HASH_HIGH, row, high)
+
+
+@inlined
+def _hash_side_by_side(
+    data: Bytes, start: int, end: int, steps: int, hasher: Hasher, window: Longs
+) -> None:
+    """As `siphash` for each row. Each loop over rows does the same for all: no branches."""
+    a, b, c, d = begin_sip(hasher.seed_low, hasher.seed_high)
+    for row in range(start, end):
+        put_fact(window, HASH_LOW, row, a)
+        put_fact(window, HASH_HIGH, row, b)
+        put_fact(window, _THIRD, row, c)
+        put_fact(window, _FOURTH, row, d)
+    for step in range(steps):
+        for row in range(start, end):
+            put_fact(window, _WORD, row, _word(data, row, step, window))
+        for row in range(start, end):
+            _take_word(row, step, window)
+    for row in range(start, end):
+        low, high = finish_sip(
+            get_fact(window, HASH_LOW, row),
+            get_fact(window, HASH_HIGH, row),
+            get_fact(window, _THIRD, row),
+            get_fact(window, _FOURTH, row),
+        )
+        low, high = mask_hash(low, high, hasher)
+        put_fact(window, HASH_LOW, row, low)
+        put_fact(window, HASH_HIGH, row, high)
+
+
+@inlined
+def _word(data: Bytes, row: int, step: int, window: Longs) -> int:
+    """The word of a key that a step takes; anything once the key is through."""
+    size, at = max(get_fact(window, KEY_SIZE, row), 0), get_fact(window, KEY_AT, row)
+    left = size - _WORD_SIZE * step
+    at += _WORD_SIZE * step
+    if left >= _WORD_SIZE:
+        return load_word(data, at)
+    return last_word(data, at, at + left, size) if left >= 0 else 0
+
+
+@inlined
+def _take_word(row: int, step: int, window: Longs) -> None:
+    """Two rounds of a row's state, which stays as it is where its key is through."""
+    a, b = get_fact(window, HASH_LOW, row), get_fact(window, HASH_HIGH, row)
+    c, d = get_fact(window, _THIRD, row), get_fact(window, _FOURTH, row)
+    word = get_fact(window, _WORD, row)
+    # All ones where the key has that word.
+    taken = ~((get_fact(window, KEY_SIZE, row) - _WORD_SIZE * step) >> 63)
+    if step == 0:
+        taken = -1
+    new_a, new_b, new_c, new_d = sip_round(a, b, c, d ^ word)
+    new_a, new_b, new_c, new_d = sip_round(new_a, new_b, new_c, new_d)
+    put_fact(window, HASH_LOW, row, a ^ ((a ^ new_a ^ word) & taken))
+    put_fact(window, HASH_HIGH, row, b ^ ((b ^ new_b) & taken))
+    put_fact(window, _THIRD, row, c ^ ((c ^ new_c) & taken))
+    put_fact(window, _FOURTH, row, d ^ ((d ^ new_d) & taken))
+
+
+# Which record of a key wins.
+BY_OFFSET: Final = 0
+
+
+BY_TIMESTAMP: Final = 1
+
+
+BY_HEADER: Final = 2
+
+
+# The version of a record without one: below that of all that have one.
+NO_VERSION: Final = -(2**63)
+
+
+_VERSION_SIZE: Final = 8
+
+
+@inlined
+def record_version(
+    data: Bytes, batch: Longs, places: tuple[int, int, int], strategy: int, header: Bytes
+) -> int:
+    """A record's rank.
+
+    Args:
+        data: Where the record lies.
+        batch: Its batch's row of the table.
+        places: The record's timestamp delta, the place of its header count (or `NO_HEADERS`), and
+            the place behind it.
+        strategy: BY_TIMESTAMP or BY_HEADER.
+        header: The version header's name, in UTF-8.
+    """
+    time_delta, headers_at, end = places
+    if strategy == BY_TIMESTAMP:
+        if batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0:
+            return int(batch[MAX_TIMESTAMP])
+        return add_wrapping(batch[BASE_TIMESTAMP], time_delta)
+    if headers_at == NO_HEADERS:
+        return NO_VERSION
+    return _header_version(data, headers_at, end, header)
+
+
+@inlined
+def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
+    """The last header of that name, where it holds 8 bytes; `parse_record` has checked them all."""
+    version = NO_VERSION
+    count, at = read_varint(data, at, end)
+    for _ in range(count):
+        key_size, key_at = read_varint(data, at, end)
+        value_size, value_at = read_varint(data, key_at + key_size, end)
+        at = value_at + max(value_size, 0)
+        if at > end:
+            return version
+        if _is_named(data, key_at, key_size, header):
+            version = NO_VERSION
+            if value_size == _VERSION_SIZE:
+                version = max(load_int64(data, value_at), NO_VERSION + 1)
+    return version
+
+
+@inlined
+def _is_named(data: Bytes, at: int, size: int, name: Bytes) -> bool:
+    same = 0
+    while size == name.size and same < size:
+        if load_byte(data, at + same) != load_byte(name, same):
+            break
+        same += 1
+    return same == size and size == name.size
+
+
+# In place of a record's number: the winner lies before the mapped records.
+OUTSIDE: Final = -1
+
+
+# Places in `state`.
+KEYS: Final = 0  # keys in the map
+
+
+ARENA_USED: Final = 1  # bytes of keys
+
+
+STOP_OFFSET: Final = 2  # with FULL: the first record that is not in the map
+
+
+BAD_SLOT: Final = 3  # with a BAD_ status: the batch concerned, as a row of the table
+
+
+TOO_LONG: Final = 4  # records whose keys no arena would hold; they stay
+
+
+WAITING: Final = 5  # rows of the window's other half that are hashed, and not yet in the map
+
+
+STATE_FIELDS: Final = 6
+
+
+_LENGTH_SIZE: Final = 4
+
+
+class KeyMap(NamedTuple):
+    """The map's memory, zeros at first; the caller allocates.
+
+    Shape:
+        hashes: int64[2 * slots], both halves of a key's hash; two zeros are an empty slot.
+        numbers: int64[slots], the number of the key's latest record, or OUTSIDE.
+        versions: int64[slots] of those records, or empty.
+        places: int64[slots] of the keys in `arena`, or empty.
+        arena: uint8[...], each key behind its length as an int32; or empty.
+        state: int64[STATE_FIELDS].
+        window: int64[WINDOW_SIZE].
+        key_limit: How many keys may be in it, below the number of slots.
+        hasher: How keys are hashed, always in the same way.
+    """
+
+    hashes: Longs
+    numbers: Longs
+    versions: Longs
+    places: Longs
+    arena: Bytes
+    state: Longs
+    window: Longs
+    key_limit: int
+    hasher: Hasher
+
+
+class KeyRules(NamedTuple):
+    """What is done with the records of a call.
+
+    Attributes:
+        strategy: BY_OFFSET, BY_TIMESTAMP or BY_HEADER.
+        header: The version header's name, in UTF-8.
+        offset_start: First offset concerned; records outside are left as they are.
+        offset_end: Offset behind the last one concerned.
+        log_start: Records below it lose, whatever their key.
+        is_look_up: 0: put records into the map. 1: only hold them against it; records are then
+            older than all that were put into it.
+        shifts: Tables of `checksums`, to check the checksum of each batch, of one that is left out
+            too, just before its records are read, while they are near: headers and all lie in the
+            data then. int64[0] to check none.
+    """
+
+    strategy: int
+    header: Bytes
+    offset_start: int
+    offset_end: int
+    log_start: int
+    is_look_up: int
+    shifts: Longs
+
+
+class Marks(NamedTuple):
+    """What a call tells.
+
+    Shape:
+        lost: One bit for each record that is or was in the map, set where it lost.
+        own: One bit for each record of this call; `lost` itself where they are put into the map.
+        tombstones: int32[batches], how many there are in each batch.
+    """
+
+    lost: Bytes
+    own: Bytes
+    tombstones: Ints
+
+
+@kernel
+def map_batches(
+    data: Bytes, table: Longs, numbers: Longs, rules: KeyRules, keys: KeyMap, marks: Marks
+) -> int:
+    """Put the records of some batches into the map, or hold them against it.
+
+    Shape:
+        data: uint8[>= every BODY_END of the table].
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        numbers: int64[batches], the number of each batch's first record in `marks.own`; -1 for a
+            batch that is left out.
+
+    Returns:
+        DONE; FULL, and the record at `STOP_OFFSET` and all behind it are not in the map; or a
+        BAD_ status of the batch at `BAD_SLOT`.
+    """
+    row = 0
+    keys.state[WAITING] = 0
+    for batch in range(table.shape[0]):
+        marks.tombstones[batch] = 0
+        keys.state[BAD_SLOT] = batch
+        if rules.shifts.size != 0 and not _is_sound(data, table[batch], rules.shifts):
+            return BAD_SUM
+        if numbers[batch] < 0:
+            continue
+        count, end = table[batch, RECORD_COUNT], table[batch, BODY_END]
+        if count < 0 or count * RECORD_SIZE_MIN > end - table[batch, BODY_START]:
+            return BAD_COUNT
+        status, row, tombstones = _map_batch(
+            data, table[batch], (numbers[batch], row), rules, keys, marks
+        )
+        marks.tombstones[batch] = tombstones
+        if status != DONE:
+            return status
+    half = row & ~(HALF_ROWS - 1)
+    is_done = _turn(data, half, row - half, rules, keys, marks)
+    is_done = is_done and _take_rows(data, half, row - half, rules, keys, marks)
+    return DONE if is_done else FULL
+
+
+@inlined
+def _is_sound(data: Bytes, batch: Longs, shifts: Longs) -> bool:
+    return bool(sum_batch(data, batch, shifts) == batch[CRC])
+
+
+@inlined
+def _map_batch(
+    data: Bytes,
+    batch: Longs,
+    start: tuple[int, int],
+    rules: KeyRules,
+    keys: KeyMap,
+    marks: Marks,
+) -> tuple[int, int, int]:
+    """Take one batch.
+
+    Args:
+        data: Where its body lies.
+        batch: Its row.
+        start: The number of its first record, and the next row of the window.
+        rules: What to do.
+        keys: The map.
+        marks: What to tell.
+
+    Returns:
+        A status, the next row then, and how many tombstones there were.
+    """
+    number, row = start
+    at, end, base = batch[BODY_START], batch[BODY_END], batch[BASE_OFFSET]
+    last_delta, tombstones = -1, 0
+    delta_max = batch[LAST_OFFSET] - base
+    for _ in range(batch[RECORD_COUNT]):
+        after, time_delta, delta, key_at, key_size, _, value_size, headers_at = parse_record(
+            data, at, end
+        )
+        if after == POISON or delta <= last_delta or delta > delta_max:
+            return BAD_RECORD if after == POISON else BAD_DELTA, row, tombstones
+        if value_size < 0:
+            tombstones += 1
+        offset = base + delta
+        if rules.offset_start <= offset < rules.offset_end:
+            if offset < rules.log_start:
+                _mark(marks.own, number)
+            else:
+                _prefetch_row(row ^ HALF_ROWS, keys)
+                put_fact(keys.window, NUMBER, row, number)
+                put_fact(keys.window, OFFSET, row, offset)
+                put_fact(keys.window, KEY_AT, row, key_at)
+                put_fact(keys.window, KEY_SIZE, row, key_size)
+                if rules.strategy != BY_OFFSET:
+                    places = time_delta, headers_at, after
+                    version = record_version(data, batch, places, rules.strategy, rules.header)
+                    put_fact(keys.window, VERSION, row, version)
+                row += 1
+                if row & (HALF_ROWS - 1) == 0:
+                    if not _turn(data, row - HALF_ROWS, HALF_ROWS, rules, keys, marks):
+                        return FULL, row, tombstones
+                    row &= HALF_ROWS
+        at, last_delta = after, delta
+        number += 1
+    return DONE if at == end else BAD_REST, row, tombstones
+
+
+@inlined
+def _mark(lost: Bytes, number: int) -> None:
+    """Note that a record has lost."""
+    store_byte(lost, number >> 3, load_byte(lost, number >> 3) | 1 << (number & 7))
+
+
+@inlined
+def _prefetch_row(row: int, keys: KeyMap) -> None:
+    """Let the slot of a hashed record come into the cache.
+
+    One for each record that is read: many at once would keep the machine from all other work.
+    """
+    if row & (HALF_ROWS - 1) < keys.state[WAITING]:
+        slot = max(get_fact(keys.window, SLOT, row), 0)
+        prefetch_many(keys.hashes, 2 * slot)
+        prefetch_many(keys.numbers, slot)
+
+
+@kernel
+def _turn(data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> bool:
+    """Hash one half of the window, then take the other; False where the map is full."""
+    hash_rows(data, start, count, keys.hasher, keys.numbers.size, keys.window)
+    waiting = keys.state[WAITING]
+    keys.state[WAITING] = count
+    return _take_rows(data, start ^ HALF_ROWS, waiting, rules, keys, marks)
+
+
+@kernel
+def _take_rows(
+    data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks
+) -> bool:
+    """Take some of the window's records in their order; False where the map is full."""
+    window = keys.window
+    for row in range(start, start + count):
+        home = get_fact(window, SLOT, row)
+        if home == NO_SLOT:
+            _mark(marks.own, get_fact(window, NUMBER, row))
+            continue
+        slot, is_new = _find(data, row, home, keys)
+        if rules.is_look_up != 0:
+            if not is_new:
+                _compare(row, slot, rules, keys, marks)
+        elif not is_new:
+            _replace(row, slot, rules, keys, marks.lost)
+        elif not _insert(data, row, slot, rules, keys):
+            keys.state[STOP_OFFSET] = get_fact(window, OFFSET, row)
+            return False
+    return True
+
+
+@inlined
+def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
+    """The key's slot, or the empty one that it would take, and whether it is that."""
+    low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
+    while True:
+        found_low, found_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
+        if found_low == low and found_high == high and _is_same_key(data, row, slot, keys):
+            return slot, False
+        if found_low == 0 and found_high == 0:
+            return slot, True
+        slot += 1
+        if slot == keys.numbers.size:
+            slot = 0
+
+
+@inlined
+def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
+    """Whether the key itself is the same; true where keys are not kept."""
+    if keys.places.size == 0:
+        return True
+    at, size = get_fact(keys.window, KEY_AT, row), get_fact(keys.window, KEY_SIZE, row)
+    place = get_long(keys.places, slot)
+    if load_int32(keys.arena, place) != size:
+        return False
+    for byte in range(size):
+        if load_byte(data, at + byte) != load_byte(keys.arena, place + _LENGTH_SIZE + byte):
+            return False
+    return True
+
+
+@inlined
+def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> bool:
+    """Give a new key its slot; False where there is no room for it."""
+    window = keys.window
+    if keys.state[KEYS] >= keys.key_limit:
+        return False
+    if keys.places.size > 0:
+        at, size = get_fact(window, KEY_AT, row), get_fact(window, KEY_SIZE, row)
+        needed, used = size + _LENGTH_SIZE, keys.state[ARENA_USED]
+        if needed > keys.arena.size:
+            keys.state[TOO_LONG] += 1
+            return True  # it stays, and so do its older records
+        if needed > keys.arena.size - used:
+            return False
+        store_int32(keys.arena, used, size)
+        copy_bytes(keys.arena, used + _LENGTH_SIZE, data, at, size)
+        put_long(keys.places, slot, used)
+        keys.state[ARENA_USED] = used + needed
+    put_long(keys.hashes, 2 * slot, get_fact(window, HASH_LOW, row))
+    put_long(keys.hashes, 2 * slot + 1, get_fact(window, HASH_HIGH, row))
+    put_long(keys.numbers, slot, get_fact(window, NUMBER, row))
+    if rules.strategy != BY_OFFSET:
+        put_long(keys.versions, slot, get_fact(window, VERSION, row))
+    keys.state[KEYS] += 1
+    return True
+
+
+@inlined
+def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, lost: Bytes) -> None:
+    """Hold a later record of a key against the one in the map."""
+    number, loser = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
+    if rules.strategy != BY_OFFSET:
+        version = get_fact(keys.window, VERSION, row)
+        if version < get_long(keys.versions, slot):
+            _mark(lost, number)
+            return
+        put_long(keys.versions, slot, version)
+    put_long(keys.numbers, slot, number)
+    _mark(lost, loser)
+
+
+@inlined
+def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> None:
+    """Hold a record from before the mapped ones against its key's latest."""
+    number, winner = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
+    if rules.strategy == BY_OFFSET:
+        _mark(marks.own, number)
+        return
+    version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
+    # Of equal versions the later record wins: one of the map, or this one if the winner lies
+    # before the mapped ones as well.
+    if version < winning or (version == winning and winner != OUTSIDE):
+        _mark(marks.own, number)
+        return
+    put_long(keys.versions, slot, version)
+    put_long(keys.numbers, slot, OUTSIDE)
+    if winner != OUTSIDE:
+        _mark(marks.lost, winner)
+
+
+# Columns of what is found.
+HASH: Final = 0
+
+
+SAMPLE_OFFSET: Final = 1
+
+
+SIZE: Final = 2
+
+
+SAMPLE_FIELDS: Final = 3
+
+
+# Places in `totals`.
+RECORDS: Final = 0
+
+
+RECORD_BYTES: Final = 1
+
+
+SAMPLED: Final = 2
+
+
+TOTALS: Final = 3
+
+
+@kernel
+def sample_keys(
+    data: Bytes, table: Longs, hasher: Hasher, mask: int, out: Longs, totals: Longs
+) -> tuple[int, int]:
+    """Count the records of a table's batches, and note those whose key is in the sample.
+
+    Args:
+        data: uint8[>= every BODY_END of the table].
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        hasher: How keys are hashed; the first half of a hash counts.
+        mask: Bits of it that are 0 for a key of the sample.
+        out: int64[>= SAMPLED + records of the table, SAMPLE_FIELDS]; rows from `SAMPLED` on are
+            written: hash, offset, bytes of the record, negative for a tombstone.
+        totals: int64[TOTALS], added to: records, their bytes, rows of `out`.
+
+    Returns:
+        DONE, or a BAD_ status and the record or body concerned.
+    """
+    for slot in range(table.shape[0]):
+        status, at = _sample_batch(data, table[slot], hasher, mask, out, totals)
+        if status != DONE:
+            return status, at
+    return DONE, 0
+
+
+@inlined
+def _sample_batch(
+    data: Bytes, batch: Longs, hasher: Hasher, mask: int, out: Longs, totals: Longs
+) -> tuple[int, int]:
+    at, end, count = batch[BODY_START], batch[BODY_END], batch[RECORD_COUNT]
+    base_offset, last_delta = batch[BASE_OFFSET], -1
+    delta_max = batch[LAST_OFFSET] - base_offset
+    if count < 0 or count * RECORD_SIZE_MIN > end - at:
+        return BAD_COUNT, at
+    for _ in range(count):
+        after, _time, delta, key_at, key_size, _value, value_size, _headers = parse_record(
+            data, at, end
+        )
+        if after == POISON or delta <= last_delta or delta > delta_max:
+            return BAD_RECORD if after == POISON else BAD_DELTA, at
+        totals[RECORDS] += 1
+        totals[RECORD_BYTES] += after - at
+        if key_size >= 0:
+            low, _high = hash_key(data, key_at, key_size, hasher)
+            if low & mask == 0:
+                row = totals[SAMPLED]
+                out[row, HASH] = low
+                out[row, SAMPLE_OFFSET] = base_offset + delta
+                out[row, SIZE] = after - at if value_size >= 0 else at - after
+                totals[SAMPLED] = row + 1
+        at, last_delta = after, delta
+    return (DONE if at == end else BAD_REST), at

@@ -1,0 +1,639 @@
+"""Bodies to columns; counts; validation.
+
+Records of magic 2 bodies to columns in one pass; it stops when the columns are full.
+
+A body is walked record by record. Every length is compared with what is left before it is used,
+and a record is taken only where its fields end exactly where it does. Rows outside the filter are
+checked like the others, and left out.
+
+Source: docs/format.md#record. The rules are those of `tidelog.record.record`, the plain reference.
+
+How many records of magic 2 bodies a range takes, without a look at their keys and values.
+
+Of a record only its length and its two deltas are read; the batch's checksum vouches for the rest.
+
+Source: docs/format.md#record.
+
+Record headers to the four arrays of an Arrow list of structs: a counting pass and a filling one.
+
+Runs over records that `decode_batches` has taken, so every header is known to be whole; `end` still
+bounds each read, so that bytes which change meanwhile (a file that is cut under a map) can't lead
+out of the arrays.
+
+The leader's pass over a body: the structure of every record, its times, keys and deltas.
+
+The rules and the answer are those of `tidelog.storage.log.record_rules`, the plain reference; storage
+takes `check_body` in its place.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tidelog.errors import CorruptRecord
+from tidelog.record.header import HEADERS_MAX, TIMESTAMP_TYPE_BIT
+from tidelog.record.kernels.checksums import sum_batch
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.integers import POISON, add_wrapping, read_varint, read_varlong
+from tidelog.record.kernels.layout import (
+    ATTRIBUTES,
+    BAD_COUNT,
+    BAD_DELTA,
+    BAD_RECORD,
+    BAD_REST,
+    BAD_SUM,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BODY_END,
+    BODY_START,
+    CRC,
+    CREATE_LOST,
+    CREATE_STATE,
+    DONE,
+    FULL,
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    REASONS,
+    RECORD_COUNT,
+)
+from tidelog.record.kernels.memory import (
+    Bytes,
+    Ints,
+    Longs,
+    copy_bytes,
+    load_byte,
+    load_word,
+    put_long,
+)
+from tidelog.record.record import RECORD_SIZE_MIN
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer
+
+RECORD_HEADER_SIZE_MIN: Final = 2
+
+
+# In place of the header count's place, where the count is 0.
+NO_HEADERS: Final = -1
+
+
+# Places in `progress`: where to go on, how full the columns are, what was seen on the way.
+BATCH: Final = 0
+
+
+AT: Final = 1
+
+
+RECORD: Final = 2
+
+
+LAST_DELTA: Final = 3
+
+
+ROWS: Final = 4
+
+
+KEY_BYTES: Final = 5
+
+
+VALUE_BYTES: Final = 6
+
+
+KEY_NULLS: Final = 7
+
+
+VALUE_NULLS: Final = 8
+
+
+TIME_NULLS: Final = 9
+
+
+CREATE_NULLS: Final = 10
+
+
+WITH_HEADERS: Final = 11
+
+
+WITHOUT_TIME: Final = 12
+
+
+PROGRESS_FIELDS: Final = 13
+
+
+# `progress[AT]` of a batch that was not begun.
+UNOPENED: Final = -1
+
+
+# What is made of keys and of values: nothing, a column of copies, or one of views.
+LEFT_OUT: Final = 0
+
+
+COPIED: Final = 1
+
+
+VIEWED: Final = 2
+
+
+# Arrow's view of a value: four words of 4 bytes, with up to 12 bytes of it inside.
+VIEW_WORDS: Final = 4
+
+
+_INSIDE_SIZE_MAX: Final = 12
+
+
+_WORD_SIZE: Final = 4
+
+
+_SIGN: Final = 1 << 31
+
+
+class Filter(NamedTuple):
+    """Which rows to take, and what to copy of them.
+
+    Attributes:
+        offset_start: First offset, inclusive.
+        offset_end: Last offset, exclusive.
+        by_time: 1 to filter by record time too; records without a time are then left out.
+        time_start: First record time in ms, inclusive.
+        time_end: Last record time in ms, exclusive; INT64_MAX for no end.
+        keys: `LEFT_OUT`, `COPIED` or `VIEWED`.
+        values: Likewise.
+    """
+
+    offset_start: int
+    offset_end: int
+    by_time: int
+    time_start: int
+    time_end: int
+    keys: int
+    values: int
+
+
+class Binary(NamedTuple):
+    """An Arrow binary column that is being filled; the caller allocates.
+
+    Shape:
+        ends: int32[rows + 1], the first is 0; nothing is written of a column of views.
+        data: uint8[capacity in bytes], likewise.
+        valid: uint8[(rows + 7) // 8], all bits set by the caller; a null clears its own.
+        views: int32[rows * VIEW_WORDS] of a column of views, int32[0] of others.
+    """
+
+    ends: Ints
+    data: Bytes
+    valid: Bytes
+    views: Ints
+
+
+class Columns(NamedTuple):
+    """What `decode_batches` fills; the caller allocates.
+
+    Shape:
+        offsets: int64[rows]; its length is the number of rows to stop at.
+        timestamps: int64[rows], -1 for none; int64[0] where nobody asks. May be the same array as
+            `creates` where no batch is LogAppendTime and no create time is lost.
+        creates: int64[rows], -1 for none or lost; int64[0] where nobody asks.
+        headers_at: int64[rows], place of the header count, `NO_HEADERS` where that is 0; int64[0]
+            where nobody asks.
+        rows_end: int64[batches], number of rows when the batch of the table was left.
+    """
+
+    offsets: Longs
+    timestamps: Longs
+    creates: Longs
+    headers_at: Longs
+    rows_end: Longs
+    key: Binary
+    value: Binary
+
+
+@inlined
+def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
+    """The record at `at` of a body that ends at `end`.
+
+    Returns:
+        The place behind it or `POISON`; timestamp delta; offset delta; the key's place and size;
+        the value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is
+        null. Nothing but the first means anything where that is `POISON`.
+    """
+    size, at = read_varint(data, at, end)
+    if size < 0 or size > end - at:
+        return POISON, 0, 0, 0, 0, 0, 0, 0
+    record_end = at + size
+    time_delta, at = read_varlong(data, at + 1, record_end)
+    offset_delta, at = read_varint(data, at, record_end)
+    key_size, key_at = read_varint(data, at, record_end)
+    value_size, value_at = read_varint(data, key_at + max(key_size, 0), record_end)
+    headers_at = value_at + max(value_size, 0)
+    header_count, at = read_varint(data, headers_at, record_end)
+    if header_count != 0:
+        at = skip_headers(data, at, record_end, header_count)
+    else:
+        headers_at = NO_HEADERS
+    if at != record_end or key_size < -1 or value_size < -1:
+        return POISON, 0, 0, 0, 0, 0, 0, 0
+    return at, time_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at
+
+
+@inlined
+def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
+    """The place behind `count` headers, `POISON` where one of them breaks a rule."""
+    if count < 0 or count > min((end - at) // RECORD_HEADER_SIZE_MIN, HEADERS_MAX):
+        return POISON
+    for _ in range(count):
+        key_size, at = read_varint(data, at, end)
+        value_size, at = read_varint(data, at + max(key_size, 0), end)
+        at += max(value_size, 0)
+        if key_size < 0 or value_size < -1 or at > end:
+            return POISON
+    return at
+
+
+@kernel
+def decode_batches(
+    data: Bytes, table: Longs, rows: Filter, out: Columns, progress: Longs, shifts: Longs
+) -> tuple[int, int]:
+    """Decode the batches of `table` from `progress` on, until they or the columns are through.
+
+    Shape:
+        data: uint8[>= every BODY_END of the table].
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        progress: int64[PROGRESS_FIELDS], for the first call zeros but `UNOPENED` in `AT`. Before
+            another call the caller empties the columns and everything from `ROWS` on.
+        shifts: Tables of `checksums`, to check each batch's checksum just before its records are
+            read, while they are near: headers and all lie in `data` then. int64[0] to check none.
+
+    Returns:
+        A status and a place: DONE; FULL and the record that does not fit; BAD_SUM and the
+        checksum of the batch's bytes; or another BAD_ status and the record or body concerned.
+    """
+    while progress[BATCH] < table.shape[0]:
+        slot = progress[BATCH]
+        if shifts.size != 0 and progress[AT] == UNOPENED:
+            found = sum_batch(data, table[slot], shifts)
+            if found != table[slot, CRC]:
+                out.rows_end[slot] = progress[ROWS]
+                return BAD_SUM, found
+        status = _decode_batch(data, table[slot], rows, out, progress, table[0, BODY_START])
+        out.rows_end[slot] = progress[ROWS]
+        if status != DONE:
+            return status, progress[AT]
+        progress[BATCH] = slot + 1
+        progress[AT] = UNOPENED
+    return DONE, 0
+
+
+@inlined
+def _decode_batch(
+    data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
+) -> int:
+    """Decode one batch, or what is left of it."""
+    if progress[AT] == UNOPENED:
+        progress[AT] = batch[BODY_START]
+        progress[RECORD] = 0
+        progress[LAST_DELTA] = -1
+        count = batch[RECORD_COUNT]
+        if count < 0 or count * RECORD_SIZE_MIN > batch[BODY_END] - batch[BODY_START]:
+            return BAD_COUNT
+    status = _decode_records(data, batch, rows, out, progress, view_start)
+    if status == DONE and progress[AT] != batch[BODY_END]:
+        return BAD_REST
+    return status
+
+
+@inlined
+def _decode_records(
+    data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
+) -> int:
+    """Decode records; `progress` is left at the one that it stopped at."""
+    base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
+    delta_max = batch[LAST_OFFSET] - base_offset
+    is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
+    append_time, is_lost = batch[MAX_TIMESTAMP], batch[CREATE_STATE] == CREATE_LOST
+    end, count = batch[BODY_END], batch[RECORD_COUNT]
+    at, record, last_delta = progress[AT], progress[RECORD], progress[LAST_DELTA]
+    row, key_used, value_used = progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES]
+    key_room = out.key.data.size if rows.keys == COPIED else INT64_MAX
+    value_room = out.value.data.size if rows.values == COPIED else INT64_MAX
+    status = DONE
+    while record < count:
+        after, time_delta, delta, key_at, key_size, value_at, value_size, headers_at = parse_record(
+            data, at, end
+        )
+        if after == POISON or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == POISON else BAD_DELTA
+            break
+        created = add_wrapping(base_timestamp, time_delta)
+        timestamp = append_time if is_append_time else created
+        if is_wanted(base_offset + delta, timestamp, rows):
+            is_full = key_used + key_size > key_room or value_used + value_size > value_room
+            if is_full or row >= out.offsets.size:
+                status = FULL
+                break
+            created = NO_TIMESTAMP if is_lost else created
+            put_long(out.offsets, row, base_offset + delta)
+            _keep(out.timestamps, row, timestamp)
+            _keep(out.creates, row, created)
+            _keep(out.headers_at, row, headers_at)
+            _count_oddities(progress, key_size, value_size, timestamp, created, headers_at)
+            key_used = _put(rows.keys, out.key, row, key_used, data, key_at, key_size, view_start)
+            value_used = _put(
+                rows.values, out.value, row, value_used, data, value_at, value_size, view_start
+            )
+            row += 1
+        elif rows.by_time and timestamp == NO_TIMESTAMP and is_inside(base_offset + delta, rows):
+            progress[WITHOUT_TIME] += 1
+        at, last_delta = after, delta
+        record += 1
+    progress[AT], progress[RECORD], progress[LAST_DELTA] = at, record, last_delta
+    progress[ROWS], progress[KEY_BYTES], progress[VALUE_BYTES] = row, key_used, value_used
+    return status
+
+
+@inlined
+def _count_oddities(
+    progress: Longs, key_size: int, value_size: int, timestamp: int, created: int, headers_at: int
+) -> None:
+    """Count what is rare, so that nobody has to look for it in columns that have none."""
+    if key_size < 0:
+        progress[KEY_NULLS] += 1
+    if value_size < 0:
+        progress[VALUE_NULLS] += 1
+    if timestamp == NO_TIMESTAMP:
+        progress[TIME_NULLS] += 1
+    if created == NO_TIMESTAMP:
+        progress[CREATE_NULLS] += 1
+    if headers_at != NO_HEADERS:
+        progress[WITH_HEADERS] += 1
+
+
+@inlined
+def is_inside(offset: int, rows: Filter) -> bool:
+    """Whether an offset is in the filter's range."""
+    return rows.offset_start <= offset < rows.offset_end
+
+
+@inlined
+def is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
+    """Whether the filter takes a record of this offset and time."""
+    if not is_inside(offset, rows):
+        return False
+    if not rows.by_time:
+        return True
+    is_before_end = timestamp < rows.time_end or rows.time_end == INT64_MAX
+    return timestamp != NO_TIMESTAMP and rows.time_start <= timestamp and is_before_end
+
+
+@inlined
+def _keep(column: Longs, row: int, value: int) -> None:
+    """Set a row of a column that somebody asked for."""
+    if row < column.size:
+        put_long(column, row, value)
+
+
+@inlined
+def _put(  # noqa: PLR0913 - a value's place, and where it goes
+    mode: int, column: Binary, row: int, used: int, data: Bytes, at: int, size: int, start: int
+) -> int:
+    """Set a row of a column as `Filter` asks for it; the bytes of copies that it then holds."""
+    if mode == COPIED:
+        used = append_binary(column, row, used, data, at, size)
+    elif mode == VIEWED:
+        put_view(column, row, data, at, size, start)
+    return used
+
+
+@inlined
+def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, size: int) -> int:
+    """Append one value, null where `size` is -1; the bytes that the column then holds."""
+    if size > 0:
+        copy_bytes(column.data, used, data, at, size)
+        used += size
+    elif size < 0:
+        column.valid[row >> 3] &= 0xFF ^ (1 << (row & 7))
+    column.ends[row + 1] = used
+    return used
+
+
+@inlined
+def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: int) -> None:
+    """Set one view, null where `size` is -1.
+
+    Arrow's layout: the size and the first 4 bytes, then 8 more bytes of a small value; of another
+    the number of its buffer, 0 here, and its place there, less than 2^31. The buffer begins at
+    `start` of `data`.
+    """
+    place = VIEW_WORDS * row
+    if size < 0:
+        column.valid[row >> 3] &= 0xFF ^ (1 << (row & 7))
+        size = 0
+    third, fourth = 0, at - start
+    if size <= _INSIDE_SIZE_MAX:
+        third = _load_few(data, at + _WORD_SIZE, size - _WORD_SIZE)
+        fourth = _load_few(data, at + 2 * _WORD_SIZE, size - 2 * _WORD_SIZE)
+    column.views[place] = size
+    column.views[place + 1] = _load_few(data, at, size)
+    column.views[place + 2] = third
+    column.views[place + 3] = fourth
+
+
+@inlined
+def _load_few(data: Bytes, at: int, size: int) -> int:
+    """The first 4 of `size` bytes as a little-endian int32, zeros behind the last one."""
+    count = min(size, _WORD_SIZE)
+    if count <= 0:
+        return 0
+    word = 0
+    if at + 2 * _WORD_SIZE <= data.size:
+        word = load_word(data, at) & ((1 << (8 * count)) - 1)
+    else:
+        for place in range(count):
+            word |= load_byte(data, at + place) << (8 * place)
+    return (word ^ _SIGN) - _SIGN
+
+
+@kernel
+def count_matches(data: Bytes, table: Longs, rows: Filter) -> tuple[int, int, int, int]:
+    """Count the records that a filter takes.
+
+    Shape:
+        data: uint8[>= every BODY_END of the table].
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+
+    Returns:
+        The number of records taken; of those inside the offset range that have no time, under a
+        filter by time; DONE, or a BAD_ status and the record or body concerned.
+    """
+    taken = without_time = 0
+    for slot in range(table.shape[0]):
+        found, missing, status, at = _count_batch(data, table[slot], rows)
+        taken += found
+        without_time += missing
+        if status != DONE:
+            return taken, without_time, status, at
+    return taken, without_time, DONE, 0
+
+
+@inlined
+def _count_batch(data: Bytes, batch: Longs, rows: Filter) -> tuple[int, int, int, int]:
+    base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
+    delta_max, append_time = batch[LAST_OFFSET] - base_offset, batch[MAX_TIMESTAMP]
+    is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
+    at, end, count = batch[BODY_START], batch[BODY_END], batch[RECORD_COUNT]
+    taken, without_time, last_delta = 0, 0, -1
+    if count < 0 or count * RECORD_SIZE_MIN > end - at:
+        return 0, 0, BAD_COUNT, at
+    for _ in range(count):
+        after, time_delta, delta = _deltas(data, at, end)
+        if after == POISON or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == POISON else BAD_DELTA
+            return taken, without_time, status, at
+        timestamp = append_time if is_append_time else add_wrapping(base_timestamp, time_delta)
+        if is_wanted(base_offset + delta, timestamp, rows):
+            taken += 1
+        elif rows.by_time and timestamp == NO_TIMESTAMP and is_inside(base_offset + delta, rows):
+            without_time += 1
+        at, last_delta = after, delta
+    return taken, without_time, DONE if at == end else BAD_REST, at
+
+
+@inlined
+def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
+    """The place behind a record or `POISON`, its timestamp delta, its offset delta."""
+    size, at = read_varint(data, at, end)
+    if size < RECORD_SIZE_MIN - 1 or size > end - at:
+        return POISON, 0, 0
+    record_end = at + size
+    time_delta, at = read_varlong(data, at + 1, record_end)
+    offset_delta, at = read_varint(data, at, record_end)
+    return (record_end if at <= record_end else POISON), time_delta, offset_delta
+
+
+class HeaderColumns(NamedTuple):
+    """What `fill_headers` fills; the caller allocates from `count_headers`.
+
+    Shape:
+        ends: int32[rows + 1], number of headers up to each row.
+        key: `Binary` of all keys; its bitmap is not used, keys are never null.
+        value: `Binary` of all values.
+    """
+
+    ends: Ints
+    key: Binary
+    value: Binary
+
+
+@kernel
+def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, int]:
+    """The number of headers of all rows, and the bytes of their keys and of their values."""
+    headers, key_bytes, value_bytes = 0, 0, 0
+    for row in range(headers_at.size):
+        if headers_at[row] == NO_HEADERS:
+            continue
+        count, at = read_varint(data, headers_at[row], end)
+        for _ in range(count):
+            _, key_size, value_at, value_size = _read_header(data, at, end)
+            headers += 1
+            key_bytes += key_size
+            value_bytes += max(value_size, 0)
+            at = value_at + max(value_size, 0)
+    return headers, key_bytes, value_bytes
+
+
+@kernel
+def fill_headers(data: Bytes, end: int, headers_at: Longs, out: HeaderColumns) -> bool:
+    """Fill the columns; whether all keys are ASCII, so that nobody has to check them for UTF-8."""
+    slot, key_used, value_used, seen = 0, 0, 0, 0
+    for row in range(headers_at.size):
+        if headers_at[row] != NO_HEADERS:
+            count, at = read_varint(data, headers_at[row], end)
+            for _ in range(count):
+                key_at, key_size, value_at, value_size = _read_header(data, at, end)
+                at = value_at + max(value_size, 0)
+                if not _fits(out, slot, key_used + key_size, value_used + value_size):
+                    break
+                seen |= _join_bits(data, key_at, key_size)
+                key_used = append_binary(out.key, slot, key_used, data, key_at, key_size)
+                value_used = append_binary(out.value, slot, value_used, data, value_at, value_size)
+                slot += 1
+        out.ends[row + 1] = slot
+    return seen < 0x80
+
+
+@inlined
+def _fits(out: HeaderColumns, slot: int, key_end: int, value_end: int) -> bool:
+    has_slot = slot + 1 < out.key.ends.size
+    return has_slot and key_end <= out.key.data.size and value_end <= out.value.data.size
+
+
+@inlined
+def _join_bits(data: Bytes, at: int, size: int) -> int:
+    """All bits that are set in any of the bytes."""
+    seen = 0
+    for place in range(at, at + size):
+        seen |= load_byte(data, place)
+    return seen
+
+
+@inlined
+def _read_header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
+    """Place and size of key and value; sizes 0 where they would lead over `end`."""
+    key_size, key_at = read_varint(data, at, end)
+    if key_size < 0 or key_size > end - key_at:
+        return at, 0, end, 0
+    value_size, value_at = read_varint(data, key_at + key_size, end)
+    if value_size > end - value_at:
+        return at, 0, end, 0
+    return key_at, key_size, value_at, value_size
+
+
+@kernel
+def validate_batch_body(
+    body: Bytes, record_count: int, base_timestamp: int
+) -> tuple[int, int, int, int, bool, bool]:
+    """Check the `record_count` records that should fill `body` exactly.
+
+    Returns:
+        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST) and the place concerned; the largest
+        timestamp in ms, -1 where none is larger; the smallest other than -1, 2^63-1 where there is
+        none; whether any record has no key; whether the offset deltas are 0, 1, 2, ... What comes
+        after the place means nothing unless the status is DONE.
+    """
+    largest, smallest = NO_TIMESTAMP, INT64_MAX
+    has_null_key, in_order = False, True
+    at, end = 0, body.size
+    if record_count < 0 or record_count * RECORD_SIZE_MIN > end:
+        return BAD_COUNT, 0, largest, smallest, has_null_key, in_order
+    for number in range(record_count):
+        after, time_delta, delta, _, key_size, _, _, _ = parse_record(body, at, end)
+        if after == POISON:
+            return BAD_RECORD, at, largest, smallest, has_null_key, in_order
+        at = after
+        timestamp = add_wrapping(base_timestamp, time_delta)
+        largest = max(largest, timestamp)
+        if timestamp != NO_TIMESTAMP:
+            smallest = min(smallest, timestamp)
+        has_null_key |= key_size < 0
+        in_order &= delta == number
+    return DONE if at == end else BAD_REST, at, largest, smallest, has_null_key, in_order
+
+
+def check_body(
+    body: Buffer, record_count: int, base_timestamp: int, /
+) -> tuple[int, int, bool, bool]:
+    """The facts of the records that fill `body`, in the order of `body_check.BodyFacts`.
+
+    Args:
+        body: An uncompressed records section.
+        record_count: As the batch declares.
+        base_timestamp: In ms; timestamps are base + delta, wrapped to 64 bits.
+
+    Raises:
+        CorruptRecord: A record breaks its format; `at` counts from the body's first byte.
+    """
+    data = np.frombuffer(body, np.uint8)
+    data.flags.writeable = False
+    status, at, largest, smallest, has_null_key, in_order = validate_batch_body(
+        data, record_count, base_timestamp
+    )
+    if status != DONE:
+        raise CorruptRecord(REASONS[status], at=at)
+    return largest, smallest, has_null_key, in_order

@@ -1,0 +1,330 @@
+"""Searches by record time inside one segment: time index, offset index, batch headers, records.
+
+Works on the raw bytes of the segment's three files. Keeps nothing between calls. What it can't
+open itself, a compressed or legacy batch, it hands back with its place. It checks the CRC of the
+first `PASSED_BYTES` of batches that it passes over by their header's largest timestamp, but not of
+one that a time index entry confirms. The caller checks the batch of the answer, whose place is part
+of it.
+
+Index entries are big-endian: offset index int32 relative offset, int32 position; time index int64
+timestamp, int32 relative offset. Both are sorted. A floor search means the last entry at or below
+the target. Source: docs/format.md#offset-index, #time-index; KIP-33.
+"""
+
+from typing import Final
+
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    MAGIC_2,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    MESSAGE_TIMESTAMP_AT,
+    PASSED_BYTES,
+    RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_BIT,
+)
+from tidelog.record.kernels.batch_scan import frame_status, shows_jump
+from tidelog.record.kernels.checksums import has_right_sum
+from tidelog.record.kernels.compiler import inlined, kernel
+from tidelog.record.kernels.integers import POISON, add_wrapping, read_varint, read_varlong
+from tidelog.record.kernels.layout import (
+    BAD_INDEX,
+    BAD_OFFSETS,
+    BAD_ORDER,
+    BAD_RECORD,
+    DONE,
+    FOUND,
+    NEED_PLAIN,
+    NOT_FOUND,
+)
+from tidelog.record.kernels.memory import Bytes, load_byte, load_int32, load_int64
+from tidelog.types import INT64_MAX
+
+OFFSET_ENTRY_SIZE: Final = 8
+
+
+TIME_ENTRY_SIZE: Final = 12
+
+
+_POSITION_IN_ENTRY: Final = 4
+
+
+_OFFSET_IN_ENTRY: Final = 8
+
+
+NOTHING: Final = -1
+
+
+@kernel
+def find_time_in_segment(
+    log: Bytes,
+    index: Bytes,
+    time_index: Bytes,
+    between: tuple[int, int],
+    target: int,
+    floor_offset: int,
+) -> tuple[int, int, int, int]:
+    """The first record of a segment with timestamp >= `target` and offset >= `floor_offset`.
+
+    Args:
+        log: All whole batches of the log file.
+        index: The entries of the offset index and nothing behind them.
+        time_index: Likewise of the time index.
+        between: The segment's base offset, and the offset that no batch of it reaches.
+        target: Time in ms.
+        floor_offset: First offset to take, inclusive.
+
+    Returns:
+        A status, offset, timestamp in ms, and the position of the batch concerned. FOUND; NOT_FOUND
+        (position: end of the log); NEED_PLAIN where the batch at that position has to be opened by
+        other means, and the search goes on behind it with `find_time`; BAD_INDEX where an index
+        entry says what its batch does not; BAD_ORDER where offsets are not in order up to that
+        batch and the one behind it; BAD_RECORD where the checksum of a batch that was to be
+        passed over is wrong; PARTIAL or another BAD_ status of the batch there.
+        The timestamp is -1 with every status but FOUND; the offset is then the smallest that the
+        batch at that position may have, -1 where that is not known.
+    """
+    return _search_segment(log, index, time_index, between, target, floor_offset)
+
+
+@kernel
+def find_time(
+    log: Bytes, position: int, between: tuple[int, int], target: int, floor_offset: int
+) -> tuple[int, int, int, int]:
+    """The search from the batch at `position` on, without indexes; else as above.
+
+    Args:
+        log: Bytes.
+        position: Place of a batch.
+        between: Smallest offset that this batch may have, and the offset that none reaches.
+        target: Time in ms.
+        floor_offset: First offset to take, inclusive.
+    """
+    return _search_batches(log, position, between, target, floor_offset, NOTHING)
+
+
+@inlined
+def _floor_time_entry(time_index: Bytes, base_offset: int, target: int) -> tuple[int, int]:
+    """The last time index entry with timestamp <= `target`, else (-1, base_offset)."""
+    low, high = 0, time_index.size // TIME_ENTRY_SIZE
+    while low < high:
+        middle = (low + high) >> 1
+        if load_int64(time_index, middle * TIME_ENTRY_SIZE) <= target:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return NOTHING, base_offset
+    at = (low - 1) * TIME_ENTRY_SIZE
+    return load_int64(time_index, at), base_offset + load_int32(time_index, at + _OFFSET_IN_ENTRY)
+
+
+@inlined
+def floor_position_for(index: Bytes, base_offset: int, offset: int) -> tuple[int, int]:
+    """The last offset index entry with offset <= `offset`, else (base_offset, 0)."""
+    low, high = 0, index.size // OFFSET_ENTRY_SIZE
+    relative = offset - base_offset
+    while low < high:
+        middle = (low + high) >> 1
+        if load_int32(index, middle * OFFSET_ENTRY_SIZE) <= relative:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return base_offset, 0
+    at = (low - 1) * OFFSET_ENTRY_SIZE
+    return base_offset + load_int32(index, at), load_int32(index, at + _POSITION_IN_ENTRY)
+
+
+@inlined
+def _search_segment(
+    log: Bytes,
+    index: Bytes,
+    time_index: Bytes,
+    between: tuple[int, int],
+    target: int,
+    floor_offset: int,
+) -> tuple[int, int, int, int]:
+    base_offset = between[0]
+    indexed, wanted = _floor_time_entry(time_index, base_offset, target)
+    first = max(wanted, floor_offset)
+    offset, position = floor_position_for(index, base_offset, first)
+    if position != 0 and not _leads_to_batch(log, position, offset):
+        return BAD_INDEX, NOTHING, NOTHING, position
+    if position != 0 and not _ends_at(log, position, offset):
+        # Old brokers made one entry for an append of several batches. The entry before it, then,
+        # so that the batch that is looked for is not the first one, which nothing vouches for.
+        offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
+        if position != 0 and not _leads_to_batch(log, position, offset):
+            return BAD_INDEX, NOTHING, NOTHING, position
+    # Where records are passed over because of a time entry, its batch must say the same.
+    is_used = indexed != NOTHING and wanted >= floor_offset
+    if is_used and not _has_largest(log, position, wanted, indexed):
+        return BAD_INDEX, NOTHING, NOTHING, position
+    confirmed = wanted if is_used else NOTHING
+    return _search_batches(log, position, between, target, floor_offset, confirmed)
+
+
+@inlined
+def _ends_at(log: Bytes, position: int, offset: int) -> bool:
+    """Whether a batch lies at a position whose last offset is this one."""
+    if position < 0 or position >= log.size or frame_status(log, position, log.size)[0] != DONE:
+        return False
+    base = load_int64(log, position)
+    if load_byte(log, position + MAGIC_AT) < MAGIC_2:
+        return base == offset
+    delta = load_int32(log, position + LAST_OFFSET_DELTA_AT)
+    return base >= 0 and delta >= 0 and base == offset - delta
+
+
+@inlined
+def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
+    """Whether a batch lies at an entry's position that ends at or before the entry's offset.
+
+    Before it, because old brokers made one entry for an append of several batches.
+    """
+    if position < 0 or position >= log.size:
+        return False
+    status, _ = frame_status(log, position, log.size)
+    if status != DONE:
+        return False
+    base = load_int64(log, position)
+    if load_byte(log, position + MAGIC_AT) < MAGIC_2:
+        return True
+    return 0 <= base <= offset - load_int32(log, position + LAST_OFFSET_DELTA_AT)
+
+
+@inlined
+def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool:
+    """Whether `timestamp` is the largest of the first batch from `position` on with the offset."""
+    at = position
+    while at < log.size:
+        status, size = frame_status(log, at, log.size)
+        if status != DONE:
+            return False
+        last = load_int64(log, at)
+        magic = load_byte(log, at + MAGIC_AT)
+        if magic >= MAGIC_2:
+            delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+            if delta < 0 or last > INT64_MAX - delta:
+                return False
+            last += delta
+        if last >= offset:
+            if magic >= MAGIC_2:
+                return load_int64(log, at + MAX_TIMESTAMP_AT) == timestamp
+            return magic == 1 and load_int64(log, at + MESSAGE_TIMESTAMP_AT) == timestamp
+        at += size
+    return False
+
+
+@inlined
+def _search_batches(
+    log: Bytes,
+    position: int,
+    between: tuple[int, int],
+    target: int,
+    floor_offset: int,
+    confirmed: int,
+) -> tuple[int, int, int, int]:
+    """Search from a batch on; a time entry confirms what is said up to offset `confirmed`."""
+    if position < 0:
+        return BAD_INDEX, NOTHING, NOTHING, position
+    at, last, (next_offset, end_offset) = position, NOTHING, between
+    unchecked = PASSED_BYTES
+    while at < log.size:
+        status, size = frame_status(log, at, log.size)
+        if status != DONE:
+            return status, next_offset, NOTHING, at
+        status = _judge(log, at, target, floor_offset)
+        if status != BAD_OFFSETS:
+            status, last = _held_to_order(log, at, size, status, next_offset, end_offset)
+        if status == FOUND:
+            status, offset, timestamp = _search_records(log, at, size, target, floor_offset)
+            if status == FOUND:
+                return FOUND, offset, timestamp, at
+            if status == NOT_FOUND and load_int64(log, at) >= floor_offset:
+                # The header promises a match: the records are damaged, or a cleaner took them.
+                status = NEED_PLAIN
+        elif status == NOT_FOUND and last >= floor_offset and last > confirmed and unchecked > 0:
+            # By its largest timestamp, which the checksum covers.
+            unchecked -= size
+            status = NOT_FOUND if has_right_sum(log, at, size) else BAD_RECORD
+        if status != NOT_FOUND:
+            return status, next_offset, NOTHING, at
+        at += size
+        next_offset = last + 1
+    return NOT_FOUND, next_offset, NOTHING, at
+
+
+@inlined
+def _held_to_order(
+    log: Bytes, at: int, size: int, status: int, next_offset: int, end_offset: int
+) -> tuple[int, int]:
+    """A batch's status, or BAD_ORDER; and its last offset.
+
+    One that may be the answer is held against the batch behind it, too.
+    """
+    first = last = load_int64(log, at)
+    if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
+        last += load_int32(log, at + LAST_OFFSET_DELTA_AT)
+    if first < next_offset or last >= end_offset:
+        return BAD_ORDER, last
+    if status != NOT_FOUND and shows_jump(
+        log, at + size, log.size, first, last, next_offset, end_offset
+    ):
+        return BAD_ORDER, last
+    return status, last
+
+
+@inlined
+def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
+    """What the header says of a batch: FOUND where it may hold a match, NOT_FOUND, NEED_PLAIN."""
+    offset = load_int64(log, at)
+    if load_byte(log, at + MAGIC_AT) < MAGIC_2:
+        # The offset of a legacy message or wrapper is its last record's.
+        return NOT_FOUND if offset < floor_offset else NEED_PLAIN
+    last_delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+    if offset < 0 or last_delta < 0 or offset > INT64_MAX - last_delta:
+        return BAD_OFFSETS
+    if offset + last_delta < floor_offset or load_int64(log, at + MAX_TIMESTAMP_AT) < target:
+        return NOT_FOUND
+    return FOUND if load_byte(log, at + ATTRIBUTES_AT + 1) & CODEC_MASK == 0 else NEED_PLAIN
+
+
+@inlined
+def _search_records(
+    log: Bytes, at: int, size: int, target: int, floor_offset: int
+) -> tuple[int, int, int]:
+    """The first match among a plain batch's records; reads no more of them than it needs."""
+    base_offset = load_int64(log, at)
+    base_timestamp = load_int64(log, at + BASE_TIMESTAMP_AT)
+    delta_max = load_int32(log, at + LAST_OFFSET_DELTA_AT)
+    append_time = load_int64(log, at + MAX_TIMESTAMP_AT)
+    is_append_time = load_byte(log, at + ATTRIBUTES_AT + 1) & TIMESTAMP_TYPE_BIT != 0
+    place, end, last_delta = at + HEADER_SIZE, at + size, -1
+    for _ in range(load_int32(log, at + RECORD_COUNT_AT)):
+        place, time_delta, delta = _read_deltas(log, place, end)
+        if place == POISON or delta <= last_delta or delta > delta_max:
+            return BAD_RECORD, NOTHING, NOTHING
+        last_delta = delta
+        created = add_wrapping(base_timestamp, time_delta)
+        timestamp = append_time if is_append_time else created
+        if timestamp >= target and base_offset + delta >= floor_offset:
+            return FOUND, base_offset + delta, timestamp
+    return NOT_FOUND, NOTHING, NOTHING
+
+
+@inlined
+def _read_deltas(log: Bytes, at: int, end: int) -> tuple[int, int, int]:
+    """The place behind a record or `POISON`, its timestamp delta and offset delta."""
+    size, at = read_varint(log, at, end)
+    if size < 0 or size > end - at:
+        return POISON, 0, 0
+    record_end = at + size
+    time_delta, at = read_varlong(log, at + 1, record_end)
+    delta, at = read_varint(log, at, record_end)
+    return (record_end if at <= record_end else POISON), time_delta, delta

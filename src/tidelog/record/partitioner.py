@@ -1,0 +1,66 @@
+"""Which partition a record goes to: Kafka's murmur2 of the key, or one drawn for keyless ones.
+
+Equal keys of Kafka's clients and ours meet in the same partition.
+Source: Kafka's DefaultPartitioner and Utils.murmur2 (algorithm by Austin Appleby, public domain).
+"""
+
+import random
+from typing import Final
+
+from tidelog.types import INT32_MAX, UINT32_MAX
+
+_M: Final = 0x5BD1E995
+
+
+_SEED: Final = 0x9747B28C
+
+
+# Keys repeat; remembering this many of them saves most of the hashing.
+REMEMBERED_KEYS: Final = 65_536
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's 32-bit hash of a key, as an unsigned number."""
+    length = len(data)
+    h = (_SEED ^ length) & UINT32_MAX
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & UINT32_MAX
+        k = (k ^ k >> 24) * _M & UINT32_MAX
+        h = (h * _M & UINT32_MAX) ^ k
+    if length > whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & UINT32_MAX
+    h = (h ^ h >> 13) * _M & UINT32_MAX
+    return h ^ h >> 15
+
+
+def partition_of(key: bytes, partition_count: int) -> int:
+    """The partition of a key, from 0 to `partition_count` - 1."""
+    return (murmur2(key) & INT32_MAX) % partition_count
+
+
+class Partitioner:
+    """Chooses partitions for a run of records. Not safe for two threads."""
+
+    def __init__(self, partition_count: int, source: random.Random) -> None:
+        self.partition_count = partition_count
+        self._random = source
+        self._known: dict[bytes, int] = {}
+        self._sticky: int | None = None
+
+    def choose(self, key: bytes | None) -> int:
+        """The key's partition; one and the same for records without a key until `switch`."""
+        if key is None:
+            if self._sticky is None:
+                self._sticky = self._random.randrange(self.partition_count)
+            return self._sticky
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= REMEMBERED_KEYS:
+                self._known.clear()
+            found = self._known[key] = partition_of(key, self.partition_count)
+        return found
+
+    def switch(self) -> None:
+        """Draw another partition for the next record without a key, as after a full batch."""
+        self._sticky = None

@@ -1,0 +1,354 @@
+"""Requests to one broker.
+
+Questions to one broker over one connection, in the versions that both sides know.
+
+Whatever goes wrong on the way (no connection, a broken message, an answer that refuses) is a
+ClusterFailure that names the broker and what was tried; the connection is then closed and the next
+question makes a new one. One owner.
+
+The seam between the follower and the network: a connection that sends and receives bytes.
+
+Tests bring their own. Errors are plain OSError; `LeaderClient` makes ClusterFailure of them.
+"""
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+
+from tidelog.env import Clock, SystemClock
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import ClusterFailure, CorruptMessage, UnsupportedVersion
+from tidelog.protocol.framing import MAX_FRAME_BYTES
+from tidelog.protocol.messages import API_VERSIONS, AnyApi, Api
+from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.requests import ClientConnection
+from tidelog.remote import client
+from tidelog.types import INT16_MAX, Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _typeshed import DataclassInstance
+
+
+TIMEOUT_S: Final = 30.0
+
+
+# An answer that comes more slowly is given up once its time is over.
+_LEAST_BYTES_PER_S: Final = 1 << 16
+
+
+# How long a call of the system waits at once, in seconds.
+_SLICE_S: Final = 0.25
+
+
+_Address: TypeAlias = tuple[int, int, int, str, tuple[object, ...]]
+
+
+class Transport(Protocol):
+    """One connection to one broker. One owner."""
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all pieces, in order."""
+        ...
+
+    def begin_answer(self) -> None:
+        """Wait for an answer from now on: its deadline is counted from here, not piece by piece."""
+        ...
+
+    def receive(self, max_bytes: int) -> bytes:
+        """Wait for bytes, at most as many; empty at the end of the stream."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; once is enough."""
+        ...
+
+
+# Takes host and port.
+Connect: TypeAlias = Callable[[str, int], Transport]
+
+
+def split_server(server: str) -> tuple[str, int]:
+    """Host and port of `host:port`, where the host may be an IPv6 address in brackets.
+
+    Raises:
+        ClusterFailure: It is no such text.
+    """
+    host, colon, port = server.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ClusterFailure(server, "connect", "host:port is needed")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def never() -> bool:
+    """Whether to stop waiting: no."""
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Time limits of waiting for a broker.
+
+    Attributes:
+        timeout_s: For a connection, for sending a request, and for a whole answer, which is given a
+            second more for each 64 KiB that have come.
+        is_stopped: Looked at four times a second; ends the waiting.
+        clock: Measures it.
+    """
+
+    timeout_s: float = TIMEOUT_S
+    is_stopped: Callable[[], bool] = never
+    clock: Clock = field(default_factory=SystemClock)
+
+    def deadline(self) -> float:
+        """From now on, in seconds of `clock`."""
+        return self._now() + self.timeout_s
+
+    def left(self, deadline: float, what: str) -> float:
+        """How long to wait at once, in seconds.
+
+        Raises:
+            InterruptedError: It is over because somebody wants to stop.
+            TimeoutError: It is over.
+        """
+        if self.is_stopped():
+            raise InterruptedError(f"{what} was waited for, and then told to stop")
+        left = deadline - self._now()
+        if left <= 0:
+            raise TimeoutError(f"{what} did not come within {self.timeout_s:g} s")
+        return min(left, _SLICE_S)
+
+    def _now(self) -> float:
+        return self.clock.monotonic_ms() / 1000
+
+
+class SocketTransport:
+    """A TCP connection; a whole answer has one deadline, however many pieces it comes in."""
+
+    def __init__(self, connection: socket.socket, patience: Patience) -> None:
+        self._socket = connection
+        self._patience = patience
+        self._deadline = patience.deadline()
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all pieces, in order."""
+        self._socket.settimeout(self._patience.timeout_s)
+        for part in parts:
+            self._socket.sendall(part)
+
+    def begin_answer(self) -> None:
+        """From now on an answer is waited for."""
+        self._deadline = self._patience.deadline()
+
+    def receive(self, max_bytes: int) -> bytes:
+        """Wait for bytes, at most as many; empty at the end of the stream."""
+        while True:
+            self._socket.settimeout(self._patience.left(self._deadline, "a whole answer"))
+            try:
+                data = self._socket.recv(max_bytes)
+            except TimeoutError:
+                continue
+            self._deadline += len(data) / _LEAST_BYTES_PER_S
+            return data
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._socket.close()
+
+
+def connect_socket(
+    host: str,
+    port: int,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    is_stopped: Callable[[], bool] = never,
+) -> Transport:
+    """A TCP connection that waits as `Patience` says; raises OSError."""
+    patience = Patience(timeout_s=timeout_s, is_stopped=is_stopped)
+    deadline = patience.deadline()
+    failure = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in _addresses(host, port):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            _connect(connection, address, patience, deadline)
+        except OSError as error:
+            connection.close()
+            failure = error
+            continue
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return SocketTransport(connection, patience)
+    raise failure
+
+
+def _addresses(host: str, port: int) -> Sequence[_Address]:
+    if not 0 < port < 1 << 16:
+        raise OSError(f"port {port} can't be: 1 to 65535 is needed")
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except ValueError as error:  # a UnicodeError, for labels that are empty or too long
+        raise OSError(f"{host!r} is no name of a host: {error}") from error
+
+
+def _connect(
+    connection: socket.socket, address: object, patience: Patience, deadline: float
+) -> None:
+    connection.setblocking(False)
+    code = connection.connect_ex(address)  # type: ignore[arg-type]  # as getaddrinfo has given it
+    if code == errno.EINPROGRESS:
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT)
+        while not poll.poll(1000 * patience.left(deadline, "a connection")):
+            pass
+        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+Request = TypeVar("Request", bound="DataclassInstance")
+
+
+Response = TypeVar("Response", bound="DataclassInstance")
+
+
+CLIENT_ID: Final = "tidelog-follow"
+
+
+# Bytes asked of the system at once: what is allocated grows with what has really come.
+_RECEIVE_BYTES: Final = 1 << 20
+
+
+class LeaderClient:
+    """One broker that is asked."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connect: Connect,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        client_id: str = CLIENT_ID,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._connect = connect
+        self._max_frame_bytes = max_frame_bytes
+        self._client_id = client_id
+        self._transport: Transport | None = None
+        self._connection = ClientConnection(client_id)
+        self._versions: Mapping[int, tuple[int, int]] = {}
+
+    @property
+    def place(self) -> str:
+        """`host:port`."""
+        return f"{self.host}:{self.port}"
+
+    def ask(self, api: Api[Request, Response], message: Request, *, least: int = 0) -> Response:
+        """Ask and wait for the answer.
+
+        Args:
+            api: What is asked.
+            message: The question.
+            least: Lowest version that can say what is needed.
+
+        Raises:
+            ClusterFailure: The broker can't be reached, or its answer can't be read.
+            UnsupportedVersion: It speaks no version that would do.
+        """
+        self.send(api, message, least=least)
+        return self.receive(api)
+
+    def version_of(self, api: AnyApi, *, least: int = 0, most: int = INT16_MAX) -> int:
+        """The highest version of an API that both sides know, at most `most`; errors as `ask`."""
+        if self._transport is None:
+            self._open()
+        lowest, highest = self._versions.get(api.key, (0, -1))
+        version = min(api.last, highest, most)
+        if version < max(api.first, lowest, least):
+            known = f"{lowest} to {highest}" if highest >= 0 else "none"
+            needed = f"{api.name} {max(api.first, least)} to {min(api.last, most)}"
+            raise UnsupportedVersion(f"{self.place}: {needed} is needed, it speaks {known}")
+        return version
+
+    def send(
+        self,
+        api: Api[Request, Response],
+        message: Request,
+        *,
+        least: int = 0,
+        most: int = INT16_MAX,
+    ) -> None:
+        """Send a request in a version from `least` to `most`, without waiting; errors as `ask`."""
+        version = self.version_of(api, least=least, most=most)
+        self._send(api, version, message)
+
+    def receive(self, api: Api[Request, Response]) -> Response:
+        """Wait for the answer to the oldest question that has none yet; errors as `ask`."""
+        try:
+            answer = self._read()
+        except OSError as error:
+            raise self._broken(api, f"{error}") from error
+        except CorruptMessage as error:
+            raise self._broken(api, f"its answer breaks the protocol: {error}") from error
+        assert isinstance(answer, api.response)
+        return answer
+
+    def _send(self, api: Api[Request, Response], version: int, message: Request) -> None:
+        assert self._transport is not None
+        try:
+            self._transport.send(self._connection.request(api, version, message))
+        except OSError as error:
+            raise self._broken(api, f"{error}") from error
+
+    def _read(self) -> "DataclassInstance":
+        if self._transport is None:
+            raise ConnectionError("the connection was closed")
+        self._transport.begin_answer()
+        while (answer := self._connection.next_response()) is None:
+            wanted = min(max(self._connection.wanted_bytes, 1), _RECEIVE_BYTES)
+            data = self._transport.receive(wanted)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            self._connection.feed(data)
+        return answer
+
+    def _open(self) -> None:
+        try:
+            self._transport = self._connect(self.host, self.port)
+        except OSError as error:
+            raise ClusterFailure(self.place, "connect", f"{error}") from error
+        self._connection = ClientConnection(self._client_id, max_frame_bytes=self._max_frame_bytes)
+        self._versions = self._ask_versions()
+
+    def _ask_versions(self) -> dict[int, tuple[int, int]]:
+        from tidelog import __version__
+
+        question = ApiVersionsRequest(
+            client_software_name="tidelog", client_software_version=__version__
+        )
+        self._send(API_VERSIONS, 3, question)
+        answer = self.receive(API_VERSIONS)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            self._send(API_VERSIONS, 0, question)
+            answer = self.receive(API_VERSIONS)
+        self._ensure_right(answer)
+        return {known.api_key: (known.min_version, known.max_version) for known in answer.api_keys}
+
+    def _ensure_right(self, answer: ApiVersionsResponse) -> None:
+        if answer.error_code:
+            raise self._broken(API_VERSIONS, client.named(answer.error_code), answer.error_code)
+
+    def _broken(self, api: AnyApi, reason: str, code: int | None = None) -> ClusterFailure:
+        self.close()
+        return ClusterFailure(self.place, f"ask for {api.name}", reason, error_code=code)
+
+    def close(self) -> None:
+        """Close the connection; the next question makes a new one."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()

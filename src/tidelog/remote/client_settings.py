@@ -1,0 +1,168 @@
+"""Client settings from a file, as Kafka's own tools take them by `--command-config`.
+
+The file is Java's kind of properties. Names that mean the same to librdkafka pass; those that it
+spells otherwise are translated; those that only Java can serve are refused with what would do.
+Pure: takes text.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.errors import ConfigError
+
+# Records that a consumer takes from its queue at a time.
+POLL_RECORDS: Final = 5_000
+
+
+# Bound of the bytes that wait in a producer; a faster caller or task waits for room.
+QUEUE_KBYTES: Final = 64 << 10
+
+
+_LINE: Final = re.compile(r"((?:\\.|[^=:\s\\])+)\s*[=:\s]?\s*(.*)", re.DOTALL)
+
+
+_JAAS_MODULE: Final = re.compile(r"([\w.$]+)\s+required\s*(.*?);?\s*", re.DOTALL)
+
+
+_JAAS_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;]+))")
+
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+# Java's name -> librdkafka's, where the value means the same.
+_RENAMED: Final = {
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "sasl.kerberos.service.name": "sasl.kerberos.service.name",
+}
+
+
+# Of Java's clients alone; without a meaning for a tool that asks a few questions.
+WITHOUT_MEANING: Final = frozenset(
+    {
+        "default.api.timeout.ms",
+        "request.timeout.ms",
+        "retries",
+        "key.deserializer",
+        "value.deserializer",
+        "key.serializer",
+        "value.serializer",
+        "ssl.protocol",
+        "ssl.enabled.protocols",
+        "sasl.client.callback.handler.class",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+        "ssl.keystore.type",
+        "bootstrap.servers",
+    }
+)
+
+
+_JKS: Final = "librdkafka reads PEM; convert it (keytool -importkeystore, openssl pkcs12)"
+
+
+def client_settings(text: str) -> dict[str, str]:
+    """Settings of librdkafka for what a file says.
+
+    Raises:
+        ConfigError: A setting that only Java's clients can serve; it says what would do.
+    """
+    return translate_settings(read_properties(text))
+
+
+def translate_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Settings of librdkafka for those of a Java client; errors as `client_settings`."""
+    settings: dict[str, str] = {}
+    for key, value in given.items():
+        if key not in WITHOUT_MEANING:
+            settings |= _translated(key, value, given)
+    return settings
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Names and values of a Java properties file; a later line wins."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        parts = _LINE.fullmatch(line)
+        if parts is not None:
+            found[_unescaped(parts[1])] = _unescaped(parts[2].strip())
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Lines without comments and blank ones, joined where one ends in an odd backslash."""
+    lines: list[str] = []
+    joined = ""
+    for raw in text.splitlines():
+        line = raw.lstrip()
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        joined += line
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            joined = joined[:-1]
+            continue
+        lines.append(joined)
+        joined = ""
+    return [*lines, joined] if joined else lines
+
+
+def _unescaped(text: str) -> str:
+    def plain(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(int(found[1], 16))
+        return _ESCAPES.get(found[2], found[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", plain, text, flags=re.DOTALL)
+
+
+def _translated(key: str, value: str, given: Mapping[str, str]) -> dict[str, str]:
+    if key in _RENAMED:
+        return {_RENAMED[key]: value}
+    if key == "sasl.jaas.config":
+        return _jaas(value)
+    if key == "ssl.endpoint.identification.algorithm":
+        return {key: value or "none"}
+    if key == "ssl.truststore.location":
+        return {"ssl.ca.location": _pem(key, value, given.get("ssl.truststore.type", ""))}
+    if key == "ssl.keystore.location":
+        return _keystore(key, value, given.get("ssl.keystore.type", ""))
+    return {key: value}
+
+
+def _pem(key: str, path: str, kind: str) -> str:
+    if kind.upper() == "PEM" or path.lower().endswith((".pem", ".crt", ".cer")):
+        return path
+    raise ConfigError(key, path, f"{_JKS} and give ssl.ca.location=FILE.pem")
+
+
+def _keystore(key: str, path: str, kind: str) -> dict[str, str]:
+    if kind.upper() == "PKCS12" or path.lower().endswith((".p12", ".pfx")):
+        return {key: path}
+    if kind.upper() == "PEM" or path.lower().endswith(".pem"):
+        return {"ssl.certificate.location": path, "ssl.key.location": path}
+    allowed = f"{_JKS} and give ssl.certificate.location and ssl.key.location, or a .p12 file"
+    raise ConfigError(key, path, allowed)
+
+
+def _jaas(value: str) -> dict[str, str]:
+    """User and password out of a login module's line; never shown in an error."""
+    module = _JAAS_MODULE.fullmatch(value.strip())
+    name = module[1].rpartition(".")[2] if module else ""
+    if module is None or name not in ("PlainLoginModule", "ScramLoginModule"):
+        allowed = (
+            "librdkafka has no login modules but PLAIN and SCRAM; give its own settings"
+            " (sasl.username, sasl.oauthbearer.*, sasl.kerberos.*) in their place"
+        )
+        raise ConfigError("sasl.jaas.config", name or None, allowed)
+    options = {
+        found[1]: re.sub(r"\\(.)", r"\1", found[2])
+        if found[2] is not None
+        else found[3] or found[4]
+        for found in _JAAS_OPTION.finditer(module[2])
+    }
+    if not {"username", "password"} <= options.keys():
+        raise ConfigError("sasl.jaas.config", name, "needs username=... and password=...")
+    return {"sasl.username": options["username"], "sasl.password": options["password"]}

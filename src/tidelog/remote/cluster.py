@@ -1,0 +1,604 @@
+"""A cluster: topics, groups, records through a consumer.
+
+A cluster of brokers, asked through confluent-kafka: topics, offsets, single records.
+
+Nothing waits longer than its time-out, and whatever the client library reports becomes a
+ClusterFailure that names the cluster, what was tried and what the broker said.
+
+Life cycle: connect -> calls -> close, best by `with`. For one thread.
+
+Consumer groups of a cluster: who is in them, what they committed, and commits for them.
+
+Records of a cluster by offset, through a consumer that joins no group and commits nothing.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tidelog.closing import Closing
+from tidelog.env import Clock, SystemClock
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    ClusterFailure,
+    GroupActive,
+    MissingDependency,
+    OffsetOutOfRange,
+    UnknownGroup,
+    UnknownTopic,
+)
+from tidelog.record.record import Record
+from tidelog.remote import client
+from tidelog.remote import client as codes
+from tidelog.remote.client import Client, is_direct, watermarks
+from tidelog.remote.view import (
+    Appended,
+    Committed,
+    Group,
+    GroupListing,
+    Member,
+    RemoteRecord,
+    Watermarks,
+)
+from tidelog.storage.directory.topic_registry import named_few
+from tidelog.types import (
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    Header,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+    from confluent_kafka.admin._group import (
+        ConsumerGroupDescription,
+        ConsumerGroupListing,
+        MemberDescription,
+    )
+
+    from tidelog.remote.time_lookup import ToldSearch
+
+
+_Answer = TypeVar("_Answer")
+
+
+_DEAD: Final = "DEAD"
+
+
+def describe_group(client: Client, name: str) -> Group:
+    """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
+
+    def ask() -> "ConsumerGroupDescription":
+        asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
+        found: ConsumerGroupDescription = client.results(f"describe_group group {name}", asked)[
+            name
+        ]
+        return found
+
+    try:
+        found = client.answer(ask, unready=codes.COORDINATOR_COMES)
+    except ClusterFailure as error:
+        if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            raise _unknown(client, name) from error
+        raise
+    if found.state.name == _DEAD:
+        raise _unknown(client, name)
+    return Group(name, _words(found.state.name), tuple(_member(member) for member in found.members))
+
+
+def _await_coordinator(client: Client, name: str) -> None:
+    """Return when the group's coordinator answers.
+
+    Where a broker says that it is not there yet, librdkafka's question for committed offsets ends
+    the whole process (2.16 follows a null pointer); the question for a group's members only fails.
+    """
+
+    def ask() -> None:
+        asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
+        client.results(f"describe group {name}", asked)
+
+    try:
+        client.answer(ask, unready=codes.COORDINATOR_COMES)
+    except ClusterFailure as error:
+        if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+
+
+def group_names(client: Client) -> list[str]:
+    """All consumer groups that the cluster tells us of, sorted; raises ClusterFailure."""
+    return sorted(group.group_id for group in _listed(client))
+
+
+def _listed(client: Client) -> "list[ConsumerGroupListing]":
+    return client.answer(lambda: _list_once(client), unready=codes.COORDINATOR_COMES)
+
+
+def _list_once(client: Client) -> "list[ConsumerGroupListing]":
+    operation = "list groups"
+    asked = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
+    found = client.results(operation, {operation: asked})[operation]
+    for error in found.errors:
+        # The library's documents promise KafkaException; what it hands out is what that carries.
+        told = error.args[0] if isinstance(error, Exception) else error
+        raise client.failure(operation, told)
+    return list(found.valid)
+
+
+def group_listings(client: Client) -> list[GroupListing]:
+    """All consumer groups that the cluster tells us of, by name; raises ClusterFailure."""
+    return [
+        GroupListing(group.group_id, _words(group.state.name), _words(group.type.name))
+        for group in sorted(_listed(client), key=lambda group: group.group_id)
+    ]
+
+
+def delete_groups(client: Client, names: Sequence[str]) -> None:
+    """Delete groups with all that they committed.
+
+    Raises:
+        UnknownGroup: There is no such group.
+        GroupActive: It has members.
+        ClusterFailure: The cluster refuses, or can't be reached. Other groups may be deleted.
+    """
+    operation = f"delete {', '.join(names)}"
+    asked = client.admin().delete_consumer_groups(list(names), request_timeout=client.timeout_s)
+    for name, future in asked.items():
+        try:
+            client.results(operation, {name: future})
+        except ClusterFailure as error:
+            if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                raise _unknown(client, name) from error
+            if error.error_code == ErrorCode.NON_EMPTY_GROUP:
+                raise GroupActive(f"group {name} has members ({error.reason})") from error
+            raise
+
+
+def _words(name: str) -> str:
+    """A state or kind as Kafka writes it, `PREPARING_REBALANCE` as `PreparingRebalance`."""
+    return name.replace("_", " ").title().replace(" ", "")
+
+
+def _unknown(client: Client, name: str) -> UnknownGroup:
+    return UnknownGroup(f"{client.bootstrap} has no consumer group {name}")
+
+
+def _member(found: "MemberDescription") -> Member:
+    places = found.assignment.topic_partitions
+    partitions = sorted(TopicPartition(p.topic, p.partition) for p in places)
+    return Member(found.member_id, found.client_id, found.host, tuple(partitions))
+
+
+def committed_offsets(
+    client: Client, group: str, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, Committed | None]:
+    """What a group committed, of all its partitions where None; None for no commit."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+    from confluent_kafka import TopicPartition as Place
+
+    places = None if partitions is None else [Place(p.topic, p.partition) for p in partitions]
+    if places is not None and not places:
+        return {}
+    request = ConsumerGroupTopicPartitions(group, places)
+    operation = f"read the offsets of group {group}"
+    _await_coordinator(client, group)
+
+    def ask() -> dict[TopicPartition, Committed | None]:
+        asked = client.admin().list_consumer_group_offsets(
+            [request], request_timeout=client.timeout_s
+        )
+        found = client.results(operation, asked)[group].topic_partitions or []
+        return {_partition(p): _committed(client, operation, p) for p in found}
+
+    return client.answer(ask, unready=codes.COORDINATOR_COMES)
+
+
+def _partition(place: "ck.TopicPartition") -> TopicPartition:
+    return TopicPartition(place.topic, place.partition)
+
+
+def _committed(client: Client, operation: str, place: "ck.TopicPartition") -> Committed | None:
+    if place.error is not None:
+        raise client.failure(operation, place.error)
+    if place.offset < 0:
+        return None
+    epoch = place.leader_epoch
+    known = None if epoch == NO_LEADER_EPOCH else epoch
+    return Committed(place.offset, known)
+
+
+def commit_offsets(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+    """Commit for a group without members; the broker itself refuses where there are some.
+
+    Raises:
+        GroupActive: Members are there. Nothing was changed.
+        ClusterFailure: Some partitions may have been committed; the text names one that wasn't.
+    """
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    if not offsets:
+        return
+    places = [_place(partition, offset) for partition, offset in offsets.items()]
+    operation = f"commit for group {group}"
+
+    def ask() -> None:
+        request = ConsumerGroupTopicPartitions(group, places)
+        asked = client.admin().alter_consumer_group_offsets(
+            [request], request_timeout=client.timeout_s
+        )
+        for place in client.results(operation, asked)[group].topic_partitions or []:
+            if place.error is not None:
+                raise client.failure(f"{operation} at {_partition(place)}", place.error)
+
+    try:
+        client.answer(ask, unready=codes.COORDINATOR_COMES)
+    except ClusterFailure as error:
+        if error.error_code in codes.OVERRULED:
+            raise GroupActive(f"group {group} has active members ({error.reason})") from error
+        raise
+
+
+def _place(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
+    from confluent_kafka import TopicPartition as Place
+
+    if offset.leader_epoch is None:
+        return Place(partition.topic, partition.partition, offset.offset)
+    return Place(
+        partition.topic, partition.partition, offset.offset, leader_epoch=offset.leader_epoch
+    )
+
+
+_AT_ONCE: Final = 5_000
+
+
+def first_records(
+    client: Client, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> dict[TopicPartition, RemoteRecord | None]:
+    """The first data record at or behind each offset, None where the log ends before one.
+
+    Raises:
+        OffsetOutOfRange: An offset outside its log.
+        ClusterFailure: A partition did not answer in time.
+    """
+    found: dict[TopicPartition, RemoteRecord | None] = {}
+    with _reading(client, offsets, isolation) as reader:
+        left_s = client.deadline()
+        while len(found) < len(offsets):
+            for message in _next(client, reader, left_s(), set(offsets) - set(found)):
+                place = partition_of(message)
+                record = _record(client, message, offsets[place])
+                if place not in found:
+                    found[place] = record
+                    reader.pause([_partition_place(place)])
+    return found
+
+
+def records(
+    client: Client, partition: TopicPartition, start: int, end: int, isolation: IsolationLevel
+) -> Iterator[RemoteRecord]:
+    """The data records with offsets in [start, end), in order; ends where the log does.
+
+    Raises:
+        OffsetOutOfRange: `start` is outside the log.
+        ClusterFailure: Nothing came within the time-out.
+    """
+    if start >= end:
+        return
+    with _reading(client, {partition: start}, isolation) as reader:
+        while True:
+            for message in _next(client, reader, client.timeout_s, {partition}):
+                record = _record(client, message, start)
+                if record is None or record.offset >= end:
+                    return
+                yield record
+                if record.offset == end - 1:
+                    return
+
+
+@contextmanager
+def _reading(
+    client: Client, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> "Iterator[ck.Consumer]":
+    """A consumer that stands at the offsets, until the block ends.
+
+    A new one each time: librdkafka waits for the fetches of its last assignment before the next,
+    and where those were given up halfway a repeated one may get no answer.
+    """
+    reader = client.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
+    try:
+        with client.typed("read records"):
+            reader.assign([_partition_place(p, offset) for p, offset in offsets.items()])
+        yield reader
+    finally:
+        reader.close()
+
+
+def _partition_place(partition: TopicPartition, offset: int | None = None) -> "ck.TopicPartition":
+    from confluent_kafka import TopicPartition as Place
+
+    if offset is None:
+        return Place(partition.topic, partition.partition)
+    return Place(partition.topic, partition.partition, offset)
+
+
+def partition_of(message: "ck.Message") -> TopicPartition:
+    """Where a message, or the end of a partition, belongs."""
+    topic, number = message.topic(), message.partition()
+    assert topic is not None
+    assert number is not None
+    return TopicPartition(topic, number)
+
+
+def _next(
+    client: Client, reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
+) -> "list[ck.Message]":
+    """Messages and partition ends, at least one."""
+    with client.typed("read records"):
+        # `consume` alone would wait until it has as many as it may bring.
+        first = reader.poll(left_s) if left_s > 0 else None
+        rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
+    if first is None:
+        reason = f"nothing came within {client.timeout_s:g} s"
+        raise client.unanswered("read records", missing, reason)
+    return [first, *rest]
+
+
+def _record(client: Client, message: "ck.Message", asked: int) -> RemoteRecord | None:
+    """What came, None for the end of the partition."""
+    error = message.error()
+    if error is None:
+        return decoded(message)
+    if error.code() == codes.PARTITION_EOF:
+        return None
+    partition = partition_of(message)
+    if error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
+        found = watermarks(client, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
+        raise OffsetOutOfRange(asked, found.start, found.end, where=str(partition))
+    raise client.failure(f"read records of {partition}", error)
+
+
+def decoded(message: "ck.Message") -> RemoteRecord:
+    """A message without an error."""
+    offset = message.offset()
+    assert offset is not None
+    kind, timestamp = message.timestamp()
+    pairs = message.headers() or []
+    listed = pairs.items() if isinstance(pairs, dict) else pairs
+    return RemoteRecord(
+        offset=offset,
+        timestamp=None if kind == 0 or timestamp < 0 else timestamp,
+        # The library numbers the types from 1; 0 says that there is no timestamp.
+        timestamp_type=TimestampType(kind - 1),
+        leader_epoch=message.leader_epoch(),
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(Header(key, _header_bytes(value)) for key, value in listed),
+    )
+
+
+def as_record(found: RemoteRecord) -> Record:
+    """A record as a directory hands it out; a broker's stamp leaves nothing of the create time."""
+    is_created = found.timestamp_type is TimestampType.CREATE_TIME
+    return Record(
+        offset=found.offset,
+        timestamp=NO_TIMESTAMP if found.timestamp is None else found.timestamp,
+        timestamp_type=found.timestamp_type,
+        key=found.key,
+        value=found.value,
+        headers=found.headers,
+        create_timestamp=found.timestamp if is_created else None,
+    )
+
+
+def _header_bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+TIMEOUT_S: Final = 15.0
+
+
+def require_client() -> None:
+    """Raise MissingDependency where confluent-kafka is not installed."""
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(
+            "brokers are reached by confluent-kafka; `pip install 'tidelog[kafka]'`"
+        ) from error
+
+
+def connect(
+    bootstrap: str,
+    config: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    clock: Clock | None = None,
+) -> "Cluster":
+    """A cluster to ask; the first question connects.
+
+    Args:
+        bootstrap: `host:port[,host:port]`.
+        config: librdkafka's settings, e.g. from `properties.client_settings`.
+        timeout_s: For each request, in seconds; an hour at most.
+        clock: For deadlines; the machine's where None.
+
+    Raises:
+        MissingDependency: confluent-kafka is not installed.
+        ConfigError: There can't be such a server or time-out.
+    """
+    require_client()
+    return Cluster(bootstrap, config or {}, timeout_s=timeout_s, clock=clock or SystemClock())
+
+
+class Cluster(Closing, Client):
+    """One cluster; a `ClusterView`."""
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, int]:
+        """Return all topics with their numbers of partitions.
+
+        Raises:
+            ClusterFailure: No broker answers, or one can't tell a topic's partitions.
+        """
+        return self.answer(self._topics, unready=client.LEADER_COMES)
+
+    def _topics(self) -> dict[str, int]:
+        with self.typed("list topics"):
+            found = self.admin().list_topics(timeout=self.timeout_s)
+        for name, topic in found.topics.items():
+            error = topic.error
+            if error is not None and error.code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise self.failure(f"list the partitions of topic {name}", error)
+        return {name: len(topic.partitions) for name, topic in found.topics.items()}
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic; raises UnknownTopic, which names the nearest one."""
+        topics = self.topics()
+        if not topics.get(topic):
+            near = difflib.get_close_matches(topic, topics, n=1)
+            hint = f"; is it {near[0]}?" if near else f"; there are: {named_few(sorted(topics))}"
+            raise UnknownTopic(f"{self.bootstrap} has no topic {topic}{hint if topics else ''}")
+        return [TopicPartition(topic, number) for number in range(topics[topic])]
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """A topic's settings in force, under Kafka's names."""
+        return client.topic_settings(self, topic)
+
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id as Kafka prints it, None where the cluster has none."""
+        return self.topic_ids([topic])[topic]
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """Topics' ids as Kafka prints them, None where the cluster has none."""
+        return client.topic_ids(self, topics)
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def watermarks(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, Watermarks]:
+        """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
+        return client.watermarks(self, list(partitions), isolation)
+
+    def offsets_for_times(
+        self,
+        times: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record whose timestamp is the time in ms or later, None where there is none."""
+        found = client.lookup(self, times, isolation)
+        return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
+
+    def max_timestamps(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The record with the largest timestamp, None where no record has one.
+
+        After deleted records Kafka may name one below the log start.
+        """
+        asked = dict.fromkeys(partitions, MAX_TIMESTAMP)
+        found = client.lookup(self, asked, IsolationLevel.READ_UNCOMMITTED)
+        return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
+
+    # -- append times ------------------------------------------------------------------------
+
+    def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """When the records at these offsets were appended, in ms, where brokers tell it."""
+        return self._told_search.append_times(offsets)
+
+    def first_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record appended at a time or later, of partitions whose brokers tell times."""
+        return self._told_search.first_appended(marks, time_ms)
+
+    def told_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, Appended]:
+        """A search by append time, of partitions whose brokers make one: ours, in plain text."""
+        return self._told_search.told_appended(marks, time_ms)
+
+    @cached_property
+    def _told_search(self) -> "ToldSearch":
+        from tidelog.remote.time_lookup import ToldSearch, batch_fetch  # few questions need it
+
+        if not is_direct(self._config):
+            return ToldSearch(None)
+        name = self._config.get("client.id", "tidelog")
+        fetch = partial(batch_fetch, self.bootstrap, name, self._clock, self.timeout_s)
+        return ToldSearch(fetch)
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def groups(self) -> list[str]:
+        """All consumer groups, sorted."""
+        return group_names(self)
+
+    def group_listings(self) -> list[GroupListing]:
+        """All consumer groups with their states, by name."""
+        return group_listings(self)
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        """Delete groups with what they committed; raises UnknownGroup, GroupActive."""
+        delete_groups(self, names)
+
+    def group(self, name: str) -> Group:
+        """A consumer group; raises UnknownGroup."""
+        return describe_group(self, name)
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed | None]:
+        """What a group committed, of all its partitions where None; None for no commit."""
+        return committed_offsets(self, group, partitions)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Commit for a group without members; raises GroupActive where it has some."""
+        commit_offsets(self, group, offsets)
+
+    # -- records -----------------------------------------------------------------------------
+
+    def fetch(self, partition: TopicPartition, offset: int) -> RemoteRecord | None:
+        """The first data record at or behind an offset, None where the log ends before one."""
+        return self.first_records({partition: offset})[partition]
+
+    def first_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, RemoteRecord | None]:
+        """The first data record at or behind each offset, None where the log ends before one."""
+        return first_records(self, offsets, isolation)
+
+    def records(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[RemoteRecord]:
+        """The data records with offsets in [start, end), in order."""
+        return records(self, partition, start, end, isolation)
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close what was opened; a closed connection opens again at its next question."""
+        self._admin = None
+
+    def close_for_good(self) -> None:
+        """Close what was opened; what is asked later raises Closed."""
+        self._is_closed = True
+        self.close()

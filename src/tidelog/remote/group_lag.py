@@ -1,0 +1,475 @@
+"""Lag of a group, by a cluster or a broker's directory.
+
+How far a consumer group is behind: in offsets, in records, in seconds, and for how long still.
+
+`observe` asks; everything else is arithmetic on what it saw. Seconds behind are the age of the
+first record that the group has not read: nothing is interpolated. Which clock that age is by is
+part of the answer, best first: the append times of the cluster's own directory, a broker's
+LogAppendTime stamp, the producer's create time.
+
+Where consumer groups stand by the directory of a broker alone: no broker is asked.
+
+Kafka's files and ours alike: offsets are what `__consumer_offsets` holds, transactions of offsets
+from their commit markers on; in a standby's directory they are what its leader told last. A broker
+holds the groups of its own partitions of that topic, so a directory of one of several brokers knows
+some groups, and not others.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from tidelog.directory import Directory
+from tidelog.env import Clock, Env
+from tidelog.protocol.wire import NO_UUID
+from tidelog.remote.own_logs import Counter, OwnLogs, TimedRecord, first_record
+from tidelog.remote.view import ClusterView, Committed, Count, RemoteRecord, Watermarks
+from tidelog.server.coordinator.java_hash import partition_for
+from tidelog.server.groups.replay import LoadedGroup, Replay
+from tidelog.storage.directory.broker_files import GROUPS_FILE, read_group_offsets
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.types import OFFSETS_TOPIC, IsolationLevel, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.server.groups.committed_offsets import CommittedOffset
+
+__all__ = ["GROUPS_FILE", "OFFSETS_TOPIC", "DirectoryGroups", "observe", "read_groups"]
+
+
+SAMPLES_KEPT: Final = 20
+
+
+class AgeClock(StrEnum):
+    """By which clock a record's age is told."""
+
+    APPEND = "append"
+    LOG_APPEND_TIME = "log-append-time"
+    CREATE_TIME = "create-time"
+
+
+class State(StrEnum):
+    """What stands out about a partition."""
+
+    OK = "ok"
+    NO_COMMIT = "no commit"
+    LOST = "records lost"
+    BEYOND_END = "beyond the end"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The first record that a group has not read: when it came, in ms, and by which clock.
+
+    The time is None, and so is the clock, where the record has none.
+    """
+
+    offset: int
+    time_ms: int | None
+    clock: AgeClock | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """State of one partition at one moment.
+
+    Attributes:
+        partition: Which one.
+        now_ms: Wall time.
+        monotonic_ms: Running time, for speeds.
+        committed: The next offset that the group reads, None without a commit.
+        start: Log start offset.
+        end: Offset behind the last record that the group may see.
+        left: Records from there to the end.
+        unread: The first of them, None where there is none.
+        member: Client that the partition is assigned to, None for nobody.
+    """
+
+    partition: TopicPartition
+    now_ms: int
+    monotonic_ms: int
+    committed: int | None
+    start: int
+    end: int
+    left: Count
+    unread: Unread | None
+    member: str | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """Where a reader goes on: the log start where nothing was committed or more was deleted."""
+        return max(self.start if self.committed is None else self.committed, self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """Lag of a group in one partition.
+
+    Attributes:
+        seen: What that is computed from.
+        offset_lag: Offsets to the end; more than there are records where some were compacted away
+            or mark transactions.
+        lost: Offsets deleted before the group read them.
+        behind_ms: Age of the first unread record, 0 where there is none, None where it has no time.
+            Negative: its clock was ahead of ours.
+        offsets_per_s: Speed of consumption over the samples kept, None with fewer than two.
+        arrivals_per_s: Growth of the log, likewise.
+        catch_up_s: Time until the group is at the end if both speeds stay: 0 where it is there,
+            None where unknown, infinite where it falls behind or stands still.
+        state: What stands out.
+    """
+
+    seen: Observation
+    offset_lag: int
+    lost: int
+    behind_ms: int | None
+    offsets_per_s: float | None
+    arrivals_per_s: float | None
+    catch_up_s: float | None
+    state: State
+
+
+def observe(  # noqa: PLR0913 - whom to ask, what, and how
+    cluster: ClusterView,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    clock: Clock,
+    counter: Counter,
+    own: OwnLogs | None = None,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> list[Observation]:
+    """Look at all partitions once.
+
+    Args:
+        cluster: Whom to ask.
+        group: The group.
+        partitions: Those to look at.
+        clock: What now is.
+        counter: Counts records between two offsets.
+        own: The cluster's own directory, for append times.
+        isolation: What the group's consumers see; decides where the log ends for them.
+
+    Raises:
+        UnknownGroup, ClusterFailure.
+    """
+    members = _assignments(cluster, group)
+    committed = cluster.committed(group, partitions)
+    marks = cluster.watermarks(partitions, isolation=isolation)
+    places = {p: _next_offset(committed.get(p), marks[p]) for p in partitions}
+    behind = {p: offset for p, offset in places.items() if offset < marks[p].end}
+    unread = _first_unread(cluster, own, behind, isolation)
+    now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
+    return [
+        Observation(
+            partition=p,
+            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
+            committed=_offset(committed.get(p)),
+            start=marks[p].start,
+            end=marks[p].end,
+            left=_left(counter, p, places[p], marks[p].end, unread.get(p)),
+            unread=unread.get(p),
+            member=members.get(p),
+        )
+        for p in partitions
+    ]
+
+
+def _assignments(cluster: ClusterView, group: str) -> dict[TopicPartition, str]:
+    members = cluster.group(group).members
+    return {partition: member.client_id for member in members for partition in member.partitions}
+
+
+def _offset(committed: Committed | None) -> int | None:
+    return None if committed is None else committed.offset
+
+
+def _next_offset(committed: Committed | None, mark: Watermarks) -> int:
+    return mark.start if committed is None else max(committed.offset, mark.start)
+
+
+def _left(
+    counter: Counter, partition: TopicPartition, start: int, end: int, unread: Unread | None
+) -> Count:
+    """From the first record on: what lies before it are gaps."""
+    if unread is None:
+        return Count(0, is_exact=True)
+    return counter(partition, max(start, unread.offset), end)
+
+
+def _first_unread(
+    cluster: ClusterView,
+    own: OwnLogs | None,
+    offsets: Mapping[TopicPartition, int],
+    isolation: IsolationLevel,
+) -> dict[TopicPartition, Unread | None]:
+    found: dict[TopicPartition, Unread | None] = {}
+    if own is not None:
+        for partition, offset in offsets.items():
+            if own.has(partition):
+                found[partition] = _unread_of_ours(own, partition, offset, isolation)
+    missing = {p: offset for p, offset in offsets.items() if found.get(p) is None}
+    records = cluster.first_records(missing, isolation=isolation) if missing else {}
+    created = {
+        p: record.offset
+        for p, record in records.items()
+        if record is not None and record.timestamp_type is not TimestampType.LOG_APPEND_TIME
+    }
+    told = cluster.append_times(created) if created else {}
+    return found | {p: _unread_of_theirs(record, told.get(p)) for p, record in records.items()}
+
+
+def _unread_of_ours(
+    own: OwnLogs, partition: TopicPartition, offset: int, isolation: IsolationLevel
+) -> Unread | None:
+    record = own.first_record(partition, offset, isolation)
+    return None if record is None else unread_of(record)
+
+
+def unread_of(record: TimedRecord) -> Unread:
+    """A record of a directory as a group's first unread one."""
+    if record.append_ms is not None:
+        return Unread(record.offset, record.append_ms, AgeClock.APPEND)
+    clock = None if record.record_ms is None else AgeClock.CREATE_TIME
+    return Unread(record.offset, record.record_ms, clock)
+
+
+def _unread_of_theirs(record: RemoteRecord | None, append_ms: int | None) -> Unread | None:
+    if record is None:
+        return None
+    if append_ms is not None:
+        return Unread(record.offset, append_ms, AgeClock.APPEND)
+    if record.timestamp is None:
+        return Unread(record.offset, None, None)
+    stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
+    clock = AgeClock.LOG_APPEND_TIME if stamped else AgeClock.CREATE_TIME
+    return Unread(record.offset, record.timestamp, clock)
+
+
+class History:
+    """The last observations of each partition, for speeds. One thread.
+
+    A group that went back is watched anew from there: its way back is no speed.
+    """
+
+    def __init__(self, samples: int = SAMPLES_KEPT) -> None:
+        self._samples = samples
+        self._seen: dict[TopicPartition, deque[Observation]] = {}
+
+    def add(self, observations: Iterable[Observation]) -> list[PartitionLag]:
+        """Take in what was seen, and tell the lag of each partition."""
+        return [self._add(observation) for observation in observations]
+
+    def _add(self, seen: Observation) -> PartitionLag:
+        kept = self._seen.setdefault(seen.partition, deque(maxlen=self._samples))
+        if kept and seen.next_offset < kept[-1].next_offset:
+            kept.clear()
+        kept.append(seen)
+        return lag_of(kept[0], seen)
+
+
+def lag_of(first: Observation, last: Observation) -> PartitionLag:
+    """The lag at the last of two observations of a partition; speeds are those between them."""
+    offset_lag = max(last.end - last.next_offset, 0)
+    consumed = _per_second(first, last, last.next_offset - first.next_offset)
+    arrived = _per_second(first, last, last.end - first.end)
+    return PartitionLag(
+        seen=last,
+        offset_lag=offset_lag,
+        lost=0 if last.committed is None else max(last.start - last.committed, 0),
+        behind_ms=_behind_ms(last),
+        offsets_per_s=consumed,
+        arrivals_per_s=arrived,
+        catch_up_s=_catch_up_s(offset_lag if last.unread else 0, consumed, arrived),
+        state=_state(last),
+    )
+
+
+def _behind_ms(seen: Observation) -> int | None:
+    if seen.unread is None:
+        return 0
+    return None if seen.unread.time_ms is None else seen.now_ms - seen.unread.time_ms
+
+
+def _per_second(first: Observation, last: Observation, offsets: int) -> float | None:
+    passed_ms = last.monotonic_ms - first.monotonic_ms
+    return offsets * 1000 / passed_ms if passed_ms > 0 else None
+
+
+def _catch_up_s(offset_lag: int, consumed: float | None, arrived: float | None) -> float | None:
+    if offset_lag == 0:
+        return 0.0
+    if consumed is None or arrived is None:
+        return None
+    gain = consumed - arrived
+    return offset_lag / gain if gain > 0 else float("inf")
+
+
+def _state(seen: Observation) -> State:
+    if seen.committed is None:
+        return State.NO_COMMIT
+    if seen.committed < seen.start:
+        return State.LOST
+    return State.BEYOND_END if seen.committed > seen.end else State.OK
+
+
+def over_limits(
+    lags: Iterable[PartitionLag], *, max_lag: int | None = None, max_ms: int | None = None
+) -> list[str]:
+    """Return what breaks a limit, a line each; empty where all is well.
+
+    Args:
+        lags: Of all partitions.
+        max_lag: So many records may be left; where their number is not exact, at most.
+        max_ms: So old may the first unread record be. One without a time breaks it: nobody can
+            say that it is young enough.
+
+    A position beyond the end breaks any limit: it is of another log than this one, and nobody knows
+    what of this one was read.
+    """
+    lines = []
+    for lag in lags:
+        name, left = lag.seen.partition, lag.seen.left
+        if lag.state is State.BEYOND_END and not (max_lag is None and max_ms is None):
+            place = f"the position {lag.seen.committed} lies behind the end, {lag.seen.end}"
+            lines.append(f"{name}: {place}: the log was cut or made anew, what is left is unknown")
+        if max_lag is not None and left.records > max_lag:
+            at_most = "" if left.is_exact else "at most "
+            lines.append(f"{name}: {at_most}{left.records} records left, limit {max_lag}")
+        if max_ms is not None and lag.behind_ms is None:
+            lines.append(f"{name}: the first unread record has no time, limit {max_ms / 1000:g} s")
+        elif max_ms is not None and lag.behind_ms is not None and lag.behind_ms > max_ms:
+            seconds = lag.behind_ms / 1000
+            lines.append(f"{name}: {seconds:g} s behind, limit {max_ms / 1000:g} s")
+    return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryGroups:
+    """What a directory knows of groups.
+
+    Attributes:
+        positions: By group, the next offset that it reads of each partition.
+        notes: What was left out, and why; one line each.
+        missing: Partitions of `__consumer_offsets` that are elsewhere: so are their groups.
+        partitions: How many it has, as far as the directory tells; 0 where it has none of it.
+    """
+
+    positions: Mapping[str, Mapping[TopicPartition, int]]
+    notes: tuple[str, ...] = ()
+    missing: frozenset[int] = frozenset()
+    partitions: int = 0
+
+    def may_be_elsewhere(self, group: str) -> bool:
+        """Whether another broker of the cluster keeps the group, if there is such a group."""
+        return bool(self.partitions) and partition_for(group, self.partitions) in self.missing
+
+
+def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
+    """What a directory knows of groups, None where it has neither file nor topic for that.
+
+    Args:
+        directory: Where to look; refreshed by its owner.
+        env: Reads the directory's files.
+
+    Raises:
+        CorruptData: The topic's batches are damaged; names file and position.
+        CorruptFile, UnsupportedVersion: The standby's file can't be read.
+        StorageFailure, OSError: A call failed.
+    """
+    told = read_group_offsets(env.files, directory.path.rstrip("/"))
+    topic = directory.topics().get(OFFSETS_TOPIC)
+    if told is None and topic is None:
+        return None
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for group, commits in ({} if told is None else told.groups).items():
+        places = {TopicPartition(one.topic, one.partition): one.offset for one in commits}
+        found[group] = places
+    if topic is None:
+        return DirectoryGroups(positions=found)
+    notes: list[str] = []
+    for number in topic.present:
+        loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
+        for group, one in loaded.items():
+            places = _positions(directory, group, one, notes)
+            if places:  # the topic is newer than what a leader told once
+                found[group] = {**found.get(group, {}), **places}
+    return DirectoryGroups(
+        positions=found,
+        notes=tuple(notes),
+        missing=frozenset(range(topic.partitions)) - frozenset(topic.present),
+        partitions=topic.partitions,
+    )
+
+
+def _load(log: LogReader, notes: list[str]) -> dict[str, LoadedGroup]:
+    """The groups in one partition of the topic."""
+    replay = Replay()
+    if log.log_end_offset > log.log_start_offset:
+        for _ in replay.take(log.slices()):
+            pass  # nobody waits here for a turn
+    loaded = replay.groups()
+    notes += [f"{log.topic_partition}: left out: {line}" for line in replay.skipped]
+    return loaded
+
+
+def _positions(
+    directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
+) -> dict[TopicPartition, int]:
+    """A group's positions; those of a topic that was made anew since are left out."""
+    newest: dict[TopicPartition, CommittedOffset] = {}
+    for topic, partition, commit in loaded.offsets:
+        name = TopicPartition(topic, partition)
+        known = newest.get(name)
+        # Old and new keys of one partition are two keys.
+        if known is None or known.record_offset < commit.record_offset:
+            newest[name] = commit
+    found: dict[TopicPartition, int] = {}
+    for name, commit in newest.items():
+        there = _topic_id(directory, name.topic)
+        if NO_UUID not in (there, commit.topic_id) and there != commit.topic_id:
+            notes.append(f"group {group}: its offset of {name} is of a former topic of that name")
+        else:
+            found[name] = commit.offset
+    return found
+
+
+def _topic_id(directory: Directory, topic: str) -> UUID:
+    info = directory.topics().get(topic)
+    return NO_UUID if info is None or info.topic_id is None else info.topic_id
+
+
+def observe_directory(
+    directory: Directory,
+    env: Env,
+    name: TopicPartition,
+    committed: int,
+    isolation: IsolationLevel,
+) -> Observation:
+    """What a directory says of a group's position, as `lag.observe` says it of a cluster's.
+
+    Args:
+        directory: Holds the partition.
+        env: What now is.
+        name: The partition.
+        committed: The next offset that the group reads.
+        isolation: What its consumers see.
+    """
+    log = directory.partition(name.topic, name.partition)
+    start, end = log.log_start_offset, max(log.end_offset(isolation), log.log_start_offset)
+    offset = max(committed, start)
+    record = first_record(log, offset, isolation) if offset < end else None
+    is_seen = record is not None and record.offset < end
+    return Observation(
+        partition=name,
+        now_ms=env.clock.now_ms(),
+        monotonic_ms=env.clock.monotonic_ms(),
+        committed=committed,
+        start=start,
+        end=end,
+        left=Count(max(end - offset, 0), is_exact=False),
+        unread=unread_of(record) if record is not None and is_seen else None,
+    )

@@ -1,0 +1,253 @@
+"""Where a consumer group would stand after going back to a point in time, and the way there.
+
+Source: KIP-79, whose first use this is. Nothing here is committed but by `execute`.
+
+Two rules keep a rewind from losing records. Where a partition has no record at or after the time,
+the group stays where it is (or goes to the end, if that is asked). Where the group has not come as
+far as the time, it stays as well: going forward would skip records that it never read; that too
+must be asked for.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
+from tidelog.remote.own_logs import Counter, OwnLogs, by_offsets
+from tidelog.remote.time_lookup import first_on_clock
+from tidelog.remote.view import ClusterView, Committed, Count, Watermarks
+from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
+
+NOTHING: Final = Count(0, is_exact=True)
+
+
+class Place(StrEnum):
+    """Where to go."""
+
+    TIME = "time"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class NoMatch(StrEnum):
+    """What becomes of a partition without a record at or after the time."""
+
+    STAY = "stay"
+    END = "end"
+
+
+class Action(StrEnum):
+    """What becomes of one partition."""
+
+    REWIND = "rewind"
+    FORWARD = "forward"
+    START = "start"
+    STAY = "stay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is asked of each partition.
+
+    Attributes:
+        place: A time, or one end of the log.
+        time_ms: The time in ms, if it is one.
+        clock: Which of a record's two times is meant.
+        max_skew_ms: By how much a timestamp may be too early: so much is subtracted from the time.
+        no_match: For partitions without a record at or after the time.
+        forward: Whether to go on past records that the group has not read.
+    """
+
+    place: Place = Place.TIME
+    time_ms: int = 0
+    clock: ClockName = ClockName.RECORD
+    max_skew_ms: int = 0
+    no_match: NoMatch = NoMatch.STAY
+    forward: bool = False
+
+    @property
+    def lookup_ms(self) -> int:
+        """The time that is looked up."""
+        return max(self.time_ms - self.max_skew_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What becomes of one partition.
+
+    Attributes:
+        partition: Which one.
+        old: What the group committed, None where nothing.
+        new: What to commit; the old one where the group stays.
+        found: The first record at or after the time, None where there is none or none was sought.
+        action: Whether the group goes back, forward, starts here, or stays.
+        again: Records between the new and the old place: they are read again.
+        skipped: Records between the old and the new place, which would not be read: they are not
+            skipped where the action is to stay.
+        why: For people, where it is not plain.
+    """
+
+    partition: TopicPartition
+    old: Committed | None
+    new: Committed | None
+    found: OffsetAndTimestamp | None
+    action: Action
+    again: Count = NOTHING
+    skipped: Count = NOTHING
+    why: str = ""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether there is something to commit."""
+        return self.action is not Action.STAY
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the group stays only because it would have skipped records."""
+        return self.action is Action.STAY and self.skipped.records > 0
+
+
+def chosen_partitions(
+    cluster: ClusterView, group: str, wanted: Sequence[tuple[str, int | None]]
+) -> list[TopicPartition]:
+    """The partitions asked for; where nothing is, all of all topics that the group has offsets in.
+
+    Args:
+        cluster: Whom to ask.
+        group: The group.
+        wanted: Topics, with a partition each or None for all.
+
+    Raises:
+        UnknownTopic, InvalidRequest: No such topic or partition.
+        UnknownGroup: Nothing was asked for, and there is no such group, or it has no offsets.
+    """
+    if not wanted:
+        topics = {partition.topic for partition in cluster.committed(group)}
+        if not topics:
+            cluster.group(group)  # says so where there is no such group
+            raise UnknownGroup(f"{cluster.bootstrap}: group {group} has no offsets; name a --topic")
+        wanted = [(topic, None) for topic in topics]
+    chosen: set[TopicPartition] = set()
+    for topic, number in wanted:
+        there = cluster.partitions(topic)
+        if number is None:
+            chosen.update(there)
+        elif TopicPartition(topic, number) in there:
+            chosen.add(TopicPartition(topic, number))
+        else:
+            raise InvalidRequest(f"{topic} has partitions 0 to {len(there) - 1}, no {number}")
+    return sorted(chosen)
+
+
+def plan(
+    cluster: ClusterView,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    target: Target,
+    *,
+    own: OwnLogs | None = None,
+    counter: Counter = by_offsets,
+) -> list[Move]:
+    """What a rewind would do; nothing is changed.
+
+    Args:
+        cluster: Whom to ask.
+        group: The group.
+        partitions: Those to move.
+        target: Where to.
+        own: The cluster's own directory, for the append clock.
+        counter: Counts records between two offsets.
+
+    Raises:
+        InvalidRequest: The append clock is asked where nobody knows it.
+    """
+    wanted = list(partitions)
+    marks = cluster.watermarks(wanted)
+    old = cluster.committed(group, wanted)
+    found = _found(cluster, marks, target, own) if target.place is Place.TIME else {}
+    return [_move(p, old.get(p), marks[p], target, found.get(p), counter) for p in wanted]
+
+
+def _found(
+    cluster: ClusterView,
+    marks: Mapping[TopicPartition, Watermarks],
+    target: Target,
+    own: OwnLogs | None,
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    time_ms = target.lookup_ms
+    if target.clock is ClockName.RECORD:
+        return first_on_clock(cluster, marks, time_ms, target.clock)
+    ours = [p for p in marks if own is not None and own.has(p)]
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    if own is not None:
+        found |= {p: own.first_appended(p, time_ms) for p in ours}
+    rest = {p: mark for p, mark in marks.items() if p not in found}
+    return found | first_on_clock(cluster, rest, time_ms, target.clock, asked="--clock append")
+
+
+def _move(
+    partition: TopicPartition,
+    old: Committed | None,
+    mark: Watermarks,
+    target: Target,
+    found: OffsetAndTimestamp | None,
+    counter: Counter,
+) -> Move:
+    new, why = _destination(mark, target, found)
+    stay = Move(partition=partition, old=old, new=old, found=found, action=Action.STAY, why=why)
+    if new is None:
+        return stay
+    change = replace(stay, new=new)
+    if old is None:
+        return replace(change, action=Action.START, why=why or "nothing was committed")
+    if new.offset == old.offset:
+        return replace(stay, why=why or "is there already")
+    stands = min(max(old.offset, mark.start), mark.end)
+    if new.offset <= stands:
+        action = Action.REWIND if new.offset < old.offset else Action.FORWARD
+        return replace(change, action=action, again=counter(partition, new.offset, stands))
+    skipped = counter(partition, stands, new.offset)
+    if skipped.records and not (target.forward or target.place is Place.LATEST):
+        why = "has not come so far; --forward skips what lies between"
+        return replace(stay, skipped=skipped, why=why)
+    return replace(change, action=Action.FORWARD, skipped=skipped)
+
+
+def _destination(
+    mark: Watermarks, target: Target, found: OffsetAndTimestamp | None
+) -> tuple[Committed | None, str]:
+    if target.place is Place.EARLIEST:
+        return Committed(mark.start), ""
+    if target.place is Place.LATEST:
+        return Committed(mark.end), ""
+    if found is not None and found.offset < mark.start:
+        return Committed(mark.start), "the first records of the time are deleted"
+    if found is not None:
+        return Committed(found.offset, found.leader_epoch), ""
+    why = "no record at or after the time"
+    return (None, why) if target.no_match is NoMatch.STAY else (Committed(mark.end), why)
+
+
+def active_members(cluster: ClusterView, group: str) -> str:
+    """The group's members in words, empty where it has none or is not there yet."""
+    try:
+        members = cluster.group(group).members
+    except UnknownGroup:
+        return ""
+    return ", ".join(f"{member.client_id} at {member.host}" for member in members)
+
+
+def execute(cluster: ClusterView, group: str, moves: Iterable[Move]) -> None:
+    """Commit what a plan says.
+
+    Raises:
+        GroupActive: The group has members, which would go on where they are and commit over it.
+            Nothing was changed.
+        ClusterFailure: Some partitions may have been committed.
+    """
+    members = active_members(cluster, group)
+    if members:
+        raise GroupActive(f"group {group} has active members: {members}; stop them first")
+    offsets = {m.partition: m.new for m in moves if m.is_change and m.new is not None}
+    cluster.commit(group, offsets)

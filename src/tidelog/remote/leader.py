@@ -1,0 +1,484 @@
+"""Topics, epochs, many partitions of a leader.
+
+The leading cluster as a standby asks it: topics, settings, ends of epochs, records.
+
+Brokers are asked one by one, each about the partitions that it leads. A standby is no registered
+broker, so it asks as a consumer (replica id -1) and is shown records up to the high watermark.
+
+Source: Kafka's protocol guide; KIP-320, KIP-516.
+
+Where two logs part: what of a standby's records its leader has never had.
+
+Both sides keep and compact records on their own, so a record that only one of them has proves
+nothing. What decides is which leader epoch wrote an offset, and where that epoch ended: if a
+standby has records of an epoch beyond its end at the leader, or of an epoch that the leader never
+had, they were written by somebody whom nobody follows any more. Pure.
+
+Source: KIP-101, KIP-279; Kafka 4.x AbstractFetcherThread.getOffsetTruncationState.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from tidelog.errors import ClusterFailure, CorruptMessage
+from tidelog.protocol.messages import (
+    DESCRIBE_CONFIGS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+)
+from tidelog.protocol.messages.configs import (
+    TOPIC_RESOURCE,
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataTopic
+from tidelog.protocol.schema import CONSUMER_REPLICA_ID
+from tidelog.protocol.wire import NO_UUID
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
+from tidelog.remote import client as codes
+from tidelog.remote.broker_connection import Connect, LeaderClient
+from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
+
+__all__ = [
+    "NO_LEADER",
+    "NO_UUID",
+    "FetchLimits",
+    "Leader",
+    "LeaderPartition",
+    "LeaderSettings",
+    "LeaderTopic",
+    "Position",
+]
+
+
+UNKNOWN_END: Final = -1
+
+
+class OwnEpoch(NamedTuple):
+    """An epoch of which the standby has records.
+
+    Attributes:
+        epoch: Its number.
+        start_offset: Offset of the first of them.
+        end_offset: Offset behind the last of them.
+    """
+
+    epoch: int
+    start_offset: int
+    end_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """The leader's answer: its largest epoch that is not above the one asked, and its end.
+
+    Both are -1 where all of its epochs are older than the one asked.
+    """
+
+    epoch: int
+    end_offset: int
+
+
+def parting_offset(
+    own: Iterable[OwnEpoch], leader: Mapping[int, EpochEnd], leader_start: int
+) -> int | None:
+    """The first offset that must go from the standby, None where nothing has to.
+
+    Args:
+        own: The standby's epochs, oldest first.
+        leader: The leader's answer for each of them.
+        leader_start: The leader's log start: about offsets below it, it knows nothing any more.
+    """
+    for mine in own:
+        theirs = leader.get(mine.epoch)
+        if theirs is None:
+            continue
+        if theirs.end_offset == UNKNOWN_END:
+            return max(mine.start_offset, 0)  # the leader has only older epochs
+        if theirs.epoch != mine.epoch:
+            return min(mine.start_offset, theirs.end_offset)  # it never had this one
+        # What it deleted can't be compared; what it has from its start on, can.
+        end = max(theirs.end_offset, leader_start)
+        if mine.end_offset > end:
+            return end
+    return None
+
+
+def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
+    """What is impossible about a leader's answers, by the epoch asked; None where nothing is."""
+    before = 0
+    for epoch, found in sorted(leader.items()):
+        if found == (NO_LEADER_EPOCH, UNKNOWN_END):
+            continue
+        if not 0 <= found.epoch <= epoch or found.end_offset < before:
+            return f"epoch {found.epoch} ends at {found.end_offset}, {epoch} was asked"
+        before = found.end_offset
+    return None
+
+
+def is_other_batch(mine: Batch, theirs: Batch) -> bool:
+    """Whether two sound batches at one place can't be copies of one.
+
+    Compaction takes records away or marks a batch with its horizon, but leaves it its offsets: so
+    the same offsets, as many records and another checksum, or a batch across the other's border,
+    come from two writers. Epochs can't tell where a promoted standby and the leader that it
+    followed both went on under the next one. The base offset lies outside the checksum: the same
+    bytes at another one are the same batch, and a flipped bit.
+    """
+    if (
+        mine.magic == theirs.magic == MAGIC_2
+        and mine.view[ATTRIBUTES_AT:] == theirs.view[ATTRIBUTES_AT:]
+    ):
+        return False
+    if theirs.base_offset > mine.last_offset:
+        return False  # compacted away
+    if (mine.base_offset, mine.last_offset) != (theirs.base_offset, theirs.last_offset):
+        return True
+    if not isinstance(mine, RecordBatch) or not isinstance(theirs, RecordBatch):
+        return False
+    horizon = mine.delete_horizon_ms is not None or theirs.delete_horizon_ms is not None
+    return not horizon and mine.record_count == theirs.record_count and mine.crc != theirs.crc
+
+
+# Topic ids came with version 10 of Metadata, the epoch of the last record with 12 of Fetch.
+_METADATA_LEAST: Final = 10
+
+
+_FETCH_LEAST: Final = 12
+
+
+_FETCH_BY_ID: Final = 13
+
+
+NO_LEADER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderPartition:
+    """Leader of a partition and its epoch; -1 for no leader."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderTopic:
+    """A topic of the cluster; its partitions by number."""
+
+    name: str
+    topic_id: UUID
+    is_internal: bool
+    partitions: Mapping[int, LeaderPartition]
+
+
+class LeaderSettings(NamedTuple):
+    """What a cluster says of a topic's settings.
+
+    Attributes:
+        values: Those that are not Kafka's defaults, the broker's own included.
+        names: All that it names: what it leaves out, nothing is known of.
+    """
+
+    values: Mapping[str, str]
+    names: AbstractSet[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """From where on a partition is asked for.
+
+    Attributes:
+        name: The partition.
+        topic_id: Of its topic.
+        offset: First offset wanted.
+        last_epoch: Leader epoch of the record before it, -1 where unknown.
+        leader_epoch: Epoch under which it is led, -1 where unknown.
+        max_bytes: How much is wanted at least, where that is more than of others.
+    """
+
+    name: TopicPartition
+    topic_id: UUID
+    offset: int
+    last_epoch: int
+    leader_epoch: int
+    max_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """How much is asked for at once, and how long a broker may wait for records."""
+
+    max_wait_ms: int = 500
+    max_bytes: int = 16 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
+
+
+class Leader:
+    """A cluster that is followed. One owner.
+
+    Attributes:
+        refused: Topics of which the last `refresh` brought an error alone, and its code.
+
+    Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
+    """
+
+    def __init__(self, host: str, port: int, connect: Connect) -> None:
+        self._bootstrap = LeaderClient(host, port, connect)
+        self._connect = connect
+        self._nodes: dict[int, LeaderClient] = {}
+        self.refused: dict[str, int] = {}
+
+    @property
+    def place(self) -> str:
+        """`host:port`, as it was named."""
+        return self._bootstrap.place
+
+    @property
+    def bootstrap(self) -> LeaderClient:
+        """The broker that was named."""
+        return self._bootstrap
+
+    def node(self, node_id: int) -> LeaderClient:
+        """One broker; raises ClusterFailure where nobody named it."""
+        found = self._nodes.get(node_id)
+        if found is None:
+            raise ClusterFailure(self.place, "reach a leader", f"there is no broker {node_id}")
+        return found
+
+    @property
+    def node_ids(self) -> list[int]:
+        """All brokers' numbers."""
+        return sorted(self._nodes)
+
+    def refresh(self) -> dict[str, LeaderTopic]:
+        """All topics that there are now, by name; raises ClusterFailure."""
+        question = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = self._bootstrap.ask(METADATA, question, least=_METADATA_LEAST)
+        if answer.error_code:
+            raise self._refusal("list topics", answer.error_code)
+        known = {(node.host, node.port): node for node in self._nodes.values()}
+        nodes = {}
+        for broker in answer.brokers:
+            client = known.pop((broker.host, broker.port), None)
+            nodes[broker.node_id] = client or LeaderClient(broker.host, broker.port, self._connect)
+        for gone in known.values():
+            gone.close()
+        self._nodes = nodes
+        self.refused = {t.name or "": t.error_code for t in answer.topics if t.error_code}
+        found = (_topic(topic) for topic in answer.topics if not topic.error_code)
+        return {topic.name: topic for topic in found}
+
+    def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
+        """What the cluster says of each topic's settings; raises ClusterFailure.
+
+        A topic that its answer leaves out is left out.
+        """
+        resources = [
+            DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name)
+            for name in names
+        ]
+        if not resources:
+            return {}
+        question = DescribeConfigsRequest(resources=resources)
+        answer = self._bootstrap.ask(DESCRIBE_CONFIGS, question)
+        found = {}
+        for result in answer.results:
+            if result.error_code:
+                raise self._refusal(
+                    f"ask for settings of {result.resource_name}", result.error_code
+                )
+            told = {config.name: config for config in result.configs if config.value is not None}
+            values = {
+                name: config.value
+                for name, config in told.items()
+                if config.value is not None
+                and ConfigSource.TOPIC <= config.config_source <= ConfigSource.STATIC_BROKER
+            }
+            found[result.resource_name] = LeaderSettings(values, told.keys())
+        return found
+
+    def _refusal(self, operation: str, code: int) -> ClusterFailure:
+        return ClusterFailure(self.place, operation, codes.named(code), error_code=code)
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def log_offsets(
+        self, node_id: int, names: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int | ClusterFailure]:
+        """Where partitions begin or end at their leader, or why it doesn't say.
+
+        Args:
+            node_id: Their leader.
+            names: The partitions.
+            timestamp: EARLIEST_TIMESTAMP, or LATEST_TIMESTAMP for the high watermark.
+        """
+        topics = [
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=number, timestamp=timestamp)
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in _by_topic(names).items()
+        ]
+        question = ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
+        answer = self.node(node_id).ask(LIST_OFFSETS, question)
+        return {
+            TopicPartition(topic.name, found.partition_index): (
+                self._refusal("ask where a log begins or ends", found.error_code)
+                if found.error_code
+                else found.offset
+            )
+            for topic in answer.topics
+            for found in topic.partitions
+        }
+
+    def ends_of_epochs(
+        self, node_id: int, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, EpochEnd | ClusterFailure]:
+        """Where one epoch of each partition ends at its leader, or why it doesn't say."""
+        topics = [
+            OffsetForLeaderTopic(
+                topic=topic,
+                partitions=[
+                    OffsetForLeaderPartition(
+                        partition=number, leader_epoch=epochs[TopicPartition(topic, number)]
+                    )
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in _by_topic(epochs).items()
+        ]
+        question = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
+        answer = self.node(node_id).ask(OFFSET_FOR_LEADER_EPOCH, question, least=3)
+        return {
+            TopicPartition(topic.topic, found.partition): (
+                self._refusal("ask for ends of epochs", found.error_code)
+                if found.error_code
+                else EpochEnd(found.leader_epoch, found.end_offset)
+            )
+            for topic in answer.topics
+            for found in topic.partitions
+        }
+
+    # -- records -----------------------------------------------------------------------------
+
+    def send_fetch(
+        self,
+        node_id: int,
+        positions: Sequence[Position],
+        limits: FetchLimits,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> None:
+        """Ask a broker for records without waiting; raises ClusterFailure."""
+        by_topic: defaultdict[tuple[str, UUID], list[FetchPartition]] = defaultdict(list)
+        for wanted in positions:
+            by_topic[wanted.name.topic, wanted.topic_id].append(
+                FetchPartition(
+                    partition=wanted.name.partition,
+                    current_leader_epoch=wanted.leader_epoch,
+                    fetch_offset=wanted.offset,
+                    last_fetched_epoch=wanted.last_epoch,
+                    partition_max_bytes=max(limits.partition_max_bytes, wanted.max_bytes),
+                )
+            )
+        question = FetchRequest(
+            max_wait_ms=limits.max_wait_ms,
+            min_bytes=1,
+            max_bytes=limits.max_bytes,
+            isolation_level=isolation,
+            with_append_times=True,
+            topics=[
+                FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+                for (topic, topic_id), partitions in by_topic.items()
+            ],
+        )
+        self.node(node_id).send(FETCH, question, least=_FETCH_LEAST)
+
+    def receive_fetch(
+        self, node_id: int, positions: Sequence[Position]
+    ) -> Iterator[tuple[TopicPartition, PartitionData]]:
+        """The answer to `send_fetch`: what came of the partitions that were asked for.
+
+        Raises:
+            ClusterFailure: The broker can't be reached, refuses, or answers what nobody asked.
+        """
+        client = self.node(node_id)
+        answer = client.receive(FETCH)
+        if answer.error_code:
+            raise self._refusal("fetch", answer.error_code)
+        by_id = client.version_of(FETCH) >= _FETCH_BY_ID
+        try:
+            found = list(_asked_for(answer, positions, by_id=by_id))
+        except CorruptMessage as error:
+            client.close()
+            raise ClusterFailure(client.place, "fetch", f"{error}") from error
+        yield from found
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in (self._bootstrap, *self._nodes.values()):
+            client.close()
+
+
+def _topic(topic: MetadataTopic) -> LeaderTopic:
+    return LeaderTopic(
+        topic.name or "",
+        topic.topic_id,
+        topic.is_internal,
+        {
+            found.partition_index: LeaderPartition(found.leader_id, found.leader_epoch)
+            for found in topic.partitions
+        },
+    )
+
+
+def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for name in names:
+        found[name.topic].append(name.partition)
+    return found
+
+
+def _asked_for(
+    answer: FetchResponse, positions: Sequence[Position], *, by_id: bool
+) -> Iterator[tuple[TopicPartition, PartitionData]]:
+    """Each partition of an answer once, under the name it was asked by."""
+    names = {wanted.topic_id: wanted.name.topic for wanted in positions}
+    left = {wanted.name for wanted in positions}
+    for topic in answer.responses:
+        topic_name = names.get(topic.topic_id, "") if by_id else topic.topic
+        for data in topic.partitions:
+            name = TopicPartition(topic_name, data.partition_index)
+            if name not in left:
+                shown = topic_name or topic.topic_id
+                raise CorruptMessage(
+                    f"it answers for {shown}-{data.partition_index}, which nobody asked for"
+                )
+            left.remove(name)
+            yield name, data

@@ -1,0 +1,177 @@
+"""Loads to brokers that are there once: rows and the count of rows loaded, in one transaction.
+
+The count is an offset that the consumer group `tidelog-load/SOURCE` commits for partition 0 of the
+topic, in the transaction that the rows are in. A load that is run again begins behind it. The
+transactional id is of the source and the topic, so a load that still runs elsewhere is fenced.
+Readers that are to see no row twice read committed records.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from tidelog.remote import cluster
+from tidelog.remote.client import Client, typed_error
+from tidelog.remote.producer import STAMPED, Row, refuse_time
+from tidelog.storage.directory.numbered_loads import (
+    ROWS_AT_ONCE,
+    Loaded,
+    LoadedRange,
+    check_source,
+    rows_gone,
+)
+from tidelog.types import NO_TIMESTAMP, TopicPartition
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+    from tidelog.errors import TidelogError
+
+
+# The client library's own, which refuses less than the time of a request.
+_TRANSACTION_MS: Final = 60_000
+
+
+def load_once(
+    client: Client, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
+) -> Loaded:
+    """Append the rows of a source that a topic doesn't have yet.
+
+    Rows are committed some thousands at a time. What was committed before an error stays, and
+    the next call goes on behind it.
+
+    Args:
+        client: The cluster.
+        topic: Its name.
+        rows: All rows of the source, from the first one.
+        source: Its name.
+        codec_name: Compression of the batches.
+
+    Raises:
+        InvalidRequest: The source has fewer rows than were loaded of it; nothing was appended.
+        NotAuthorized, ClusterFailure, TidelogError: As `RemoteDirectory.append`; the rows of the
+            transaction that failed are aborted.
+    """
+    check_source(source)
+    group, place = f"tidelog-load/{source}", TopicPartition(topic, 0)
+    producer = client.producer(
+        {
+            "transactional.id": f"tidelog-load/{topic}/{source}",
+            "compression.type": codec_name,
+            "linger.ms": 5,
+            "transaction.timeout.ms": max(_TRANSACTION_MS, client.request_timeout_ms),
+        }
+    )
+    with client.typed(f"begin to load {source!r}"):
+        producer.init_transactions(client.timeout_s)
+    found = cluster.committed_offsets(client, group, [place]).get(place)
+    skipped = 0 if found is None else found.offset
+    left = iter(rows)
+    passed = sum(1 for _ in itertools.islice(left, skipped))
+    if passed < skipped:
+        raise rows_gone(source, topic, skipped, passed)
+    load = _Load(client, producer, topic, group)
+    count = skipped
+    while chunk := _next(left):
+        count += len(chunk.rows)
+        if chunk.rows:
+            load.commit(chunk.rows, count)
+        if chunk.error is not None:
+            raise chunk.error
+    return Loaded(load.ranges, count - skipped, skipped)
+
+
+class _Chunk:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.error: Exception | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.rows) or self.error is not None
+
+
+def _next(rows: Iterator[Row]) -> _Chunk:
+    """Return the next rows, also those before a row that can't be taken, and its error."""
+    chunk = _Chunk()
+    try:
+        chunk.rows.extend(itertools.islice(rows, ROWS_AT_ONCE))
+    except Exception as error:  # noqa: BLE001 - raised once the rows before it are committed
+        chunk.error = error
+    return chunk
+
+
+class _Load:
+    """Transactions of one load."""
+
+    def __init__(self, client: Client, producer: "ck.Producer", topic: str, group: str) -> None:
+        self._client = client
+        self._producer = producer
+        self._topic = topic
+        self._group = group
+        self.ranges: dict[int, LoadedRange] = {}
+        self._errors: list[TidelogError] = []
+
+    def commit(self, rows: list[Row], count: int) -> None:
+        """Append rows and the count of rows, or neither."""
+        from confluent_kafka import TopicPartition as Place
+
+        producer, timeout_s = self._producer, self._client.timeout_s
+        arrived: list[ck.Message] = []
+        with self._client.typed(f"append to {self._topic}"):
+            producer.begin_transaction()
+            try:
+                for row in rows:
+                    self._queue(row, arrived)
+                producer.flush(timeout_s)
+                if self._errors:
+                    raise self._errors[0]
+                with closing(self._client.consumer(self._group)) as member:
+                    producer.send_offsets_to_transaction(
+                        [Place(self._topic, 0, count)], member.consumer_group_metadata(), timeout_s
+                    )
+                producer.commit_transaction(timeout_s)
+            except BaseException:
+                self._abort()
+                raise
+        for message in arrived:
+            self._count(message)
+
+    def _abort(self) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.abort_transaction(self._client.timeout_s)
+        except KafkaException:
+            return  # the broker ends it once its time is over, or the next load does
+
+    def _queue(self, row: Row, arrived: "list[ck.Message]") -> None:
+        partition, key, value, time_ms, headers = row
+        where = f"{self._topic}-{partition}"
+
+        def hear(error: "ck.KafkaError | None", message: "ck.Message") -> None:
+            if error is None:
+                arrived.append(message)
+            else:
+                self._errors.append(typed_error(self._client, "append", error, where=where))
+
+        refuse_time(where, time_ms)
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, value, key, partition, hear, None, time_ms, headers
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def _count(self, message: "ck.Message") -> None:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        kind, stamp_ms = message.timestamp()
+        stamp_ms = stamp_ms if kind == STAMPED else NO_TIMESTAMP
+        rows, first, last, _ = self.ranges.get(partition, (0, offset, offset, stamp_ms))
+        self.ranges[partition] = LoadedRange(
+            rows + 1, min(first, offset), max(last, offset), stamp_ms
+        )

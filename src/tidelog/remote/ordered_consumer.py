@@ -1,0 +1,78 @@
+"""librdkafka's consumer, held to the order of offsets of any log (`record.offset_order`).
+
+librdkafka hands records over in the order in which they came, whatever their offsets are. Each
+record must lie behind the one before it, and below the high watermark that came with it. A whole
+list is checked before any of it is handed out.
+
+A batch that was moved below the requested offset is not noticed: librdkafka drops it, and a gap is
+left as by compaction. Readers of batches (`remote.partition_fetch`) see it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import confluent_kafka as ck
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.offset_order import bad_order
+from tidelog.types import INT64_MAX
+
+_NO_TIMEOUT: Final = -1
+
+
+class OrderedConsumer(ck.Consumer):
+    """A consumer whose records of a partition have rising offsets; raises CorruptBatch else."""
+
+    def __init__(self, bootstrap: str, config: Mapping[str, object], **more: object) -> None:
+        super().__init__(dict(config), **more)
+        self._bootstrap = bootstrap
+        # Of each partition the offset behind its last record, and the end that was last known.
+        self._nexts: dict[tuple[str | None, int | None], int] = {}
+        self._ends: dict[tuple[str | None, int | None], int] = {}
+
+    def assign(self, partitions: list[ck.TopicPartition]) -> None:
+        """As librdkafka's; what was read before counts no more."""
+        self._nexts.clear()
+        super().assign(partitions)
+
+    def poll(self, timeout: float = _NO_TIMEOUT) -> ck.Message | None:
+        """As librdkafka's; raises CorruptBatch for an offset that breaks the order."""
+        message = super().poll(timeout)
+        if message is not None:
+            self._check([message])
+        return message
+
+    def consume(self, num_messages: int = 1, timeout: float = _NO_TIMEOUT) -> list[ck.Message]:
+        """As librdkafka's; raises CorruptBatch for an offset that breaks the order."""
+        messages = super().consume(num_messages, timeout)
+        self._check(messages)
+        return messages
+
+    def _check(self, messages: Iterable[ck.Message]) -> None:
+        nexts = self._nexts
+        for message in messages:
+            if message.error() is not None:
+                continue
+            offset = message.offset()
+            assert offset is not None
+            place = message.topic(), message.partition()
+            following = nexts.get(place, 0)
+            if offset != following and self._is_wrong(place, offset, following):
+                problem = bad_order(offset, offset, following, self._ends[place])
+                path = f"kafka://{self._bootstrap}/{place[0]}-{place[1]}"
+                raise CorruptBatch(problem or "", offset=following, path=path)
+            nexts[place] = offset + 1
+
+    def _is_wrong(self, place: tuple[str | None, int | None], offset: int, following: int) -> bool:
+        """Whether a record behind a gap, or before the last one, breaks the order."""
+        if offset >= self._ends.get(place, 0):
+            self._ends[place] = self._high_watermark(place)
+        return not following <= offset < self._ends[place]
+
+    def _high_watermark(self, place: tuple[str | None, int | None]) -> int:
+        """The high watermark that the last fetch brought; nothing is asked."""
+        topic, number = place
+        assert topic is not None
+        assert number is not None
+        _, end = self.get_watermark_offsets(ck.TopicPartition(topic, number), cached=True)
+        return end if end >= 0 else INT64_MAX  # it is told with the first records

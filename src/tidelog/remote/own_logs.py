@@ -1,0 +1,250 @@
+"""A broker's own directory: counts and times.
+
+A directory of topics beside the cluster that serves them: what brokers can't be asked for.
+
+It knows when each record was appended, and how many records lie between two offsets, by zone maps
+and batch headers. The directory may be written to meanwhile; every question sees it anew.
+
+How many records lie between two offsets: exact where somebody can be asked, else at most.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from tidelog.directory import Directory
+from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.record.batch_walk import Batch
+from tidelog.remote.view import ClusterView, Count
+from tidelog.storage import files
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.slices import AbortedFilter, LogSlice, checked_records, slice_segment
+from tidelog.types import (
+    NO_TIMESTAMP,
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicPartition,
+)
+
+_Answer = TypeVar("_Answer")
+
+
+# Compaction and retention replace files under a reader; so often in a row they don't.
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRecord:
+    """A record's offset and its times in ms, None where not known.
+
+    `append_ms` is exact: from the log's own append times, or LogAppendTime's stamp.
+    """
+
+    offset: int
+    append_ms: int | None
+    record_ms: int | None
+
+
+class OwnLogs:
+    """The directory of a cluster's node, checked to hold the same topics."""
+
+    def __init__(self, directory: Directory, cluster: ClusterView) -> None:
+        self._directory = directory
+        self._cluster = cluster
+        self._checked: dict[str, bool] = {}
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the directory holds the partition.
+
+        Raises:
+            InvalidRequest: It holds a topic of that name which is not the cluster's.
+        """
+        topic = partition.topic
+        if topic not in self._checked:
+            self._checked[topic] = self._is_the_same(topic)
+        if not self._checked[topic]:
+            return False
+        return partition.partition in self._directory.topic(topic).present
+
+    def _is_the_same(self, topic: str) -> bool:
+        try:
+            info = self._directory.topic(topic)
+        except UnknownTopic:
+            return False
+        ours = None if info.topic_id is None else files.encode_topic_id(info.topic_id)
+        theirs = self._cluster.topic_id(topic)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise InvalidRequest(
+                f"{self._directory.path}: its topic {topic} has the id {ours}, the one of"
+                f" {self._cluster.bootstrap} {theirs}; --data must be a directory of that cluster"
+            )
+        return True
+
+    def count(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Count:
+        """How many data records have offsets in [start, end).
+
+        Exact, but for what the directory has not got: of offsets behind its end as many at most.
+        """
+
+        def ask(log: LogReader) -> Count:
+            here = max(min(end, log.log_end_offset), start)
+            first = max(start, log.log_start_offset)
+            counted = _count(log, first, here, isolation) if first < here else 0
+            return Count(counted + end - here, is_exact=here == end)
+
+        return self._ask(partition, ask)
+
+    def first_record(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> TimedRecord | None:
+        """The first data record at or behind an offset, None where there is none."""
+        return self._ask(partition, lambda log: first_record(log, offset, isolation))
+
+    def first_appended(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record that was appended at `time_ms` or later, None where there is none.
+
+        Raises:
+            InvalidRequest: Records that may be it have no known append time.
+        """
+
+        def ask(log: LogReader) -> OffsetAndTimestamp | None:
+            found = log.offset_for_time(time_ms, clock=ClockName.APPEND)
+            _refuse_unknown(log, log.log_end_offset if found is None else found.offset, time_ms)
+            return found
+
+        return self._ask(partition, ask)
+
+    def _ask(self, partition: TopicPartition, ask: Callable[[LogReader], _Answer]) -> _Answer:
+        log = self._directory.partition(partition.topic, partition.partition)
+        for _ in range(_TRIES - 1):
+            log.refresh()
+            try:
+                return ask(log)
+            except FileNotFoundError:
+                continue
+        log.refresh()
+        return ask(log)
+
+
+def first_record(log: LogReader, offset: int, isolation: IsolationLevel) -> TimedRecord | None:
+    """The first data record of a log at or behind an offset, None where there is none."""
+    first = max(offset, log.log_start_offset)
+    if first >= log.log_end_offset:
+        return None
+    for record in log.records(first, isolation=isolation):
+        known = None if record.timestamp == NO_TIMESTAMP else record.timestamp
+        stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
+        append_ms = log.append_time_of(record.offset)
+        found = known if append_ms is None and stamped else append_ms
+        return TimedRecord(record.offset, found, known)
+    return None
+
+
+def _refuse_unknown(log: LogReader, end: int, time_ms: int) -> None:
+    """Raise where a record below `end` may have been appended at `time_ms` or later.
+
+    Append times never fall, so it is enough to know the one of the last record below `end`.
+    """
+    last = _last_below(log, end)
+    if last is None or log.append_time_of(last) is not None:
+        return
+    raise InvalidRequest(
+        f"{log.topic_partition}: offset {last} has no known append time, and it or others before"
+        f" it may have been appended at {time_ms} or later; use --clock record"
+    )
+
+
+def _last_below(log: LogReader, end: int) -> int | None:
+    """The last data record's offset below `end`, None where there is none."""
+    step = 1
+    while True:
+        start = max(end - step, log.log_start_offset)
+        offsets = [record.offset for record in log.records(start, end)]
+        if offsets or start == log.log_start_offset:
+            return offsets[-1] if offsets else None
+        step *= 2
+
+
+def _count(log: LogReader, start: int, end: int, isolation: IsolationLevel) -> int:
+    last = min(end, log.end_offset(isolation))
+    aborted = log.aborted_filter(isolation, start, last)
+    return sum(_count_segment(segment, start, last, aborted) for segment in log.segments)
+
+
+def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
+    """By its zone map where all of it counts, else by headers."""
+    if isinstance(segment, ClosedSegment) and start <= segment.base_offset < segment.end_offset:
+        zones = segment.zones if segment.end_offset <= end else None
+        if zones is not None and not (aborted and zones.total.is_transactional):
+            return zones.total.data_records
+    part = slice_segment(segment, start, end)
+    return 0 if part is None else _count_slice(part, start, end, aborted)
+
+
+def _count_slice(part: LogSlice, start: int, end: int, aborted: AbortedFilter) -> int:
+    return sum(
+        _count_batch(part, position, batch, start, end)
+        for position, batch in part.batches()
+        if not batch.is_control and not aborted.drops(batch)
+    )
+
+
+def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: int) -> int:
+    """Records of a batch in the range; it is opened only where its header can't tell."""
+    known = batch.record_count
+    if known is not None and start <= batch.base_offset and batch.last_offset < end:
+        return known
+    records = checked_records(part.segment, position, batch)
+    return sum(start <= record.offset < end for record in records)
+
+
+# How many data records have offsets in [start, end) of a partition.
+Counter: TypeAlias = Callable[[TopicPartition, int, int], Count]
+
+
+def by_offsets(_partition: TopicPartition, start: int, end: int) -> Count:
+    """As many as there are offsets, at most: compaction and transactions leave gaps."""
+    return Count(max(end - start, 0), is_exact=end <= start)
+
+
+def counter(
+    cluster: ClusterView,
+    own: OwnLogs | None,
+    *,
+    by_reading: bool = False,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> Counter:
+    """The best way to count that there is.
+
+    Args:
+        cluster: Where records can be read.
+        own: Its directory: batch headers tell.
+        by_reading: Read the records themselves where there is no directory; they all cross the
+            network, since brokers send batches whole.
+        isolation: READ_COMMITTED leaves out records of aborted transactions.
+    """
+
+    def count(partition: TopicPartition, start: int, end: int) -> Count:
+        if start >= end:
+            return Count(0, is_exact=True)
+        if own is not None and own.has(partition):
+            return own.count(partition, start, end, isolation)
+        if by_reading:
+            records = cluster.records(partition, start, end, isolation=isolation)
+            return Count(sum(1 for _ in records), is_exact=True)
+        return by_offsets(partition, start, end)
+
+    return count

@@ -1,0 +1,514 @@
+"""Records of one partition from its leader, as batches: no object per record.
+
+Asks as a consumer does, follows the partition to another leader, and takes gaps for what they are:
+the next offset stands in the batches' headers, so that neither compacted stretches nor markers of
+transactions at the end are waited for. Brokers must be reachable in plain text.
+
+What comes keeps the order of offsets of any log (`record.offset_order`): each answer begins behind
+the one before it, and its last batch is taken where nothing hides before or behind it.
+
+Over 400 lines because where to ask, what came and where to go on are one state.
+
+Life cycle: parts* -> close. One owner. Source: Kafka's protocol guide; KIP-98, KIP-320, KIP-405.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+from uuid import UUID
+
+from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.schema import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.record.batch_walk import is_cut, view_batch
+from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
+from tidelog.remote import client as codes
+from tidelog.remote.broker_connection import Connect, LeaderClient, split_server
+from tidelog.types import (
+    INT16_MAX,
+    INT64_MAX,
+    NO_LEADER_EPOCH,
+    Buffer,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+_Answer = TypeVar("_Answer")
+
+
+# Between two attempts where nobody leads, or a broker can't be reached.
+_PAUSE_S: Final = 0.1
+
+
+# A broker that has just started may not know its topics yet; one that never did will not.
+_UNKNOWN_MAX: Final = 20
+
+
+_EARLIEST_LOCAL_LEAST: Final = 8
+
+
+# The first version of ListOffsets with tagged fields.
+_OWN_TAGS_LEAST: Final = 6
+
+
+# The last version of Fetch that finds a topic by its name: topics may have no id (KIP-516).
+_BY_NAME_LAST: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How records are asked for.
+
+    Attributes:
+        isolation: READ_COMMITTED ends at the last stable offset and names aborted transactions.
+        client_id: How the client calls itself, for quotas and logs.
+        timeout_ms: Without any progress for so long the fetch fails.
+        max_wait_ms: How long a broker may wait for `min_bytes`.
+        min_bytes: How much it should wait for.
+        max_bytes: How much it answers at most; one batch always comes whole.
+        partition_max_bytes: Likewise; the smaller of the two counts.
+    """
+
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    client_id: str = "tidelog"
+    timeout_ms: int = 120_000
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    partition_max_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Content of one answer.
+
+    Attributes:
+        offset: First offset that was asked for; the first batch may begin before it.
+        next_offset: Offset behind all of it.
+        between: Smallest offset that the first batch may have, and the offset that none reaches.
+        data: Whole batches, the last one perhaps cut.
+        aborted: Aborted transactions among them, (producer id, first offset); READ_COMMITTED only.
+        append_times: Of each run of offsets the first one and when it was appended, in ms, -1 for
+            unknown; empty from brokers that don't keep them.
+    """
+
+    offset: int
+    next_offset: int
+    between: tuple[int, int]
+    data: Buffer
+    aborted: tuple[tuple[int, int], ...] = ()
+    append_times: Sequence[int] = ()
+
+
+def _reach(data: Buffer) -> Reach | None:
+    from tidelog.scan.batch_filters import reach  # by a kernel, which not everybody needs
+
+    return reach(data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSeams:
+    """Parts of the machine that a fetch needs.
+
+    Attributes:
+        connect: Makes connections.
+        clock: For deadlines.
+        pause: Waits for some seconds.
+        reach: Says how far whole batches reach, None where there is none.
+    """
+
+    connect: Connect
+    clock: Clock
+    pause: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
+    reach: Callable[[Buffer], Reach | None] = _reach
+
+
+class PartitionFetch:
+    """One partition that is read, whoever leads it."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        name: TopicPartition,
+        seams: FetchSeams,
+        *,
+        topic_id: str = "",
+        settings: FetchSettings | None = None,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            bootstrap: `host:port[,host:port]`.
+            name: The partition.
+            seams: Connections and clock.
+            topic_id: 32 hexadecimal digits; another topic of the same name is an error. "" for any.
+            settings: How records are asked for.
+        """
+        self._name = name
+        self._wanted_id = topic_id
+        self._topic_id = NO_UUID
+        self._settings = settings or FetchSettings()
+        self._isolation = self._settings.isolation
+        self._wants_append_times = False
+        self._seams = seams
+        self._bootstrap = bootstrap
+        self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
+        self._leader: LeaderClient | None = None
+        self._leader_epoch = NO_LEADER_EPOCH
+        self._has_replicas = False
+        self._deadline_ms = 0
+        self._unknown_count = 0
+        self._reason: ClusterFailure | None = None
+
+    def _client(self, host: str, port: int) -> LeaderClient:
+        return LeaderClient(host, port, self._seams.connect, client_id=self._settings.client_id)
+
+    @property
+    def place(self) -> str:
+        """What an error calls the partition, `kafka://host:port/topic-0`."""
+        return f"kafka://{self._bootstrap}/{self._name}"
+
+    def want_append_times(self) -> None:
+        """Ask for append times beside the records, which brokers other than ours step over."""
+        self._wants_append_times = True
+
+    # -- records -----------------------------------------------------------------------------
+
+    def parts(self, start: int, end: int) -> Iterator[Fetched]:
+        """All batches that hold offsets in [start, end), in order; the next one is under way.
+
+        Raises:
+            OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
+            UnknownTopic: The topic was deleted, or created anew.
+            ClusterFailure: No progress in time, or a broker refuses.
+        """
+        offset = start
+        is_asked = False
+        self._note_progress()
+        while offset < end:
+            is_asked = is_asked or self._send(offset)
+            floor = 0 if offset == start else offset  # then the batch before ends right there
+            found = self._take(offset, end, floor) if is_asked else None
+            is_asked = False
+            if found is None:
+                self._check_deadline(offset)
+                continue
+            self._note_progress()
+            offset = found.next_offset
+            if offset < end:
+                is_asked = self._send(offset)
+            if found.data:
+                yield found
+
+    def _take(self, offset: int, end: int, floor: int) -> Fetched | None:
+        """What the answer brought, None where it has to be asked for again."""
+        try:
+            data = self._receive()
+            if not self._is_good(data, offset):
+                return None
+            if not len(data.batches):
+                ended = self._is_through(data, offset, end)
+                return Fetched(offset, end, (floor, end), b"") if ended else None
+            return self._taken(data, offset, floor)
+        except ClusterFailure as error:
+            self._forget_leader(error)
+            return None
+
+    def _taken(self, data: PartitionData, offset: int, floor: int) -> Fetched:
+        """The batches of an answer, as far as they are sure; raises ClusterFailure."""
+        batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
+        found = self._seams.reach(batches)
+        if found is None:
+            if is_cut(batches):
+                raise self._refusal(
+                    "fetch", ErrorCode.MESSAGE_TOO_LARGE, "not one whole batch came"
+                )
+            # Damage is for the decoder to name, so any progress will do.
+            return Fetched(offset, offset + 1, (floor, limit), batches, aborted, data.append_times)
+        following, floor = found.next_offset, floor or self._floor(batches, offset)
+        if found.before is not None and lies_behind_gap(batches, found):
+            # It may have moved up. Asked for what lies before it, the broker sends it again, with
+            # the batch behind it.
+            batches, following = memoryview(batches)[: found.last_at], found.before
+        elif following > data.high_watermark:
+            limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
+        following = max(following, offset + 1)
+        return Fetched(offset, following, (floor, limit), batches, aborted, data.append_times)
+
+    def _floor(self, batches: Buffer, offset: int) -> int:
+        """Smallest offset that the first batch of all may have.
+
+        Where it begins below `offset`, it may have moved down: the batch before it, which is asked
+        for, shows that. 0 where there is none.
+        """
+        first = first_known_offset(view_batch(batches))
+        if not 0 < first < offset:
+            return 0
+        if not self._send(first - 1, max_bytes=1):
+            raise self._refusal("fetch", ErrorCode.LEADER_NOT_AVAILABLE)
+        before = self._receive().batches
+        if not before or is_cut(before):
+            return 0
+        found = view_batch(before)
+        return found.last_offset + 1 if first_known_offset(found) < first else 0
+
+    def _send(self, offset: int, *, max_bytes: int | None = None) -> bool:
+        """Ask for records; False where that has to be tried again."""
+        settings = self._settings
+        most = settings.partition_max_bytes if max_bytes is None else max_bytes
+        try:
+            leader = self._find_leader()
+            wanted = FetchPartition(
+                partition=self._name.partition,
+                current_leader_epoch=self._leader_epoch,
+                fetch_offset=offset,
+                partition_max_bytes=min(most, settings.max_bytes),
+            )
+            topic = FetchTopic(topic=self._name.topic, topic_id=self._topic_id, partitions=[wanted])
+            question = FetchRequest(
+                max_wait_ms=settings.max_wait_ms,
+                min_bytes=settings.min_bytes,
+                max_bytes=settings.max_bytes,
+                isolation_level=int(self._isolation),
+                topics=[topic],
+                with_append_times=self._wants_append_times,
+            )
+            leader.send(
+                FETCH, question, most=_BY_NAME_LAST if topic.topic_id == NO_UUID else INT16_MAX
+            )
+        except ClusterFailure as error:
+            self._forget_leader(error)
+            return False
+        return True
+
+    def _receive(self) -> PartitionData:
+        assert self._leader is not None
+        answer = self._leader.receive(FETCH)
+        if answer.error_code:
+            raise self._refusal("fetch", answer.error_code)
+        for topic in answer.responses:
+            for data in topic.partitions:
+                if data.partition_index == self._name.partition:
+                    return data
+        raise self._refusal("fetch", None, "the answer says nothing of the partition")
+
+    def _is_good(self, data: PartitionData, offset: int) -> bool:
+        """Whether records came; False where they have to be asked for again."""
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            start, end = self.log_offset(EARLIEST_TIMESTAMP), self.log_offset(LATEST_TIMESTAMP)
+            if start <= offset <= end:
+                return False  # the leader has changed in between
+            raise OffsetOutOfRange(offset, start, end, where=str(self._name))
+        if data.error_code:
+            raise self._refusal("fetch", data.error_code)
+        return True
+
+    def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
+        """Whether an answer without batches says that there are none up to `end`.
+
+        Then the broker has looked, and nothing is left of these offsets: they were compacted away.
+        """
+        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
+        visible = data.last_stable_offset if is_committed else data.high_watermark
+        return visible >= end and offset >= self._local_start()
+
+    def _local_start(self) -> int:
+        """Below this a remote tier answers, which may bring nothing only because it is slow."""
+        leader = self._find_leader()
+        if leader.version_of(LIST_OFFSETS) < _EARLIEST_LOCAL_LEAST:
+            return 0
+        return self.log_offset(EARLIEST_LOCAL_TIMESTAMP)
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def log_offset(self, timestamp: int, isolation: IsolationLevel | None = None) -> int:
+        """The offset of a special value of ListOffsets; raises ClusterFailure."""
+        level = self._isolation if isolation is None else isolation
+        return self._list_offsets(timestamp, level).offset
+
+    def _list_offsets(
+        self, timestamp: int, isolation: IsolationLevel, *, by_append_time: bool = False
+    ) -> ListOffsetsPartitionResponse:
+        question = ListOffsetsRequest(
+            replica_id=CONSUMER_REPLICA_ID,
+            isolation_level=int(isolation),
+            by_append_time=by_append_time,
+            topics=[
+                ListOffsetsTopic(
+                    name=self._name.topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=self._name.partition, timestamp=timestamp
+                        )
+                    ],
+                )
+            ],
+            timeout_ms=self._settings.timeout_ms,
+        )
+        answer = self._find_leader().ask(LIST_OFFSETS, question)
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            raise self._refusal("ask where the log begins or ends", found.error_code)
+        return found
+
+    def first_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
+        """The first record appended at a time or later, as a broker of ours tells it.
+
+        Returns:
+            The record, None for none, and the number of records before it (of all where there is
+            none) whose append time is unknown. None where the broker does not tell.
+
+        Raises:
+            UnknownTopic, ClusterFailure: As `parts`.
+        """
+        self._note_progress()
+        while True:
+            try:
+                return self._ask_appended(time_ms)
+            except ClusterFailure as error:
+                self._forget_leader(error)
+            self._check_deadline(0)
+
+    def _ask_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
+        if self._find_leader().version_of(LIST_OFFSETS) < _OWN_TAGS_LEAST:
+            return None
+        found = self._list_offsets(time_ms, self._isolation, by_append_time=True)
+        if found.without_append_time < 0:
+            return None
+        hit = OffsetAndTimestamp(
+            found.offset, found.timestamp, found.leader_epoch, found.without_append_time
+        )
+        return (hit if found.offset >= 0 else None), found.without_append_time
+
+    # -- leaders -----------------------------------------------------------------------------
+
+    def _find_leader(self) -> LeaderClient:
+        """The broker that leads the partition.
+
+        Raises:
+            UnknownTopic: There is no such topic (any more).
+            ClusterFailure: Nobody leads it now, or no broker answers.
+        """
+        if self._leader is not None:
+            return self._leader
+        question = MetadataRequest(
+            topics=[MetadataRequestTopic(name=self._name.topic)], allow_auto_topic_creation=False
+        )
+        answer = self._ask_any(lambda server: server.ask(METADATA, question))
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        found = [topic for topic in answer.topics if topic.name == self._name.topic]
+        code = found[0].error_code if found else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if code and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise self._refusal("ask who leads", code)
+        partitions = {part.partition_index: part for topic in found for part in topic.partitions}
+        part = partitions.get(self._name.partition)
+        if code or part is None:
+            raise self._unknown()
+        self._check_id(found[0].topic_id)
+        if part.leader_id not in nodes:
+            raise self._refusal("ask who leads", ErrorCode.LEADER_NOT_AVAILABLE)
+        self._unknown_count = 0
+        self._leader_epoch = part.leader_epoch
+        self._has_replicas = len(part.replica_nodes) > 1
+        self._leader = self._client(*nodes[part.leader_id])
+        return self._leader
+
+    def _unknown(self) -> ClusterFailure | UnknownTopic:
+        """The error for a partition that nobody knows: of a while, or for good."""
+        self._unknown_count += 1
+        if self._unknown_count > _UNKNOWN_MAX:
+            return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
+        return self._refusal("ask who leads", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _check_id(self, topic_id: UUID) -> None:
+        self._topic_id = topic_id
+        if self._wanted_id and topic_id not in (NO_UUID, UUID(hex=self._wanted_id)):
+            raise UnknownTopic(
+                f"{self._bootstrap}: topic {self._name.topic} was deleted and created anew"
+            )
+
+    def _ask_any(self, ask: Callable[[LeaderClient], _Answer]) -> _Answer:
+        """What the first server that can be reached answers; it is asked first next time."""
+        failed: ClusterFailure | None = None
+        for number, server in enumerate(self._servers):
+            try:
+                answer = ask(server)
+            except ClusterFailure as error:
+                failed = error
+                continue
+            self._servers.insert(0, self._servers.pop(number))
+            return answer
+        assert failed is not None
+        raise failed
+
+    def _forget_leader(self, reason: ClusterFailure) -> None:
+        """Ask anew who leads, after a while; raises a reason that will not pass."""
+        if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
+            raise reason
+        if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:
+            raise self._damaged()
+        self._reason = reason
+        if self._leader is not None:
+            self._leader.close()
+            self._leader = None
+        self._seams.pause(_PAUSE_S)
+
+    def _damaged(self) -> ClusterFailure:
+        """The error where the one broker that has the partition refuses it."""
+        assert self._leader is not None
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        return ClusterFailure(
+            self._bootstrap,
+            f"read records of {self._name}",
+            f"its only broker, {self._leader.place}, refuses with {codes.named(code)}: files of the"
+            " partition are damaged, or their disk has failed; that broker's log names the file"
+            " (`tidelog doctor` on its directory, if it is a tidelog broker)",
+            error_code=code,
+        )
+
+    # -- deadlines ---------------------------------------------------------------------------
+
+    def _note_progress(self) -> None:
+        self._reason = None
+        self._deadline_ms = self._seams.clock.monotonic_ms() + self._settings.timeout_ms
+
+    def _check_deadline(self, offset: int) -> None:
+        if self._seams.clock.monotonic_ms() < self._deadline_ms:
+            return
+        seconds = self._settings.timeout_ms / 1000
+        why = f" ({self._reason})" if self._reason is not None else ""
+        reason = f"nothing from offset {offset} on came within {seconds:g} s{why}"
+        raise ClusterFailure(self._bootstrap, f"read records of {self._name}", reason)
+
+    def _refusal(self, operation: str, code: int | None, reason: str = "") -> ClusterFailure:
+        told = reason or ("" if code is None else codes.named(code))
+        return ClusterFailure(self._bootstrap, f"{operation} ({self._name})", told, error_code=code)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in (*self._servers, self._leader):
+            if client is not None:
+                client.close()
+        self._leader = None
+
+
+def _aborted(data: PartitionData) -> tuple[tuple[int, int], ...]:
+    return tuple((txn.producer_id, txn.first_offset) for txn in data.aborted_transactions or ())

@@ -1,0 +1,336 @@
+"""Appends to brokers: records of one call go out together, and its answer says where they are.
+
+Each codec has a producer of its own with a thread that hears what became of its records, so calls
+from several threads (and tasks of an event loop) are on their way side by side.
+
+Life cycle: send* -> flush* -> close. Safe for several threads.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tidelog.errors import (
+    Closed,
+    ClusterFailure,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    TidelogError,
+)
+from tidelog.remote.client import PURGED, Client, typed_error
+from tidelog.remote.client_settings import QUEUE_KBYTES
+from tidelog.storage.log.append import AppendResult
+from tidelog.types import NO_OFFSET, NO_TIMESTAMP, Codec, time_refused
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+
+Headers: TypeAlias = list[tuple[str, str | bytes | None]]
+
+
+# Partition, key, value, create time in ms, headers.
+Row: TypeAlias = tuple[int, bytes | None, bytes | None, int, Headers | None]
+
+
+Answer: TypeAlias = dict[int, AppendResult]
+
+
+Hear: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
+
+
+_POLL_S: Final = 0.1
+
+
+# What waits to be sent is bounded; a call that brings more waits for room.
+_QUEUE_RECORDS: Final = 200_000
+
+
+# The library numbers the types of timestamps from 1.
+STAMPED: Final = 2
+
+
+_FATAL: Final = -150
+
+
+class _Call:
+    """One append: how many of its records are still on their way, and where the others are."""
+
+    __slots__ = ("answer", "count", "error", "found", "is_sealed", "lock", "waiting")
+
+    def __init__(self) -> None:
+        self.answer: Future[Answer] = Future()
+        self.lock = threading.Lock()
+        self.waiting = 0
+        self.count = 0
+        self.is_sealed = False
+        self.error: TidelogError | None = None
+        self.found: dict[int, tuple[int, int, int]] = {}
+
+    def sent(self) -> None:
+        with self.lock:
+            self.waiting += 1
+
+    def arrived(self, partition: int, offset: int, stamp_ms: int) -> None:
+        """One more record is in the log."""
+        with self.lock:
+            first, last, stamp = self.found.get(partition, (offset, offset, stamp_ms))
+            self.found[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
+            self.count += 1
+            self.waiting -= 1
+        self._settle()
+
+    def failed(self, error: TidelogError) -> None:
+        """One more record is not; the first reason counts, since others follow from it."""
+        with self.lock:
+            self.error = self.error or error
+            self.waiting -= 1
+        self._settle()
+
+    def seal(self, error: TidelogError | None = None) -> None:
+        """Nothing more is sent by this call."""
+        with self.lock:
+            self.is_sealed = True
+            self.error = self.error or error
+        self._settle()
+
+    def _settle(self) -> None:
+        with self.lock:
+            if not self.is_sealed or self.waiting or self.answer.done():
+                return
+            if self.error is None:
+                self.answer.set_result(self._results())
+            else:
+                self.answer.set_exception(self._failure(self.error))
+
+    def _results(self) -> Answer:
+        return {
+            partition: AppendResult(first, last, stamp, stamp, NO_OFFSET)
+            for partition, (first, last, stamp) in sorted(self.found.items())
+        }
+
+    def _failure(self, error: TidelogError) -> TidelogError:
+        if self.count:
+            error.add_note(f"{self.count} records of the call are in the log all the same")
+        return error
+
+
+class Sender:
+    """Producers of one connection."""
+
+    def __init__(self, client: Client, codec_name: str) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            client: The cluster; what it was set up with comes before our producers' settings.
+            codec_name: Compression where a call names none.
+        """
+        self._client = client
+        self._codec_name = codec_name
+        self._lanes: dict[str, _Lane] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def send(self, topic: str, rows: Iterable[Row], codec: Codec | None) -> "Future[Answer]":
+        """Send records; returns once they are queued, in order for each partition.
+
+        Args:
+            topic: Its name.
+            rows: The records.
+            codec: Compression of their batches; the connection's where None.
+
+        Returns:
+            What becomes the answer for each partition. Base and last offset are those of the
+            call's own records; others may lie between them. Times are -1 but on LogAppendTime
+            topics; the log start is not told (-1).
+
+        Raises:
+            Closed: The connection was closed.
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: In the future.
+                Records before the refused one may be in the log; a note says how many.
+        """
+        lane = self._lane(self._codec_name if codec is None else codec.config_name)
+        call = _Call()
+        try:
+            for row in rows:
+                lane.put(topic, row, call)
+        except TidelogError as error:
+            call.seal(error)
+        except BaseException:
+            call.seal(ClusterFailure(self._client.bootstrap, "append", "given up halfway"))
+            raise
+        else:
+            call.seal()
+        return call.answer
+
+    def _lane(self, codec_name: str) -> "_Lane":
+        with self._lock:
+            if self._is_closed:
+                raise Closed(f"the connection to {self._client.bootstrap} is closed")
+            found = self._lanes.get(codec_name)
+            if found is not None and found.is_broken:
+                found.close()
+                found = None
+            if found is None:
+                settings = self._producer_settings(codec_name)
+                found = self._lanes[codec_name] = _Lane(self._client, settings)
+            return found
+
+    def _producer_settings(self, codec_name: str) -> dict[str, object]:
+        return {
+            "enable.idempotence": True,
+            "queue.buffering.max.kbytes": QUEUE_KBYTES,
+            "queue.buffering.max.messages": _QUEUE_RECORDS,
+            "linger.ms": 0,
+            "message.timeout.ms": max(int(self._client.timeout_s * 1000), 1000),
+            "compression.type": codec_name,
+        }
+
+    def flush(self) -> None:
+        """Return when every record queued by now is in the log, or its call has failed."""
+        with self._lock:
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.flush()
+
+    def close(self) -> None:
+        """Wait for what is on its way, then let go; a second time does nothing."""
+        with self._lock:
+            self._is_closed = True
+            lanes = list(self._lanes.values())
+            self._lanes.clear()
+        for lane in lanes:
+            lane.close()
+
+
+class _Lane:
+    """One producer, and the thread that hears from it."""
+
+    def __init__(self, client: Client, settings: Mapping[str, object]) -> None:
+        self._client = client
+        self._producer: ck.Producer = client.producer(settings)
+        self.is_broken = False
+        self._is_closed = False
+        self._has_work = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="tidelog-append", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            self._has_work.wait()
+            if self._is_closed:
+                return
+            self._producer.poll(_POLL_S)
+            if not len(self._producer):
+                self._has_work.clear()
+                if len(self._producer) or self._is_closed:
+                    self._has_work.set()
+
+    def put(self, topic: str, row: Row, call: _Call) -> None:
+        """Queue one record, once there is room.
+
+        Raises:
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure: It was not queued.
+        """
+        from confluent_kafka import KafkaException
+
+        where = f"{topic}-{row[0]}"
+
+        def hear(error: "ck.KafkaError | None", message: "ck.Message") -> None:
+            try:
+                self._hear(call, (topic, row[0]), error, message)
+            except Exception as problem:  # noqa: BLE001 - else nobody would hear of the others
+                reason = f"{where}: {problem!r}"
+                call.failed(ClusterFailure(self._client.bootstrap, "append", reason))
+
+        call.sent()
+        try:
+            refuse_time(where, row[3])
+            self._queue(topic, row, hear)
+        except KafkaException as error:
+            failure = self._typed(where, error.args[0])
+            call.failed(failure)
+            raise failure from error
+        except TidelogError as error:
+            call.failed(error)
+            raise
+        except (TypeError, UnicodeError, OverflowError) as error:
+            refused = InvalidRecord(f"{where}: {error}")
+            call.failed(refused)
+            raise refused from error
+        self._has_work.set()
+
+    def _typed(self, where: str, error: "ck.KafkaError") -> TidelogError:
+        # The library gives a producer up for good after some errors: the next call takes a new one.
+        self.is_broken = self.is_broken or error.fatal() or error.code() == _FATAL
+        return typed_error(self._client, "append", error, where=where)
+
+    def _queue(self, topic: str, row: Row, hear: Hear) -> None:
+        partition, key, value, time_ms, headers = row
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, hear, None, time_ms, headers)
+                return
+            except BufferError:
+                if not len(self._producer):
+                    raise MessageTooLarge(
+                        f"{topic}-{partition}: a record larger than all that may wait to be sent"
+                        " (queue.buffering.max.kbytes)"
+                    ) from None
+                self._producer.poll(_POLL_S)
+
+    def _hear(
+        self,
+        call: _Call,
+        place: tuple[str, int],
+        error: "ck.KafkaError | None",
+        message: "ck.Message",
+    ) -> None:
+        """One record's end."""
+        topic, partition = place
+        where = f"{topic}-{partition}"
+        if error is None:
+            offset = message.offset()
+            kind, stamp_ms = message.timestamp()
+            if offset is None:
+                call.failed(self._unproven(where))
+            else:
+                call.arrived(partition, offset, stamp_ms if kind == STAMPED else NO_TIMESTAMP)
+        elif error.code() in PURGED:
+            call.failed(Closed(f"{where}: closed before the record was sent"))
+        else:
+            call.failed(self._typed(where, error))
+
+    def _unproven(self, where: str) -> TidelogError:
+        """The library calls a record delivered whose sequence number the broker refused.
+
+        It takes it for one that was there already. A broker before 4.4 refuses it also where it
+        was overtaken by the next request (KAFKA-15591), and then it is not in the log.
+        """
+        reason = f"{where}: the broker did not say where a record is that was sent again"
+        return ClusterFailure(self._client.bootstrap, "append", reason)
+
+    def flush(self) -> None:
+        """Each record leaves the queue, or fails in time."""
+        while self._producer.flush(_POLL_S):
+            pass
+
+    def close(self) -> None:
+        """Wait for what is on its way, and for the thread's end."""
+        self.flush()
+        self._is_closed = True
+        self._has_work.set()
+        self._thread.join()
+
+
+def refuse_time(where: str, time_ms: int) -> None:
+    """Raise InvalidTimestamp for a create time that would not be in the log, or means nothing."""
+    if time_ms == 0:
+        raise InvalidTimestamp(
+            f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"
+            " library would send the present time in its place"
+        )
+    if time_ms < NO_TIMESTAMP:
+        raise time_refused(f"{time_ms} ms", where)

@@ -1,0 +1,472 @@
+"""`BrokerRecords`, a `RecordSource`; append times.
+
+Records of one partition from its leader, one by one, with the append times that it tells.
+
+For as many records as people look at, without numpy; `fetched_rows` does the same by columns.
+
+Append times of records that came through librdkafka, which does not see what our broker tells.
+
+The same batches are fetched once more for the times alone; a broker that tells none is not asked
+again. What can't be had is unknown, and the records go on coming.
+
+Life cycle: time_of* -> close. One owner.
+
+Records of a cluster for Arrow, Polars, DuckDB and pandas: `tidelog.frames.Scan` over brokers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tidelog.env import Clock, Env
+from tidelog.errors import (
+    ClusterFailure,
+    CorruptData,
+    InvalidRequest,
+    MissingTimestamps,
+    OffsetOutOfRange,
+    TidelogError,
+)
+from tidelog.frames import ArrowSource, TopicChoice, needs_arrow
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.offset_order import in_order
+from tidelog.record.record import ControlType, Record, stamp_of
+from tidelog.remote.client import is_direct
+from tidelog.remote.cluster import Cluster, as_record
+from tidelog.remote.partition_fetch import Fetched, PartitionFetch
+from tidelog.remote.time_lookup import AppendRuns, plan_remote, without_append_time
+from tidelog.scan import ScanStats, Split, Wanted
+from tidelog.storage.files import decode_topic_id
+from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, RecordCount, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.remote.partition_fetch import FetchSeams
+
+
+def fetched_records(
+    fetch: PartitionFetch, start: int, end: int
+) -> Iterator[tuple[Record, int | None]]:
+    """The data records with offsets in [start, end), in order, with append times where known (ms).
+
+    Args:
+        fetch: The partition's leader; the caller closes it.
+        start: First offset.
+        end: Offset behind the last one.
+
+    Raises:
+        OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
+        UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        CorruptData: A batch is damaged; everything before it was yielded.
+    """
+    fetch.want_append_times()
+    for part in fetch.parts(start, end):
+        runs = AppendRuns(part.append_times)
+        for record in _records(part, fetch.place):
+            if part.offset <= record.offset < end:
+                yield record, _append_time(record, runs)
+
+
+def _records(part: Fetched, place: str) -> Iterator[Record]:
+    """The data records of what one answer brought."""
+    try:
+        for batch in _visible(part, place):
+            yield from batch.records()
+    except CorruptData as error:
+        raise error if error.path else error.located(place, error.at or 0) from error
+
+
+def _visible(part: Fetched, place: str) -> Iterator[Batch]:
+    """The data batches, without those of transactions that the broker names as aborted."""
+    begin = sorted((first, producer_id) for producer_id, first in part.aborted)
+    aborted: set[int] = set()
+    batches = ((batch.at, batch) for batch in walk(part.data))
+    for _, batch in in_order(batches, *part.between, place):
+        while begin and begin[0][0] <= batch.last_offset:
+            aborted.add(begin.pop(0)[1])
+        if isinstance(batch, RecordBatch) and batch.is_control:
+            if batch.control_type() is ControlType.ABORT:
+                aborted.discard(batch.producer_id)
+        elif batch.is_transactional and batch.producer_id in aborted:
+            batch.ensure_valid()  # a flipped bit must not hide records
+        else:
+            yield batch
+
+
+def consumed_records(
+    cluster: Cluster, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
+) -> Iterator[tuple[Record, int | None]]:
+    """The same through librdkafka, which knows of no append times but brokers' stamps."""
+    for found in cluster.records(name, start, end, isolation=isolation):
+        record = as_record(found)
+        yield record, stamp_of(record)
+
+
+def _append_time(record: Record, runs: AppendRuns) -> int | None:
+    """What the broker told, or the stamp that the record bears."""
+    told = runs.time_of(record.offset)
+    return stamp_of(record) if told == UNKNOWN_MS else told
+
+
+# Each has two connections; of a topic with more partitions the latest have them.
+_OPEN_MAX: Final = 32
+
+
+_NOTHING: Final = AppendRuns(())
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was told of the offsets [start, end) of a partition."""
+
+    fetch: PartitionFetch
+    start: int = 0
+    end: int = 0
+    runs: AppendRuns = _NOTHING
+    asks_from_ms: int = 0
+
+    def keep(self, part: Fetched) -> None:
+        """Remember what an answer told."""
+        self.start, self.end = part.offset, part.next_offset
+        self.runs = AppendRuns(part.append_times)
+
+
+class ToldTimes:
+    """When records of any partition were appended."""
+
+    def __init__(
+        self,
+        open_fetch: Callable[[TopicPartition], PartitionFetch] | None,
+        clock: Clock,
+        *,
+        rest_ms: int,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            open_fetch: Makes what asks a partition's leader; None where leaders can't be asked.
+            clock: For rests.
+            rest_ms: How long a partition's leader is not asked after a question that failed.
+        """
+        self._open_fetch = open_fetch
+        self._clock = clock
+        self._rest_ms = rest_ms
+        self._told: dict[TopicPartition, _Told] = {}
+
+    def time_of(self, name: TopicPartition, record: Record) -> int | None:
+        """When it was appended, in ms: what the broker tells, else the stamp that it bears."""
+        ms = UNKNOWN_MS if self._open_fetch is None else self._ask(name, record.offset)
+        return stamp_of(record) if ms == UNKNOWN_MS else ms
+
+    def _ask(self, name: TopicPartition, offset: int) -> int:
+        told = self._of(name)
+        if not told.start <= offset < told.end:
+            self._fetch(told, offset)
+        return told.runs.time_of(offset) if told.start <= offset < told.end else UNKNOWN_MS
+
+    def _of(self, name: TopicPartition) -> _Told:
+        """What is known of a partition, which counts as the latest from now on."""
+        told = self._told.pop(name, None) or self._opened(name)
+        self._told[name] = told
+        if len(self._told) > _OPEN_MAX:
+            self._told.pop(next(iter(self._told))).fetch.close()
+        return told
+
+    def _opened(self, name: TopicPartition) -> _Told:
+        assert self._open_fetch is not None
+        fetch = self._open_fetch(name)
+        fetch.want_append_times()
+        return _Told(fetch)
+
+    def _fetch(self, told: _Told, offset: int) -> None:
+        """Learn what the leader tells of the batches from an offset on."""
+        if self._clock.monotonic_ms() < told.asks_from_ms:
+            return
+        try:
+            part = next(told.fetch.parts(offset, offset + 1), None)
+        except OffsetOutOfRange:
+            return  # deleted meanwhile; the next record may be there
+        except TidelogError:
+            told.fetch.close()
+            told.asks_from_ms = self._clock.monotonic_ms() + self._rest_ms
+            return
+        if part is None:
+            return
+        told.keep(part)
+        if not part.append_times:
+            self.close()
+            self._open_fetch = None
+
+    def close(self) -> None:
+        """Close all connections."""
+        for told in self._told.values():
+            told.fetch.close()
+        self._told.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Settings by which records of a cluster are read.
+
+    Attributes:
+        cluster: Whom to ask for offsets.
+        client: Settings of librdkafka.
+        env: Clock and randomness.
+    """
+
+    cluster: Cluster
+    client: Mapping[str, str] = field(repr=False)
+    env: Env
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether batches can be fetched from leaders, without librdkafka: plain text alone."""
+        return is_direct(self.client)
+
+    def batches(
+        self, split: Split, columns: Sequence[str], stats: ScanStats
+    ) -> "Iterator[pa.RecordBatch]":
+        """The rows of a split.
+
+        Raises:
+            InvalidRequest: A column that librdkafka's records don't have.
+            OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
+            CorruptData, ClusterFailure: While reading; what comes before was yielded.
+        """
+        if self.is_direct:
+            return self._fetched(split, columns, stats)
+        from tidelog.remote.rows import ConsumeSettings, consumed
+
+        settings = ConsumeSettings(
+            bootstrap=self.cluster.bootstrap,
+            client=self.client,
+            timeout_s=self.cluster.timeout_s,
+            progress_timeout_ms=self._timeout_ms,
+        )
+        return consumed(split, columns, settings, stats)
+
+    @property
+    def _timeout_ms(self) -> int:
+        return max(int(self.cluster.timeout_s * 1000), 1000)
+
+    def _fetched(
+        self, split: Split, columns: Sequence[str], stats: ScanStats
+    ) -> "Iterator[pa.RecordBatch]":
+        from tidelog.remote.rows import fetched
+
+        name, seams = split.topic_partition, self._seams()
+        with closing(self._fetch(name, split.isolation, seams, split.topic_id)) as fetch:
+            yield from fetched(split, columns, fetch, stats)
+
+    def records(
+        self, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
+    ) -> "Iterator[tuple[Record, int | None]]":
+        """The records with offsets in [start, end), in order, with append times where known (ms).
+
+        One by one, without Arrow: for small amounts.
+
+        Raises:
+            OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
+            CorruptData, ClusterFailure: While reading; what comes before was yielded.
+        """
+        if not self.is_direct:
+            yield from consumed_records(self.cluster, name, start, end, isolation)
+            return
+        with closing(self._plain_fetch(isolation, name)) as fetch:
+            yield from fetched_records(fetch, start, end)
+
+    def told_times(self, isolation: IsolationLevel) -> "ToldTimes":
+        """What tells append times of records that came through librdkafka; to be closed."""
+        fetch = partial(self._plain_fetch, isolation) if self.is_direct else None
+        return ToldTimes(fetch, self.env.clock, rest_ms=self._timeout_ms)
+
+    def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
+        """A fetch that needs neither numpy nor Arrow."""
+        from tidelog.record.offset_order import reach_of
+
+        return self._fetch(name, isolation, replace(self._seams(), reach=reach_of))
+
+    def _seams(self) -> "FetchSeams":
+        from tidelog.remote.broker_connection import connect_socket
+        from tidelog.remote.partition_fetch import FetchSeams
+
+        connect = partial(connect_socket, timeout_s=self.cluster.timeout_s)
+        return FetchSeams(connect=connect, clock=self.env.clock)
+
+    def _fetch(
+        self, name: TopicPartition, level: IsolationLevel, seams: "FetchSeams", topic_id: str = ""
+    ) -> "PartitionFetch":
+        from tidelog.remote.partition_fetch import FetchSettings, PartitionFetch
+
+        settings = FetchSettings(
+            isolation=level,
+            timeout_ms=self._timeout_ms,
+            client_id=self.client.get("client.id", "tidelog"),
+        )
+        bootstrap = self.cluster.bootstrap
+        return PartitionFetch(bootstrap, name, seams, topic_id=topic_id, settings=settings)
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Topics' ids as 32 hexadecimal digits, "" where the cluster can't tell."""
+        try:
+            found = self.cluster.topic_ids(topics)
+        except ClusterFailure as error:
+            if error.error_code is None or error.error_code >= 0:
+                raise
+            return dict.fromkeys(topics, "")  # librdkafka's own: brokers too old to be asked
+        return {name: "" if t is None else decode_topic_id(t).hex for name, t in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RemoteScan(ArrowSource):
+    """Records of one or more topics of a cluster, chosen by time, for whoever wants them.
+
+    Nothing is read until it is asked, and every question plans and reads anew. Any tool that takes
+    an Arrow stream takes a scan as it is.
+
+    Attributes:
+        reading: Whom to ask.
+        topics: Topics or single partitions, all but Kafka's own where None.
+        wanted: The range of time.
+        clock: Which of a record's two times the range is about.
+        columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+        isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+        strict: Raise where records have no time on that clock; else they are left out.
+    """
+
+    reading: Reading
+    topics: TopicChoice = None
+    wanted: Wanted = field(default_factory=Wanted)
+    clock: ClockName = ClockName.RECORD
+    columns: Sequence[str] | None = None
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    strict: bool = False
+
+    def __repr__(self) -> str:
+        return f"RemoteScan({self.topics!r} of {self.reading.cluster.bootstrap!r})"
+
+    @property
+    def schema(self) -> "pa.Schema":
+        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
+        needs_arrow()
+        from tidelog.scan import schema
+
+        return schema(self._columns())
+
+    def plan(self) -> list[Split]:
+        """Which offsets would be read now.
+
+        Raises:
+            UnknownTopic, InvalidRequest, ClusterFailure: As their names say.
+        """
+        names = self._partitions()
+        splits = plan_remote(
+            self.reading.cluster, names, self.wanted, clock=self.clock, isolation=self.isolation
+        )
+        ids = self.reading.topic_ids(sorted({split.topic for split in splits}))
+        return [replace(split, topic_id=ids[split.topic]) for split in splits]
+
+    def to_arrow(self, *, stats: ScanStats | None = None) -> "pa.RecordBatchReader":
+        """The records as an Arrow reader, in bounded memory.
+
+        Args:
+            stats: Counted up while reading.
+
+        Returns:
+            Exactly the records of the range, by topic, partition and offset, that were there when
+            it was called. It reads while it is read.
+
+        Raises:
+            UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: At once.
+            MissingTimestamps, CorruptData, OffsetOutOfRange, ClusterFailure: While reading, behind
+                everything that is right.
+        """
+        schema = self.schema
+        self._check_columns()
+        import pyarrow as pa
+
+        rows = self._rows(self.plan(), self._columns(), stats or ScanStats())
+        return pa.RecordBatchReader.from_batches(schema, rows)
+
+    def count(self) -> RecordCount:
+        """How many records there are; they are all fetched, since brokers can't count."""
+        needs_arrow()
+        stats = ScanStats()
+        rows = self._rows(self.plan(), ("offset",), stats)
+        number = sum(batch.num_rows for batch in rows)
+        return RecordCount(number, without_time=self.without_time(stats))
+
+    def without_time(self, stats: ScanStats) -> int | None:
+        """How many records have no time on the clock, once a reading with `stats` is over.
+
+        On the append clock all of the topics', None where brokers don't tell the number.
+        """
+        is_open = self.wanted.start_ms is None and self.wanted.end_ms is None
+        if self.clock is ClockName.RECORD or is_open:
+            return stats.without_time
+        marks = self.reading.cluster.watermarks(self._partitions())
+        counts = without_append_time(self.reading.cluster, marks).values()
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def _rows(
+        self, splits: Sequence[Split], columns: Sequence[str], stats: ScanStats
+    ) -> "Iterator[pa.RecordBatch]":
+        for split in splits:
+            stats.splits += 1
+            for batch in self.reading.batches(split, columns, stats):
+                yield batch
+                self._check_times(split, stats)
+            self._check_times(split, stats)
+
+    def _check_times(self, split: Split, stats: ScanStats) -> None:
+        if self.strict and stats.without_time:
+            raise MissingTimestamps(
+                f"{split.topic_partition}: {stats.without_time} records without a time on the"
+                f" {self.clock} clock in offsets {split.start_offset} to {split.end_offset}, and"
+                f" strict was asked for"
+            )
+
+    def _check(self) -> None:
+        needs_arrow()
+        self._check_columns()
+        self._partitions()
+
+    def _check_columns(self) -> None:
+        """Raise InvalidRequest for a column that can't be had here."""
+        if not self.reading.is_direct:
+            from tidelog.remote.rows import check_columns
+
+            check_columns(self._columns())
+
+    def _partitions(self) -> list[TopicPartition]:
+        cluster = self.reading.cluster
+        if self.topics is None:
+            counts = cluster.topics()
+            topics = sorted(name for name in counts if not name.startswith("__"))
+            return [TopicPartition(name, n) for name in topics for n in range(counts[name])]
+        chosen = [self.topics] if isinstance(self.topics, str | TopicPartition) else self.topics
+        found: dict[TopicPartition, None] = {}
+        for one in chosen:
+            for name in self._named(cluster, one):
+                found[name] = None
+        return list(found)
+
+    @staticmethod
+    def _named(cluster: Cluster, one: str | TopicPartition) -> list[TopicPartition]:
+        if isinstance(one, str):
+            return cluster.partitions(one)
+        there = cluster.partitions(one.topic)
+        if one not in there:
+            raise InvalidRequest(f"{one.topic} has partitions 0 to {len(there) - 1}, not {one}")
+        return [one]
+
+    def _columns(self) -> tuple[str, ...]:
+        if self.columns is not None:
+            return tuple(self.columns)
+        from tidelog.scan import COLUMNS
+
+        return COLUMNS

@@ -1,0 +1,479 @@
+"""[k] Arrow from leaders or librdkafka, Arrow to them.
+
+Arrow columns as the Python objects that the client library takes, a column at a time.
+
+Rows from librdkafka's records: for brokers behind TLS or SASL, and settings that only it knows.
+
+A consumer that is assigned one partition, joins no group and commits nothing. Each record is a
+Python object here, which is what this path costs; columns that its records don't have are refused.
+
+Rows from batches that a leader sent: decoded by column, filtered exactly, no object per record.
+
+Equal to what `consumed_rows` makes of librdkafka's records, where that has the column.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.arrow_topics import as_table, choose_rows
+from tidelog.env import os_env
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptData,
+    InvalidRequest,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+)
+from tidelog.record.columns.arrays import COLUMN_TYPES, TIME
+from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.decode import ROWS, decode
+from tidelog.record.columns.encode import create_times, header_parts
+from tidelog.remote import client as codes
+from tidelog.remote.client_settings import POLL_RECORDS
+from tidelog.remote.cluster import TIMEOUT_S, Cluster, connect
+from tidelog.remote.partition_fetch import Fetched, PartitionFetch
+from tidelog.scan import Piece, ScanStats, Split
+from tidelog.scan.batch_filters import AbortedBatches, aborted_spans, piece_filter
+from tidelog.scan.rows import RowMaker
+from tidelog.scan.split import AbortedSpan
+from tidelog.types import INT64_MAX, ClockName, TimestampType
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs
+
+
+if TYPE_CHECKING:
+    from tidelog.remote.producer import Row
+
+    Column = pa.Array[pa.Scalar[pa.DataType]]
+
+
+Headers: TypeAlias = list[tuple[str, str | bytes | None]]
+
+
+_COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
+
+
+def binaries(column: "Column") -> list[bytes | None]:
+    """The values of a column of bytes or text, None for null."""
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
+    column = column.cast(pa.binary())
+    _, ends, data = column.buffers()
+    assert ends is not None
+    offsets = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
+    start = int(offsets[0])
+    # One copy of all bytes, then slices of it: a tenth of the time of a scalar for each row.
+    raw = b"" if data is None else bytes(memoryview(data)[start : int(offsets[-1])])
+    places = (offsets - start).tolist()
+    found: list[bytes | None] = [raw[a:b] for a, b in itertools.pairwise(places)]
+    if column.null_count:
+        for row in np.flatnonzero(np.asarray(column.is_null())).tolist():
+            found[row] = None
+    return found
+
+
+def times(column: "Column", now_ms: int) -> list[int]:
+    """Create times in ms, rounded down; `now_ms` for null.
+
+    Raises:
+        InvalidTimestamp: A time of 0 ms, which the client library takes for "now", or one that
+            no way in takes.
+        InvalidRequest: The column holds neither timestamps nor integers.
+    """
+    found = create_times(column, len(column), now_ms)
+    if (found == 0).any():
+        raise InvalidTimestamp(
+            "a row whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client library would send"
+            " the present time in its place; leave such rows out, or move them by a millisecond"
+        )
+    filled: list[int] = found.tolist()
+    return filled
+
+
+def headers(column: "Column") -> list[Headers | None]:
+    """The headers of each row, None where it has none.
+
+    Raises:
+        InvalidRequest, InvalidRecord: As `header_parts`.
+    """
+    parts = header_parts(column)
+    if parts is None:
+        return [None] * len(column)
+    counts, names, values = parts
+    texts = [name.decode() for name in binaries(names) if name is not None]
+    found: Headers = list(zip(texts, binaries(values), strict=True))
+    places = np.cumsum(np.concatenate(([0], counts))).tolist()
+    return [found[a:b] or None for a, b in itertools.pairwise(places)]
+
+
+def table_rows(
+    table: pa.Table | pa.RecordBatch, *, partition_count: int, keyless: int, now_ms: int
+) -> Iterator["Row"]:
+    """The rows of a table as a producer sends them.
+
+    Args:
+        table: Columns `key`, `value`, `timestamp`, `headers`, `partition`, all optional.
+        partition_count: How many the topic has.
+        keyless: The partition of rows without a key.
+        now_ms: The time of rows that have none.
+
+    Raises:
+        InvalidRequest: Another column, or a partition that is not there.
+        InvalidTimestamp, InvalidRecord: As `times` and `headers`.
+    """
+    partitions, rows = choose_rows(as_table(table), partition_count, keyless)
+    unknown = set(rows.column_names) - _COLUMNS
+    if unknown:
+        raise InvalidRequest(
+            f"no column {min(unknown)!r}; there are: {', '.join(sorted(_COLUMNS))}"
+        )
+    at = 0
+    for batch in rows.to_batches():
+        none = [None] * batch.num_rows
+        names = batch.schema.names
+        yield from zip(
+            partitions[at : at + batch.num_rows].tolist(),
+            binaries(batch.column("key")) if "key" in names else none,
+            binaries(batch.column("value")) if "value" in names else none,
+            times(batch.column("timestamp"), now_ms)
+            if "timestamp" in names
+            else [now_ms] * len(none),
+            headers(batch.column("headers")) if "headers" in names else none,
+            strict=True,
+        )
+        at += batch.num_rows
+
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+    ArrowColumn: TypeAlias = pa.Array[pa.Scalar[pa.DataType]]
+    Messages: TypeAlias = list[ck.Message]
+
+
+_POLL_S: Final = 1.0
+
+
+_NO_TIME: Final = 0
+
+
+PROGRESS_TIMEOUT_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeSettings:
+    """How records are asked for.
+
+    Attributes:
+        bootstrap: `host:port[,host:port]`.
+        client: Settings of librdkafka.
+        timeout_s: Of each question.
+        progress_timeout_ms: Without any record for so long reading fails.
+        poll_records: Records that librdkafka hands over at once, at most.
+        group: The group that librdkafka is told; nothing is committed to it.
+    """
+
+    bootstrap: str
+    # Passwords may be among them: not shown.
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = TIMEOUT_S
+    progress_timeout_ms: int = PROGRESS_TIMEOUT_MS
+    poll_records: int = POLL_RECORDS
+    group: str | None = None
+
+
+def check_columns(columns: Sequence[str]) -> None:
+    """Raise InvalidRequest for a column that librdkafka's records don't have."""
+    for name in columns:
+        if name in COLUMN_TYPES and name not in _CONSUMED_COLUMNS and name != "appendTimestamp":
+            raise InvalidRequest(
+                f"column {name} can't be had through librdkafka, which reads brokers behind TLS,"
+                f" SASL or settings of its own; leave it out"
+            )
+
+
+def consumed(
+    split: Split, columns: Sequence[str], settings: ConsumeSettings, stats: ScanStats
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split without pieces, as a scan has them.
+
+    Raises:
+        InvalidRequest: A column that can't be had.
+        OffsetOutOfRange: An offset is not in the log; everything before was yielded.
+        ClusterFailure: Brokers refuse, or nothing came in time.
+    """
+    check_columns(columns)
+    maker = RowMaker(split, columns)
+    reading = _Reading(split, settings)
+    for messages in reading.messages():
+        kept = _in_time(messages, split, stats)
+        if kept:
+            yield maker.rows(_batch(kept, maker.decoded))
+
+
+class _Reading:
+    """One pass over a split with one consumer."""
+
+    def __init__(self, split: Split, settings: ConsumeSettings) -> None:
+        self._split = split
+        self._settings = settings
+        self._timeout_ms = settings.progress_timeout_ms
+        self._clock = os_env().clock
+        self._cluster: Cluster = connect(
+            settings.bootstrap, settings.client, timeout_s=settings.timeout_s
+        )
+
+    def messages(self) -> "Iterator[Messages]":
+        """The records with offsets of the split, in order."""
+        from confluent_kafka import TopicPartition as Place
+
+        split = self._split
+        level = split.isolation.name.lower()
+        consumer = self._cluster.consumer(self._settings.group, isolation_level=level)
+        try:
+            with self._cluster.typed(f"read records of {split.topic_partition}"):
+                consumer.assign([Place(split.topic, split.partition, split.start_offset)])
+            yield from self._polled(consumer)
+        finally:
+            consumer.close()
+            self._cluster.close()
+
+    def _polled(self, consumer: "ck.Consumer") -> "Iterator[Messages]":
+        at, end = self._split.start_offset, self._split.end_offset
+        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+        while at < end:
+            came = self._poll(consumer, deadline_ms, at)
+            if not came:
+                continue
+            deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+            records, at = self._sorted_out(came, at)
+            if records:
+                yield records
+
+    def _poll(self, consumer: "ck.Consumer", deadline_ms: int, at: int) -> "Messages":
+        with self._cluster.typed(f"read records of {self._split.topic_partition}"):
+            # `consume` alone would wait until it has as many as it may bring.
+            first = consumer.poll(_POLL_S)
+            if first is not None:
+                count = self._settings.poll_records - 1
+                return [first, *(consumer.consume(count, timeout=0) if count else ())]
+        if self._clock.monotonic_ms() >= deadline_ms:
+            reason = f"nothing from offset {at} on came within {self._timeout_ms / 1000:g} s"
+            raise self._cluster.unanswered("read records", [self._split.topic_partition], reason)
+        return []
+
+    def _sorted_out(self, came: "Messages", at: int) -> "tuple[Messages, int]":
+        """The records that are wanted, and the offset that reading stands at."""
+        end = self._split.end_offset
+        if came[-1].error() is None and _offset(came[-1]) < end and not _has_errors(came):
+            return came, _offset(came[-1]) + 1
+        records = []
+        for message in came:
+            error = message.error()
+            if error is None:
+                at = _offset(message) + 1
+                if at <= end:
+                    records.append(message)
+            elif error.code() == codes.PARTITION_EOF:
+                at = max(at, _offset(message))
+            elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
+                self._raise_outside(at)
+            else:
+                raise self._cluster.failure(f"read records of {self._split.topic_partition}", error)
+        return records, at
+
+    def _raise_outside(self, at: int) -> None:
+        name = self._split.topic_partition
+        marks = self._cluster.watermarks([name])[name]
+        raise OffsetOutOfRange(at, marks.start, marks.end, where=str(name))
+
+
+def _has_errors(messages: "Messages") -> bool:
+    return any(message.error() is not None for message in messages)
+
+
+def _offset(message: "ck.Message") -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+# -- columns -------------------------------------------------------------------------------------
+
+
+def _batch(messages: "Messages", columns: Sequence[str]) -> pa.RecordBatch:
+    """The columns, in the types of the decoder."""
+    arrays: list[ArrowColumn] = [
+        pa.nulls(len(messages), TIME)
+        if name == "appendTimestamp"
+        else pa.array(_CONSUMED_COLUMNS[name](messages), COLUMN_TYPES[name])
+        for name in columns
+    ]
+    kinds = pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
+    return pa.RecordBatch.from_arrays(arrays, schema=kinds)
+
+
+def _timestamp(message: "ck.Message") -> int | None:
+    kind, time_ms = message.timestamp()
+    return None if kind == _NO_TIME or time_ms < 0 else time_ms
+
+
+def _headers(message: "ck.Message") -> list[tuple[str, bytes | None]]:
+    pairs = message.headers() or []
+    listed = pairs.items() if isinstance(pairs, dict) else pairs
+    return [(key, value.encode() if isinstance(value, str) else value) for key, value in listed]
+
+
+# The library numbers the types of timestamps from 1; 0 says that there is none.
+_CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
+    "key": lambda messages: [message.key() for message in messages],
+    "value": lambda messages: [message.value() for message in messages],
+    "offset": lambda messages: [message.offset() for message in messages],
+    "timestamp": lambda messages: [_timestamp(message) for message in messages],
+    "timestampType": lambda messages: [message.timestamp()[0] - 1 for message in messages],
+    "headers": lambda messages: [_headers(message) for message in messages],
+    "leaderEpoch": lambda messages: [message.leader_epoch() for message in messages],
+}
+
+
+def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages":
+    """The records whose time lies in the split's range; those without one are counted."""
+    if split.time_range is None:
+        return messages
+    start_ms, end_ms = split.time_range
+    is_append = split.clock is ClockName.APPEND
+    kept = []
+    for message in messages:
+        time_ms = _timestamp(message)
+        if is_append and message.timestamp()[0] - 1 != TimestampType.LOG_APPEND_TIME:
+            time_ms = None
+        if time_ms is None:
+            stats.without_time += 1
+        elif start_ms <= time_ms and (time_ms < end_ms or end_ms == INT64_MAX):
+            kept.append(message)
+    return kept
+
+
+_APPEND_TIME: Final = "appendTimestamp"
+
+
+def fetched(
+    split: Split,
+    columns: Sequence[str],
+    fetch: PartitionFetch,
+    stats: ScanStats,
+    *,
+    rows: int = ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split without pieces, as a scan has them.
+
+    Args:
+        split: What to read; its times are those of `split.clock`.
+        columns: Names out of `tidelog.scan.ALL_COLUMNS`.
+        fetch: The partition's leader; the caller closes it.
+        stats: Counted up: bytes and rows, and records without a time.
+        rows: Limit of rows in a record batch.
+
+    Raises:
+        OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
+        UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        CorruptData: A batch is damaged; everything before it was yielded.
+    """
+    maker = RowMaker(split, columns)
+    # Times are those of `split.clock`: by append times the offsets are the range already, and only
+    # the records among them that have none are left out.
+    needs_time = split.clock is ClockName.APPEND and split.time_range is not None
+    if needs_time:
+        split = replace(split, time_range=None)
+        maker = RowMaker(split, [*columns, *{_APPEND_TIME}.difference(columns)])
+    if maker.needs_append_times:
+        fetch.want_append_times()
+    for part in fetch.parts(split.start_offset, split.end_offset):
+        stats.log_bytes += len(part.data)
+        for batch in _decoded(split, part, fetch, maker, stats, rows):
+            made = maker.rows(batch)
+            if needs_time:
+                made = _with_times(made, stats).select(list(columns))
+            stats.rows += made.num_rows
+            yield made
+
+
+def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
+    """The rows whose append time is known; the others are counted."""
+    times = batch.column(_APPEND_TIME)
+    if not times.null_count:
+        return batch
+    stats.without_time += times.null_count
+    return batch.filter(times.is_valid())
+
+
+def _decoded(
+    split: Split,
+    part: Fetched,
+    fetch: PartitionFetch,
+    maker: RowMaker,
+    stats: ScanStats,
+    rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """The decoder's columns of what one answer brought."""
+    spans = [AbortedSpan(*span) for span in aborted_spans(part.data, part.aborted)]
+    rest = replace(split, start_offset=part.offset)
+    drop, unstamped = piece_filter(rest, _piece(rest), AbortedBatches(spans))
+    found = DecodeStats()
+    try:
+        yield from decode(
+            part.data,
+            columns=maker.decoded,
+            offset_start=part.offset,
+            offset_end=split.end_offset,
+            record_time=split.time_range if split.clock is ClockName.RECORD else None,
+            append_times=_append_runs(part) if maker.needs_append_times else None,
+            drop_batch=drop,
+            between=part.between,
+            rows=rows,
+            stats=found,
+        )
+    except CorruptData as error:
+        raise error.located(fetch.place, error.at or 0) from error
+    if found.next_offset < part.next_offset:
+        reason = f"ends at {found.next_offset}"
+        raise CorruptBatch(reason, at=0, offset=part.offset).located(fetch.place, 0)
+    stats.batches += found.batches
+    stats.batches_opened += found.batches_opened
+    stats.without_time += found.without_time
+    if unstamped is not None:
+        stats.without_time += unstamped.without_time
+
+
+def _append_runs(part: Fetched) -> "tuple[Longs, Longs] | None":
+    """First offsets and append times of the runs that the broker named, None where it named none.
+
+    Nothing is believed of a broker that names them out of order.
+    """
+    rows = np.array(part.append_times, np.int64)
+    if not len(rows) or len(rows) % 2:
+        return None
+    firsts, times = rows[0::2].copy(), rows[1::2].copy()
+    return (firsts, times) if bool((np.diff(firsts) > 0).all()) else None
+
+
+def _piece(split: Split) -> Piece:
+    """What a filter wants to know: on the append clock only stamped batches can match."""
+    return Piece(
+        path="",
+        identity="",
+        is_closed=False,
+        base_offset=split.start_offset,
+        start_position=0,
+        end_position=0,
+        start_offset=split.start_offset,
+        end_offset=split.end_offset,
+        is_unknown=split.clock is ClockName.APPEND and split.time_range is not None,
+    )

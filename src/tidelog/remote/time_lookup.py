@@ -1,0 +1,521 @@
+"""Offsets for times on either clock; a plan.
+
+By which clock a broker answers searches by time: Kafka's by timestamps, ours as a topic says.
+
+`tidelog.lookup.clock=append` makes ListOffsets a search by append time. Whoever means the record
+clock then has to look at the records, and whoever means the append clock needs no stamps.
+
+Finding records by timestamp on brokers whose own search may miss some.
+
+The append clock of a foreign broker: known where it stamped records itself (LogAppendTime).
+
+A topic's setting says only how records are stamped from now on, so the records around an answer
+must bear the stamp: the one found, and the last one before it. Brokers stamp a partition in order,
+so what lies further back was appended earlier still.
+
+Which offsets of a cluster's partitions a range of time asks for; nothing is read to know it.
+
+By create time, records of a range may lie anywhere behind the first one that is late enough: that
+one ListOffsets tells, an end nobody but the records themselves. So the plan goes on to the log's
+end, and readers filter: exact, at the price of what lies behind the range. On the append clock
+stamps rise with offsets, so there the range ends where the first later stamp is.
+
+Append times of offsets, and offsets by append time, as a broker of tidelog tells them.
+
+Such a broker names append times beside the records of a fetch to a client that asks for them. They
+never fall along a log, so a search is binary and fetches a batch at each step.
+
+One owner. Where one broker of a cluster tells no append times, none is asked again.
+
+Append times as a broker of tidelog names them beside the records of a fetch.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Final
+
+from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import ClusterFailure, InvalidRequest
+from tidelog.remote.broker_connection import connect_socket
+from tidelog.remote.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
+from tidelog.remote.topics import named_watermarks
+from tidelog.remote.view import Appended, ClusterView, RemoteRecord, Watermarks
+from tidelog.scan import Split, Wanted
+from tidelog.storage.log.log_reader import unknown_times_note
+from tidelog.types import (
+    INT64_MAX,
+    INT64_MIN,
+    UNKNOWN_MS,
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicPartition,
+)
+
+
+def first_at_or_after(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The first record in each log whose timestamp is `time_ms` or later, None where there is none.
+
+    Kafka answers "none" where all matches of the first segment that has some were deleted, though
+    later segments may hold more (docs/differences.md). Where it says so and yet knows a timestamp
+    as late, the records themselves are read.
+    """
+    found = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
+    unsure = [p for p, answer in found.items() if answer is None and marks[p].start < marks[p].end]
+    latest = cluster.max_timestamps(unsure)
+    for partition in unsure:
+        largest = latest[partition]
+        if largest is not None and largest.timestamp >= time_ms:
+            found[partition] = first_by_reading(cluster, partition, marks[partition], time_ms)
+    return found
+
+
+def first_by_reading(
+    cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
+) -> OffsetAndTimestamp | None:
+    """The same for one log, by reading its records from the start until the match."""
+    for record in cluster.records(partition, mark.start, mark.end):
+        if record.timestamp is not None and record.timestamp >= time_ms:
+            return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
+    return None
+
+
+SETTING = "message.timestamp.type"
+
+
+def first_stamped(
+    cluster: ClusterView,
+    marks: Mapping[TopicPartition, Watermarks],
+    found: Mapping[TopicPartition, OffsetAndTimestamp | None],
+    *,
+    asked: str = "--clock append",
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The answers of a search by timestamp, where they are about append times.
+
+    Args:
+        cluster: Where to look.
+        marks: Watermarks of the partitions.
+        found: The answers.
+        asked: How the clock was chosen, for errors.
+
+    Raises:
+        InvalidRequest: A topic, or a record that decides, is not stamped LogAppendTime.
+    """
+    _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, asked)
+    for partition, mark in marks.items():
+        answer = found[partition]
+        end = mark.end if answer is None else answer.offset
+        before = last_record_below(cluster, partition, mark.start, end)
+        after = None if answer is None else cluster.first_records({partition: end})[partition]
+        for record in (before, after):
+            _refuse_unstamped_record(partition, record, asked)
+    return dict(found)
+
+
+def _refuse_unstamped_topics(cluster: ClusterView, topics: Iterable[str], asked: str) -> None:
+    stamped = TimestampType.LOG_APPEND_TIME.config_name
+    for topic in sorted(topics):
+        setting = cluster.topic_settings(topic).get(SETTING)
+        if setting != stamped:
+            raise InvalidRequest(
+                f"{asked}: {topic} has {SETTING}={setting}, so its brokers don't know when"
+                f" records were appended; give --data with a directory that tidelog wrote,"
+                f" or use --clock record"
+            )
+
+
+def _refuse_unstamped_record(
+    partition: TopicPartition, record: RemoteRecord | None, asked: str
+) -> None:
+    if record is None or record.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return
+    raise InvalidRequest(
+        f"{asked}: {partition} offset {record.offset} bears a create time (the topic became"
+        f" {TimestampType.LOG_APPEND_TIME.config_name} later); use --clock record"
+    )
+
+
+def last_record_below(
+    cluster: ClusterView, partition: TopicPartition, start: int, end: int
+) -> RemoteRecord | None:
+    """The last data record with an offset in [start, end), None where there is none."""
+    step = 1
+    while start < end:
+        first = max(end - step, start)
+        last = None
+        for record in cluster.records(partition, first, end):
+            last = record
+        if last is not None or first == start:
+            return last
+        step *= 2
+    return None
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
+
+
+# Who may not see a topic's settings asks another's broker: ours has no such rules.
+_DENIED: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
+
+
+def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
+    """The topics whose searches by time are about append times; raises ClusterFailure."""
+    found = set()
+    for topic in sorted(set(topics)):
+        try:
+            settings = cluster.topic_settings(topic)
+        except ClusterFailure as error:
+            if error.error_code not in _DENIED:
+                raise
+            continue
+        if settings.get(LOOKUP_CLOCK) == ClockName.APPEND:
+            found.add(topic)
+    return found
+
+
+def offsets_for_times(
+    cluster: ClusterView, times: Mapping[TopicPartition, int], clock: ClockName
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """See `tidelog.remote.remote_directory.RemoteDirectory.offsets_for_times`."""
+    if any(time_ms < 0 for time_ms in times.values()):
+        raise ValueError("a time to look up is 0 or more")
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for time_ms in dict.fromkeys(times.values()):
+        marks = named_watermarks(cluster, [name for name in times if times[name] == time_ms])
+        if clock is ClockName.RECORD:
+            found |= first_on_clock(cluster, marks, time_ms, clock)
+            continue
+        for name, (hit, without_time) in first_appended(cluster, marks, time_ms).items():
+            found[name] = hit
+            if hit is None and without_time:
+                _LOGGER.warning("%s", unknown_times_note(name, without_time))
+    return {name: found[name] for name in times}
+
+
+def first_appended(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+) -> dict[TopicPartition, Appended]:
+    """The first record of each log appended at a time or later, and how many may be before it.
+
+    Raises:
+        InvalidRequest: The brokers don't know append times.
+        ClusterFailure: They can't be asked.
+    """
+    found = cluster.told_appended(marks, time_ms)
+    rest = {name: mark for name, mark in marks.items() if name not in found}
+    for name, hit in first_on_clock(cluster, rest, time_ms, ClockName.APPEND).items():
+        # Stamps prove the answer; how many records without one lie before it, nobody tells.
+        found[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
+    return found
+
+
+def without_append_time(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
+) -> dict[TopicPartition, int | None]:
+    """How many records of each log have no known append time, None where that is not told."""
+    told = cluster.told_appended(marks, INT64_MAX)
+    return {name: told[name].without_time if name in told else None for name in marks}
+
+
+def first_on_clock(
+    cluster: ClusterView,
+    marks: Mapping[TopicPartition, Watermarks],
+    time_ms: int,
+    clock: ClockName,
+    *,
+    asked: str = "clock='append'",
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The first record of each log whose time on a clock is `time_ms` or later, None for none.
+
+    Args:
+        cluster: Where to look.
+        marks: Watermarks of the partitions.
+        time_ms: The time, 0 or more.
+        clock: Which of a record's two times it is about.
+        asked: How the append clock was chosen, for errors.
+
+    Raises:
+        InvalidRequest: Append times are asked for that the brokers don't know.
+        ClusterFailure: They can't be asked.
+    """
+    told: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    if clock is ClockName.APPEND:
+        told = cluster.first_appended(marks, time_ms)
+        marks = {name: mark for name, mark in marks.items() if name not in told}
+    by_append = searched_by_append(cluster, {name.topic for name in marks})
+    ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
+    theirs = {name: mark for name, mark in marks.items() if name.topic not in by_append}
+    found = first_at_or_after(cluster, theirs, time_ms) if theirs else {}
+    if clock is ClockName.RECORD:
+        return found | {n: first_by_reading(cluster, n, m, time_ms) for n, m in ours.items()}
+    if theirs:
+        found = first_stamped(cluster, theirs, found, asked=asked)
+    if ours:
+        found |= cluster.offsets_for_times(dict.fromkeys(ours, time_ms))
+    return found | told
+
+
+# Brokers before 3.0 don't know the largest timestamp; -165 is the client library's word for that.
+_UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
+
+
+def plan_remote(
+    cluster: ClusterView,
+    names: Sequence[TopicPartition],
+    wanted: Wanted,
+    *,
+    clock: ClockName,
+    isolation: IsolationLevel,
+) -> list[Split]:
+    """A split for each partition that may hold something wanted, in the order of `names`.
+
+    Args:
+        cluster: Where they are.
+        names: The partitions.
+        wanted: Offsets are not looked at, only `start_ms` and `end_ms`.
+        clock: Which of a record's two times they are about.
+        isolation: READ_COMMITTED ends at the last stable offset.
+
+    Raises:
+        InvalidRequest: The range ends before it starts, or append times are asked for that the
+            brokers don't know.
+        ClusterFailure: They can't be asked.
+    """
+    times = _times(wanted)
+    marks = cluster.watermarks(names, isolation=isolation)
+    spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
+    told: set[TopicPartition] = set()
+    if times is not None and clock is ClockName.APPEND:
+        spans, told = _by_append_time(cluster, marks, times)
+    elif times is not None:
+        spans = _by_create_time(cluster, marks, times)
+    return [
+        Split(
+            topic=name.topic,
+            partition=name.partition,
+            start_offset=spans[name][0],
+            end_offset=spans[name][1],
+            directory="",
+            clock=clock,
+            # Append times never fall, so the offsets alone are the range. Where brokers tell append
+            # times, readers leave out the records among them that have none.
+            time_range=times if clock is ClockName.RECORD or name in told else None,
+            isolation=isolation,
+        )
+        for name in names
+        if spans[name][0] < spans[name][1]
+    ]
+
+
+def _times(wanted: Wanted) -> tuple[int, int] | None:
+    start = INT64_MIN if wanted.start_ms is None else wanted.start_ms
+    end = INT64_MAX if wanted.end_ms is None else wanted.end_ms
+    if start > end:
+        raise InvalidRequest(f"the range of time ends at {end}, before its start {start}")
+    return None if (start, end) == (INT64_MIN, INT64_MAX) else (start, end)
+
+
+def _by_create_time(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """From the first record that is late enough to the end of what is visible."""
+    spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
+    if times[0] <= 0 or times[0] >= times[1]:
+        return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
+    by_append = searched_by_append(cluster, {name.topic for name in marks})
+    searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
+    try:
+        hits = first_at_or_after(cluster, searched, times[0]) if searched else {}
+    except ClusterFailure as error:
+        if error.error_code not in _UNSUPPORTED:
+            raise
+        return spans
+    for name, hit in hits.items():
+        end = marks[name].end
+        spans[name] = (end if hit is None else max(hit.offset, marks[name].start), end)
+    return spans
+
+
+def _by_append_time(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
+) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
+    """From the first record appended at the start or later to the first at the end or later.
+
+    With the partitions whose brokers tell append times.
+    """
+    if times[0] > 0:
+        first = first_appended(cluster, marks, times[0])
+    else:
+        first = cluster.told_appended(marks, 0)
+    behind = first_appended(cluster, marks, max(times[1], 0)) if times[1] < INT64_MAX else {}
+    spans = {}
+    for name, mark in marks.items():
+        start = _offset_of(first[name], mark) if times[0] > 0 else mark.start
+        end = _offset_of(behind[name], mark) if name in behind else mark.end
+        spans[name] = (max(start, mark.start), end)
+    told = {name for name in first if first[name].without_time is not None}
+    return spans, told
+
+
+def _offset_of(answer: Appended, mark: Watermarks) -> int:
+    return mark.end if answer.hit is None else min(answer.hit.offset, mark.end)
+
+
+class AppendRuns:
+    """Runs of offsets and when they were appended.
+
+    Args:
+        rows: Of each run the first offset and its time in ms, -1 for unknown, one behind the
+            other. Nothing is believed of rows that are not in order.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        firsts = list(rows[0::2])
+        is_good = len(rows) % 2 == 0 and all(one < other for one, other in pairwise(firsts))
+        self._firsts = firsts if is_good else []
+        self._times = list(rows[1::2])
+
+    def time_of(self, offset: int) -> int:
+        """When an offset was appended, in ms; -1 where nobody says."""
+        slot = bisect_right(self._firsts, offset) - 1
+        return self._times[slot] if slot >= 0 else UNKNOWN_MS
+
+
+class ToldSearch:
+    """Questions to the leaders of partitions."""
+
+    def __init__(self, open_fetch: Callable[[TopicPartition], PartitionFetch] | None) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            open_fetch: Makes what asks a partition's leader for single batches; None where leaders
+                can't be asked directly.
+        """
+        self._open_fetch = open_fetch
+
+    def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return when the records at these offsets were appended, in ms, where that is told.
+
+        Raises:
+            OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        """
+        found: dict[TopicPartition, int] = {}
+        for name, offset in offsets.items():
+            with self._asking(name) as fetch:
+                known = None if fetch is None else self._time_at(fetch, offset)
+            if known is not None and known != UNKNOWN_MS:
+                found[name] = known
+        return found
+
+    def told_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, Appended]:
+        """Return what brokers of ours say of a search by append time; no entry where none does.
+
+        Raises:
+            UnknownTopic, ClusterFailure: As `PartitionFetch.first_appended`.
+        """
+        found: dict[TopicPartition, Appended] = {}
+        for name, mark in marks.items():
+            if mark.start >= mark.end:
+                found[name] = Appended(None, 0)  # whoever leads it
+                continue
+            with self._asking(name) as fetch:
+                told = None if fetch is None else fetch.first_appended(time_ms)
+            if told is not None:
+                found[name] = Appended(*told)
+        return found
+
+    def first_appended(
+        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record appended at a time or later, where that is told.
+
+        Args:
+            marks: Where the partitions begin and end.
+            time_ms: The time in ms.
+
+        Returns:
+            None for a partition without such a record, an empty one included; no entry where no
+            append times are told.
+
+        Raises:
+            InvalidRequest: Records before the answer have no known append time.
+            OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        """
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for name, mark in marks.items():
+            with self._asking(name) as fetch:
+                if mark.start >= mark.end:
+                    found[name] = None  # whoever leads it
+                elif fetch is not None and self._time_at(fetch, mark.start) is not None:
+                    found[name] = self._search(fetch, name, mark, time_ms)
+        return found
+
+    def _search(
+        self, fetch: PartitionFetch, name: TopicPartition, mark: Watermarks, time_ms: int
+    ) -> OffsetAndTimestamp | None:
+        """Binary; a record whose time is unknown counts as earlier, and is looked at then."""
+        low, high = mark.start, mark.end
+        answer: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            known = self._time_at(fetch, middle)
+            if known is None or known >= time_ms:
+                high, answer = middle, known
+            else:
+                low = middle + 1
+        if low > mark.start and self._time_at(fetch, low - 1) == UNKNOWN_MS:
+            raise InvalidRequest(
+                f"{name}: records before offset {low} have no known append time, and may have been"
+                f" appended at {time_ms} or later; use --clock record"
+            )
+        return None if answer is None or low == mark.end else OffsetAndTimestamp(low, answer, None)
+
+    def _time_at(self, fetch: PartitionFetch, offset: int) -> int | None:
+        """When the first record at an offset or behind it was appended; None where none is told."""
+        part = next(fetch.parts(offset, offset + 1), None)
+        if part is None:
+            return None  # nothing is there any more
+        rows = part.append_times
+        if not rows:
+            self._open_fetch = None
+            return None
+        return AppendRuns(rows).time_of(max(offset, rows[0]))
+
+    @contextmanager
+    def _asking(self, name: TopicPartition) -> Iterator[PartitionFetch | None]:
+        if self._open_fetch is None:
+            yield None
+            return
+        with closing(self._open_fetch(name)) as fetch:
+            fetch.want_append_times()
+            yield fetch
+
+
+def batch_fetch(
+    bootstrap: str, client_id: str, clock: Clock, timeout_s: float, name: TopicPartition
+) -> PartitionFetch:
+    """Return what fetches a partition's batches one by one: a single one always comes whole."""
+    from tidelog.record.offset_order import reach_of
+
+    connect = partial(connect_socket, timeout_s=timeout_s)
+    seams = FetchSeams(connect=connect, clock=clock, reach=reach_of)
+    timeout_ms = max(int(timeout_s * 1000), 1000)
+    settings = FetchSettings(
+        client_id=client_id, timeout_ms=timeout_ms, max_bytes=1, partition_max_bytes=1
+    )
+    return PartitionFetch(bootstrap, name, seams, settings=settings)

@@ -1,0 +1,303 @@
+"""Topics and their changes.
+
+Topics of a cluster through its admin client: what they are, and changes to them.
+
+Watermarks of partitions that a caller names, who may be wrong about them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    ClusterFailure,
+    ConfigError,
+    InvalidPartitions,
+    InvalidRequest,
+    InvalidTopic,
+    NotAuthorized,
+    PolicyViolation,
+    TidelogError,
+    TopicExists,
+    UnknownTopic,
+)
+from tidelog.remote import client
+from tidelog.remote import client as codes
+from tidelog.remote.client import UNKNOWN_PARTITION, UNKNOWN_TOPIC, Client, topic_ids, watermarks
+from tidelog.remote.view import ClusterView, Watermarks
+from tidelog.storage.files import decode_topic_id
+from tidelog.types import IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._config import ConfigEntry
+
+
+# Topics that one request asks about; the answers to more would be large ones.
+_AT_ONCE: Final = 500
+
+
+# "As many as the broker's default says". Source: KIP-464.
+_BROKERS_DEFAULT: Final = -1
+
+
+_PAUSE_S: Final = 0.02
+
+
+_REFUSED: Final[dict[int, type[TidelogError]]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
+    17: InvalidTopic,
+    36: TopicExists,
+    37: InvalidPartitions,
+    42: InvalidRequest,
+    44: PolicyViolation,
+}
+
+
+_NO_LEADER_YET: Final = codes.LEADER_CHANGES | {codes.NO_LEADERS}
+
+
+_NOT_AUTHORIZED: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteTopic:
+    """One topic of a cluster.
+
+    Attributes:
+        name: Its name.
+        topic_id: None where the cluster has none.
+        partitions: How many there are.
+        given: The settings that were set on the topic itself, under Kafka's names.
+        settings: All settings in force, as the brokers write them; secret ones are left out.
+    """
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+    given: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def describe(client: Client, counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
+    """Topics by name, sorted.
+
+    Args:
+        client: The cluster.
+        counts: How many partitions each has.
+
+    Raises:
+        ClusterFailure: Brokers could not be asked, or a topic was deleted meanwhile.
+    """
+    found: dict[str, RemoteTopic] = {}
+    for names in _groups(sorted(counts)):
+        ids = topic_ids(client, names)
+        for name, entries in _configs(client, names).items():
+            told = ids[name]
+            found[name] = RemoteTopic(
+                name=name,
+                topic_id=None if told is None else decode_topic_id(told),
+                partitions=counts[name],
+                given={k: e.value for k, e in entries.items() if _is_given(e) and e.value},
+                settings={k: e.value for k, e in entries.items() if e.value is not None},
+            )
+    return found
+
+
+def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(names), _AT_ONCE):
+        yield names[at : at + _AT_ONCE]
+
+
+def _configs(client: Client, names: Sequence[str]) -> dict[str, "dict[str, ConfigEntry]"]:
+    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    asked = client.admin().describe_configs(resources, request_timeout=client.timeout_s)
+    found = client.results("read the settings of topics", asked)
+    return {resource.name: entries for resource, entries in found.items()}
+
+
+def _is_given(entry: "ConfigEntry") -> bool:
+    from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
+
+    return ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+
+
+# -- changes -------------------------------------------------------------------------------------
+
+
+def create(client: Client, name: str, *, partitions: int, config: Mapping[str, str]) -> None:
+    """Create a topic, with as many replicas as the brokers' default says, and see it there.
+
+    Raises:
+        InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
+            changed.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+    """
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+    wanted = NewTopic(
+        name,
+        num_partitions=partitions,
+        replication_factor=_BROKERS_DEFAULT,
+        config=dict(config),
+    )
+    with _typed(client, f"create topic {name}", name) as operation:
+        asked = client.admin().create_topics([wanted], request_timeout=client.timeout_s)
+        client.results(operation, asked)
+        _await_metadata(client, name, partitions)
+        await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
+
+
+def _await_metadata(client: Client, name: str, partitions: int) -> None:
+    """Return when brokers name all partitions, or a request's time is over: others find out."""
+    left_s = client.deadline()
+    while left_s():
+        # All topics are asked for: who asks for one by name may create it.
+        found = client.admin().list_topics(timeout=client.timeout_s).topics.get(name)
+        if found is not None and len(found.partitions) == partitions:
+            return
+        client.admin().poll(_PAUSE_S)
+
+
+def await_leaders(client: Client, partitions: Sequence[TopicPartition]) -> None:
+    """Return when each partition is served by its leader, which is a moment after it is named.
+
+    A producer that begins before may lose its first records: the first request is refused, the
+    second one taken, and the first then for one that was there already (KAFKA-15591).
+
+    Raises:
+        ClusterFailure: A partition has no leader within a request's time, or brokers refuse.
+    """
+    left_s = client.deadline()
+    while True:
+        try:
+            watermarks(client, partitions, IsolationLevel.READ_UNCOMMITTED)
+            return
+        except ClusterFailure as error:
+            if error.error_code not in _NO_LEADER_YET or left_s() <= 0:
+                raise
+        client.admin().poll(_PAUSE_S)
+        with client.typed("list topics"):  # what the library keeps of leaders may be old
+            client.admin().list_topics(timeout=client.timeout_s)
+
+
+def add_partitions(client: Client, name: str, partitions: int) -> None:
+    """Raise a topic's number of partitions to `partitions`, and see them there.
+
+    Raises:
+        UnknownTopic, InvalidPartitions: Nothing was changed.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+    """
+    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+
+    wanted = NewPartitions(name, partitions)
+    with _typed(client, f"add partitions to {name}", name) as operation:
+        asked = client.admin().create_partitions([wanted], request_timeout=client.timeout_s)
+        client.results(operation, asked)
+        _await_metadata(client, name, partitions)
+        await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
+
+
+def delete(client: Client, name: str) -> None:
+    """Delete a topic with all its records; raises UnknownTopic, and as `create`."""
+    with _typed(client, f"delete topic {name}", name) as operation:
+        asked = client.admin().delete_topics([name], request_timeout=client.timeout_s)
+        client.results(operation, asked)
+
+
+def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -> None:
+    """Change settings of a topic, None for back to the default; errors as `create`."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    if not changes:
+        return
+    entries = [
+        ConfigEntry(
+            key,
+            value,
+            incremental_operation=(
+                AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            ),
+        )
+        for key, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    with _typed(client, f"change the settings of {name}", name) as operation:
+        asked = client.admin().incremental_alter_configs(
+            [resource], request_timeout=client.timeout_s
+        )
+        client.results(operation, asked)
+
+
+@contextmanager
+def _typed(client: Client, operation: str, topic: str) -> Iterator[str]:
+    """Turn what brokers refuse into our errors; hands out the operation's name."""
+    try:
+        yield operation
+    except ClusterFailure as error:
+        code = error.error_code
+        if code == ErrorCode.INVALID_CONFIG:
+            raise ConfigError(f"topic {topic}", None, error.reason) from error
+        if code in _NOT_AUTHORIZED:
+            raise NotAuthorized(
+                error.bootstrap, error.operation, error.reason, error_code=code
+            ) from error
+        if code in _REFUSED:
+            raise _REFUSED[code](f"{client.bootstrap}: {topic}: {error.reason}") from error
+        raise
+
+
+# What brokers and the client library say of what is not there, among other things.
+_MAY_BE_MISSING: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, client.NO_LEADERS, UNKNOWN_PARTITION, UNKNOWN_TOPIC}
+)
+
+
+def named_watermarks(
+    cluster: ClusterView,
+    partitions: Iterable[TopicPartition],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, Watermarks]:
+    """Where the partitions begin and end.
+
+    Raises:
+        UnknownTopic: A topic or partition is not there; names which one.
+        InvalidRequest: Something else than a partition was named.
+        ClusterFailure: Brokers can't be asked.
+    """
+    names = [_checked(name) for name in partitions]
+    try:
+        return cluster.watermarks(names, isolation=isolation)
+    except ClusterFailure as error:
+        if error.error_code in _MAY_BE_MISSING:
+            _refuse_missing(cluster, names, error)
+        raise
+
+
+def _checked(name: object) -> TopicPartition:
+    if isinstance(name, TopicPartition):
+        return name
+    raise InvalidRequest(f"write TopicPartition(TOPIC, NUMBER) for a partition, not {name!r}")
+
+
+def _refuse_missing(
+    cluster: ClusterView, names: Sequence[TopicPartition], reason: ClusterFailure
+) -> None:
+    for name in names:
+        there = cluster.partitions(name.topic)
+        if name not in there:
+            raise UnknownTopic(
+                f"{cluster.bootstrap}: topic {name.topic} has partitions 0 to {len(there) - 1},"
+                f" not {name.partition}"
+            ) from reason

@@ -1,0 +1,564 @@
+"""Columns and cells of tables, HTML pages, plots.
+
+Reports for people who would rather look than read: one HTML file that needs nothing but itself.
+
+A report is a title and sections: texts, lists, tables and plots. Whatever comes from records or
+from users is escaped; there is no script and no address of anything elsewhere.
+
+Two kinds of plots as SVG text: stacked bars and lines over whole numbers, such as hours.
+
+Written here, not by a plotting library, so that the report is one small file that needs no network
+and no script. Colours and fonts come from the page's style sheet by class.
+
+Small HTML for notebooks: a caption and a table, everything escaped.
+
+Pure. Owns no page and no style sheet: what a notebook has is used.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from html import escape
+from typing import Final, TypeAlias
+
+from tidelog.timespec.points import zone_of
+from tidelog.types import HOUR_MS
+
+# What one cell may show: a record's value may be a megabyte.
+CELL_LIMIT: Final = 80
+
+
+def shown(text: str) -> str:
+    """Return the text for HTML: escaped, and what can't be seen as escapes (NUL, ESC, U+202E)."""
+    if not text.isprintable():
+        text = "".join(
+            c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+        )
+    return escape(text)
+
+
+def html_table(
+    caption: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    note: str = "",
+) -> str:
+    """A table; numbers to the right, None as a dash, long cells cut.
+
+    Args:
+        caption: A line above it.
+        headings: One for each column.
+        rows: Cells; whatever they are, their text is shown.
+        note: A line below it.
+    """
+    head = "".join(f"<th>{shown(text)}</th>" for text in headings)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    below = f"<div>{shown(note)}</div>" if note else ""
+    return f"<div><b>{shown(caption)}</b>{table}{below}</div>"
+
+
+def _cell(content: object) -> str:
+    is_number = isinstance(content, int | float) and not isinstance(content, bool)
+    style = ' style="text-align:right"' if is_number else ""
+    return f"<td{style}>{shown(_text(content))}</td>"
+
+
+def _text(content: object) -> str:
+    if content is None:
+        return "-"
+    if isinstance(content, int) and not isinstance(content, bool):
+        return f"{content:,}"
+    if isinstance(content, bytes):
+        content = content[: CELL_LIMIT + 1].decode("utf-8", "replace")
+    text = str(content)
+    return text if len(text) <= CELL_LIMIT else f"{text[: CELL_LIMIT - 1]}…"
+
+
+def bytes_text(size_bytes: int) -> str:
+    """A size for people: `1.5 GB`, in powers of 1000."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+_WIDTH: Final = 330
+
+
+# Of a panel that stands alone.
+_WIDTH_ALONE: Final = 700
+
+
+_HEIGHT: Final = 230
+
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 26, 38
+
+
+_STEPS: Final = 5
+
+
+_BAR_SHARE: Final = 0.8
+
+
+# Ticks of large values are told in these.
+_UNITS: Final = ((1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One kind of value over whole numbers.
+
+    Attributes:
+        name: For the legend and the tips.
+        style: The class of its marks: `s0`, `s1`, ...
+        values: By x; an x without a value is left out.
+    """
+
+    name: str
+    style: str
+    values: Mapping[int, float]
+
+
+Panels: TypeAlias = Mapping[str, Sequence[Series]]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Meaning of the whole numbers of the x axis.
+
+    Attributes:
+        title: Below the axis.
+        name: The text of a number, for its tick and its tips.
+        every: Numbers that this divides get a tick.
+    """
+
+    title: str
+    name: Callable[[int], str]
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From numbers and values to places in one panel; the value 0 is always inside."""
+
+    axis: Axis
+    numbers: range
+    ticks: Sequence[float]
+    width: int
+
+    def x(self, number: float) -> float:
+        share = (number - self.numbers.start + 0.5) / len(self.numbers)
+        return _LEFT + share * (self.width - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        share = (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+        return _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
+
+    @property
+    def bar_width(self) -> float:
+        return _BAR_SHARE * (self.width - _LEFT - _RIGHT) / len(self.numbers)
+
+
+_Marks = Callable[[_Scale, str, Sequence[Series]], Iterator[str]]
+
+
+def stacked_bars(panels: Panels, y_title: str, axis: Axis) -> str:
+    """Bars, series on top of each other; a panel for each name. Values are >= 0, one at least."""
+    totals = [total for series in panels.values() for total in _totals(series)]
+    return _figure(panels, _scale(panels, axis, nice_ticks(0, max(totals))), y_title, _bars)
+
+
+def lines(panels: Panels, y_title: str, axis: Axis) -> str:
+    """A line for each series; a panel for each name. There must be one value at least."""
+    values = [v for series in panels.values() for one in series for v in one.values.values()]
+    scale = _scale(panels, axis, nice_ticks(min(values), max(values)))
+    return _figure(panels, scale, y_title, _lines)
+
+
+def _scale(panels: Panels, axis: Axis, ticks: Sequence[float]) -> _Scale:
+    found = [x for series in panels.values() for one in series for x in one.values]
+    numbers = range(min(found), max(found) + 1)
+    return _Scale(axis, numbers, ticks, _WIDTH if len(panels) > 1 else _WIDTH_ALONE)
+
+
+def _totals(series: Sequence[Series]) -> list[float]:
+    numbers = {x for one in series for x in one.values}
+    return [sum(one.values.get(x, 0) for one in series) for x in numbers]
+
+
+def nice_ticks(lowest: float, highest: float) -> list[float]:
+    """Some five round numbers in equal steps that span both values and 0."""
+    lowest, highest = min(lowest, 0.0), max(highest, 0.0)
+    step = max(highest - lowest, 1.0) / _STEPS
+    power = 10.0 ** math.floor(math.log10(step))
+    nice = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step)
+    first, last = math.floor(lowest / nice), math.ceil(highest / nice)
+    return [number * nice for number in range(first, max(last, first + 1) + 1)]
+
+
+def _figure(panels: Panels, scale: _Scale, y_title: str, marks: _Marks) -> str:
+    parts = []
+    for number, (name, series) in enumerate(panels.items()):
+        inside = "".join([*_axes(scale, name, y_title), *marks(scale, name, series)])
+        parts.append(f'<g transform="translate({number * scale.width} 0)">{inside}</g>')
+    width = scale.width * len(panels)
+    names = ", ".join(name for name in panels if name)
+    label = f"{y_title} by {scale.axis.title}{f', for {names}' if names else ''}"
+    return (
+        f'<svg viewBox="0 0 {width} {_HEIGHT}" role="img" aria-label="{shown(label)}"'
+        f' xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+    )
+
+
+def _axes(scale: _Scale, name: str, y_title: str) -> Iterator[str]:
+    right = scale.width - _RIGHT
+    middle = (_LEFT + right) / 2
+    yield f'<text class="panel" x="{middle:.1f}" y="14">{shown(name)}</text>'
+    for value in scale.ticks:
+        y = scale.y(value)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="tick end" x="{_LEFT - 5}" y="{y + 3.5:.1f}">{short(value)}</text>'
+    for number in scale.numbers:
+        if number % scale.axis.every == 0:
+            place = f'x="{scale.x(number):.1f}" y="{_HEIGHT - _BOTTOM + 14}"'
+            yield f'<text class="tick middle" {place}>{shown(scale.axis.name(number))}</text>'
+    place = f'x="{middle:.1f}" y="{_HEIGHT - 6}"'
+    yield f'<text class="axis middle" {place}>{shown(scale.axis.title)}</text>'
+    y = (_TOP + _HEIGHT - _BOTTOM) / 2
+    place = f'x="11" y="{y:.1f}" transform="rotate(-90 11 {y:.1f})"'
+    yield f'<text class="axis middle" {place}>{shown(y_title)}</text>'
+
+
+def short(value: float) -> str:
+    """A number in few characters: `250k`, `1.5M`."""
+    for size, unit in _UNITS:
+        if abs(value) >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def whole(value: float) -> str:
+    """A number with all its digits before the point."""
+    return f"{int(value):,}" if value == int(value) else f"{value:,.2f}"
+
+
+def _tip(scale: _Scale, panel: str, series: Series, number: int) -> str:
+    place = f"{panel} {scale.axis.name(number)}".strip()
+    return f"<title>{shown(f'{place}, {series.name}: {whole(series.values[number])}')}</title>"
+
+
+def _bars(scale: _Scale, panel: str, all_series: Sequence[Series]) -> Iterator[str]:
+    width = scale.bar_width
+    for number in scale.numbers:
+        below = 0.0
+        for series in all_series:
+            value = series.values.get(number, 0)
+            if not value:
+                continue
+            y, base = scale.y(below + value), scale.y(below)
+            yield (
+                f'<rect class="{series.style}" x="{scale.x(number) - width / 2:.1f}" y="{y:.1f}"'
+                f' width="{width:.1f}" height="{base - y:.1f}">'
+                f"{_tip(scale, panel, series, number)}</rect>"
+            )
+            below += value
+
+
+def _lines(scale: _Scale, panel: str, all_series: Sequence[Series]) -> Iterator[str]:
+    for series in all_series:
+        points = [(n, scale.x(n), scale.y(v)) for n, v in sorted(series.values.items())]
+        path = " ".join(f"{x:.1f},{y:.1f}" for _, x, y in points)
+        yield f'<polyline class="{series.style}" points="{path}"/>'
+        for number, x, y in points:
+            yield (
+                f'<circle class="{series.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.6">'
+                f"{_tip(scale, panel, series, number)}</circle>"
+            )
+
+
+def legend(series: Sequence[Series]) -> str:
+    """What the marks mean, as HTML."""
+    items = (
+        f'<span><svg viewBox="0 0 10 10"><rect class="{one.style}" width="10" height="10"/></svg>'
+        f" {shown(one.name)}</span>"
+        for one in series
+    )
+    return f'<p class="legend">{"".join(items)}</p>'
+
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2733; --soft: #66727f; --line: #d9dfe5; --page: #fff;
+  --a: #0072b2; --b: #e69f00; --c: #009e73; --d: #cc79a7; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #97a3af; --line: #33404d;
+  --page: #12181f; --a: #56b4e9; --b: #e69f00; --c: #2fc59c; --d: #d99cc0; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+svg { width: 100%; height: auto; } .legend svg { width: .8em; height: .8em; }
+.legend span { margin-right: 1.4em; } .scroll { overflow-x: auto; }
+text { fill: var(--ink); font-family: inherit; } .panel { font-weight: 600; font-size: 13px;
+  text-anchor: middle; } .tick { font-size: 10px; fill: var(--soft); } .axis { font-size: 10.5px;
+  fill: var(--soft); } .middle { text-anchor: middle; } .end { text-anchor: end; }
+.grid { stroke: var(--line); stroke-width: .7; }
+.s0 { fill: var(--a); stroke: var(--a); } .s1 { fill: var(--b); stroke: var(--b); }
+.s2 { fill: var(--c); stroke: var(--c); } .s3 { fill: var(--d); stroke: var(--d); }
+polyline { fill: none !important; stroke-width: 2; } rect { stroke: none !important; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
+th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child, .text td, .text th { text-align: left; }
+.note { color: var(--soft); } li { margin: .2rem 0; } code { font-size: .92em; }
+"""
+
+
+_STYLES: Final = 4
+
+
+_HOUR_S: Final = 3_600
+
+
+_DAY_HOURS: Final = 24
+
+
+# Steps of a time axis, in hours: the first one that needs no more bars than this is taken.
+_BARS_MAX: Final = 240
+
+
+_STEPS_HOURS: Final = (1, 3, 6, 12, 24, 7 * 24, 28 * 24, 364 * 24)
+
+
+_TICKS: Final = 7
+
+
+# What no calendar holds is plotted at its ends.
+_FIRST_HOUR: Final = -62_135_596_800_000 // HOUR_MS
+
+
+_LAST_HOUR: Final = 253_402_300_799_999 // HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    title: str = ""
+
+    def html(self) -> str:
+        """The paragraph as HTML."""
+        return f"<p>{shown(self.text)}</p>"
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of lines."""
+
+    lines: Sequence[str]
+    title: str = ""
+
+    def html(self) -> str:
+        """The list as HTML."""
+        return f"<ul>{''.join(f'<li>{shown(line)}</li>' for line in self.lines)}</ul>"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        columns: The headings.
+        rows: The cells.
+        title: Above it.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+    def html(self) -> str:
+        """The table as HTML."""
+        head = "".join(f"<th>{shown(name)}</th>" for name in self.columns)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{shown(cell)}</td>' for cell in row)}</tr>" for row in self.rows
+        )
+        return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A plot with its legend; a paragraph that says so where there is nothing to show.
+
+    Attributes:
+        panels: The series of each panel; all panels have the same series.
+        y_title: What the values are.
+        axis: What the numbers below are.
+        is_stacked: Bars on top of each other; else lines.
+        title: Above it.
+    """
+
+    panels: Panels
+    y_title: str
+    axis: Axis
+    is_stacked: bool = True
+    title: str = ""
+
+    def html(self) -> str:
+        """The plot as HTML."""
+        if not any(one.values for series in self.panels.values() for one in series):
+            return "<p>Nothing to show.</p>"
+        draw = stacked_bars if self.is_stacked else lines
+        return "\n".join(
+            (
+                legend(next(iter(self.panels.values()))),
+                draw(self.panels, self.y_title, self.axis),
+            )
+        )
+
+
+Section: TypeAlias = Text | Items | Table | Plot
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A page: its title and its sections, in order."""
+
+    title: str
+    sections: Sequence[Section]
+
+    def html(self) -> str:
+        """The page as one HTML document."""
+        title = shown(self.title)
+        body = "\n".join(_parts(self.sections))
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
+        )
+
+
+def _parts(sections: Sequence[Section]) -> Iterator[str]:
+    for section in sections:
+        if section.title:
+            yield f"<h2>{shown(section.title)}</h2>"
+        yield section.html()
+
+
+def plot_by_hour(
+    panels: Mapping[str, Mapping[str, Mapping[int, float]]],
+    y_title: str,
+    *,
+    title: str = "",
+    is_stacked: bool = True,
+    zone: str | None = None,
+) -> Plot:
+    """A plot of values by hour; hours are joined to longer steps where there are too many.
+
+    Args:
+        panels: Panel -> series -> hour since the epoch in UTC -> value. At most four series. Values
+            of joined hours are added where they are stacked; else the largest is shown.
+        y_title: What the values are.
+        title: Above it.
+        is_stacked: Bars on top of each other; else lines.
+        zone: Of the times at the axis, and of the days that hours are joined to; UTC where None.
+    """
+    hours = [h for series in panels.values() for values in series.values() for h in values]
+    step = _step_hours(hours)
+    join = _added if is_stacked else _largest
+    places = _Places(step, zone)
+    drawn = {
+        panel: [
+            Series(name, f"s{number % _STYLES}", join(values, places))
+            for number, (name, values) in enumerate(series.items())
+        ]
+        for panel, series in panels.items()
+    }
+    return Plot(
+        panels=drawn,
+        y_title=y_title,
+        axis=_time_axis(hours, places, len(panels)),
+        is_stacked=is_stacked,
+        title=title,
+    )
+
+
+def _clamped(hour: int) -> int:
+    return min(max(hour, _FIRST_HOUR), _LAST_HOUR)
+
+
+def _step_hours(hours: Sequence[int]) -> int:
+    """The shortest step that needs few enough bars; years joined where none does."""
+    if not hours:
+        return 1
+    span = _clamped(max(hours)) - _clamped(min(hours)) + 1
+    fitting = (step for step in _STEPS_HOURS if span <= step * _BARS_MAX)
+    longest = _STEPS_HOURS[-1]
+    return next(fitting, longest * -(-span // (longest * _BARS_MAX)))
+
+
+class _Places:
+    """Where hours stand on an axis: hours one by one, or joined to steps of a zone's clock."""
+
+    def __init__(self, step: int, zone: str | None) -> None:
+        self.step = step
+        self.zone = zone or "UTC"
+        self._zone = UTC if zone is None else zone_of(zone)
+
+    def of(self, hour: int) -> int:
+        """The place of an hour since the epoch."""
+        hour = _clamped(hour)
+        if self.step == 1:
+            return hour  # where clocks go back, both hours have their bars
+        offset = self._moment(hour).utcoffset() or timedelta()
+        return (hour + int(offset.total_seconds()) // _HOUR_S) // self.step
+
+    def name(self, place: int) -> str:
+        """The text of a place."""
+        if self.step == 1:
+            return f"{self._moment(place):%m-%d %H:%M}"
+        # A place of joined hours is one of the zone's clock already.
+        moment = datetime.fromtimestamp(_clamped(place * self.step) * _HOUR_S, UTC)
+        return f"{moment:%Y-%m-%d}" if self.step >= _DAY_HOURS else f"{moment:%m-%d %H}:00"
+
+    def _moment(self, hour: int) -> datetime:
+        # A day off the ends of what has a date, so that no zone leads beyond them.
+        inside = min(max(hour, _FIRST_HOUR + _DAY_HOURS), _LAST_HOUR - _DAY_HOURS)
+        return datetime.fromtimestamp(inside * _HOUR_S, self._zone)
+
+
+def _added(values: Mapping[int, float], places: _Places) -> dict[int, float]:
+    joined: dict[int, float] = {}
+    for hour, value in values.items():
+        place = places.of(hour)
+        joined[place] = joined.get(place, 0.0) + value
+    return joined
+
+
+def _largest(values: Mapping[int, float], places: _Places) -> dict[int, float]:
+    joined: dict[int, float] = {}
+    for hour, value in values.items():
+        place = places.of(hour)
+        joined[place] = max(joined.get(place, value), value)
+    return joined
+
+
+def _time_axis(hours: Sequence[int], places: _Places, panels: int) -> Axis:
+    step = places.step
+    count = 1 if not hours else (_clamped(max(hours)) - _clamped(min(hours))) // step + 1
+    every = max(1, -(-count // max(_TICKS // panels, 2)))
+    unit = "hour" if step == 1 else f"{step} hours" if step < _DAY_HOURS else _days(step)
+    return Axis(f"{places.zone}, by {unit}", places.name, every)
+
+
+def _days(step: int) -> str:
+    days = step // _DAY_HOURS
+    return "day" if days == 1 else f"{days} days"
+
+
+def write_report(path: str, report: Report) -> None:
+    """Write a report as one HTML file, replacing what is there; raises OSError."""
+    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123 - a path as users give it
+        file.write(report.html())

@@ -1,0 +1,183 @@
+"""[k] batches that need no opening.
+
+Which batches of a split need not be opened: aborted ones, and ones of another append time.
+
+Works on batch tables (`tidelog.record.kernels.layout`), so no record is touched.
+
+What the headers of fetched batches tell: how far they reach, which of them were aborted.
+
+Cluster fetches bytes; how they are to be read is said here.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.record.batch import RecordBatch
+from tidelog.record.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
+from tidelog.record.kernels import layout
+from tidelog.record.kernels.batch_scan import scan_batches
+from tidelog.record.offset_order import ANY_OFFSETS, Reach
+from tidelog.record.record import ControlType
+from tidelog.scan.split import AbortedSpan, Piece, Split
+from tidelog.types import INT64_MAX, Buffer
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from tidelog.record.columns.batch_table import DropBatch
+    from tidelog.record.kernels.memory import Longs
+
+    Mask = npt.NDArray[np.bool_]
+
+
+_DATA_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
+
+
+class AbortedBatches:
+    """Transactional batches whose transaction was aborted."""
+
+    def __init__(self, spans: "Sequence[AbortedSpan]") -> None:
+        # One producer's transactions don't overlap, so its spans can be searched.
+        self._spans: dict[int, tuple[list[int], list[int]]] = {}
+        for span in sorted(spans, key=lambda span: span.first_offset):
+            firsts, lasts = self._spans.setdefault(span.producer_id, ([], []))
+            firsts.append(span.first_offset)
+            lasts.append(span.last_offset)
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def mask(self, table: "Longs") -> "Mask":
+        """Which batches of the table belong to aborted transactions."""
+        is_data = table[:, layout.ATTRIBUTES] & _DATA_BITS == TRANSACTIONAL_BIT
+        found = np.zeros(len(table), np.bool_)
+        for slot in np.flatnonzero(is_data):
+            producer_id = int(table[slot, layout.PRODUCER_ID])
+            found[slot] = self._is_aborted(producer_id, int(table[slot, layout.BASE_OFFSET]))
+        return found
+
+    def _is_aborted(self, producer_id: int, offset: int) -> bool:
+        firsts, lasts = self._spans.get(producer_id, ([], []))
+        slot = bisect_right(firsts, offset) - 1
+        return slot >= 0 and offset <= lasts[slot]
+
+
+class UnstampedBatches:
+    """Batches of unknown append time: those of LogAppendTime say it themselves, the others never.
+
+    Attributes:
+        without_time: Records of the piece's offsets whose append time nobody knows.
+    """
+
+    def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
+        self._piece = piece
+        self._start_ms, self._end_ms = time_range
+        self.without_time = 0
+
+    def mask(self, table: "Longs") -> "Mask":
+        """Which batches can't hold a match."""
+        is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
+        stamp = table[:, layout.MAX_TIMESTAMP]
+        in_range = (stamp >= self._start_ms) & (stamp < self._end_ms)
+        self.without_time += self._count(table[~is_stamped])
+        cannot: Mask = np.logical_not(is_stamped & in_range)
+        return cannot
+
+    def _count(self, table: "Longs") -> int:
+        """Records in the piece's offsets; exact but where a batch has gaps and is cut by them."""
+        table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
+        start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)
+        end = np.minimum(table[:, layout.LAST_OFFSET] + 1, self._piece.end_offset)
+        span = np.maximum(end - start, 0)
+        # A legacy message's frame says nothing of what is inside it: it counts as one.
+        counts = np.maximum(table[:, layout.RECORD_COUNT], 1)
+        return int(np.minimum(span, counts).sum())
+
+
+def piece_filter(
+    split: Split, piece: Piece, aborted: AbortedBatches
+) -> "tuple[DropBatch | None, UnstampedBatches | None]":
+    """The filter for a piece's batches, and who counts records without an append time."""
+    unstamped = None
+    if piece.is_unknown and split.time_range is not None:
+        unstamped = UnstampedBatches(piece, split.time_range)
+    if not aborted:
+        return (unstamped.mask if unstamped else None), unstamped
+    if unstamped is None:
+        return aborted.mask, None
+    both = unstamped
+
+    def drop(table: "Longs") -> "Mask":
+        gone = aborted.mask(table)
+        rest = np.flatnonzero(~gone)
+        gone[rest] = both.mask(table[rest])
+        return gone
+
+    return drop, unstamped
+
+
+_BATCHES: Final = 4096
+
+
+def reach(data: Buffer) -> Reach | None:
+    """Do what `offset_order.reach_of` does."""
+    found: Reach | None = None
+    for table in _tables(data):
+        before = None if found is None else found.next_offset
+        if len(table) > 1:
+            before = int(table[-2, layout.LAST_OFFSET]) + 1
+        last = table[-1].tolist()
+        found = Reach(last[layout.LAST_OFFSET] + 1, last[layout.POSITION], before)
+    return found
+
+
+def aborted_spans(
+    data: Buffer, aborted: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """Producer id, first and last offset of each aborted transaction, as far as `data` shows it.
+
+    A broker names transactions by their first offset; where each ends its marker says. One whose
+    marker is not in there goes on behind it.
+
+    Args:
+        data: Whole batches, the last one perhaps cut.
+        aborted: Producer id and first offset of each.
+
+    Raises:
+        CorruptData: A marker can't be read.
+    """
+    markers = list(_abort_markers(data))
+    for producer_id, first in aborted:
+        ends = (offset for owner, offset in markers if owner == producer_id and offset >= first)
+        yield producer_id, first, next(ends, INT64_MAX)
+
+
+def _abort_markers(data: Buffer) -> Iterator[tuple[int, int]]:
+    """Producer id and offset of each marker that ends an aborted transaction, in order."""
+    for table in _tables(data):
+        for row in table[table[:, layout.ATTRIBUTES] & CONTROL_BIT != 0]:
+            batch = RecordBatch(data, int(row[layout.POSITION]))
+            if batch.control_type() is ControlType.ABORT:
+                yield int(row[layout.PRODUCER_ID]), int(row[layout.LAST_OFFSET])
+
+
+def _tables(data: Buffer) -> "Iterator[Longs]":
+    """Batch tables of all whole batches, up to the first that is cut, damaged or out of order."""
+    log = np.frombuffer(data, np.uint8)
+    log.flags.writeable = False
+    at, status, between = 0, layout.FULL, ANY_OFFSETS
+    while status == layout.FULL:
+        table = np.empty((_BATCHES, layout.BATCH_FIELDS), np.int64)
+        count, at, status = scan_batches(log, at, log.size, table, *between)
+        if count:
+            between = int(table[count - 1, layout.LAST_OFFSET]) + 1, INT64_MAX
+            yield table[:count]

@@ -1,0 +1,302 @@
+"""Bytes of local files, stores, tiers.
+
+Where a scan's bytes come from: the seam between pieces of files and whatever stores them.
+
+`Ranges` knows what a piece's path means. `LocalRanges` reads the machine's own files through `Env`;
+an object store needs the same three calls.
+
+Bytes of a scan out of an object store: large ranges, the next one on its way while one is used.
+
+At most two ranges of `READ_BYTES` are held, and what a caller holds. The first read says whether
+the object still is the one that was planned, later ones ask for that object alone, so a piece costs
+no request beside those for its bytes. Nothing here lists a folder.
+
+Bytes of a scan out of a tier: pieces whose paths name objects (`storage.tier.tier_files`).
+
+Read like any object, the next range on its way while one is used, but through the cache: what
+was read before and still is there costs no request. A path names length and checksum of an object
+that never changes, so nothing is asked about it first.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Protocol
+
+from tidelog.env import Env, File, is_remote
+from tidelog.objects import ObjectFiles, ObjectStore, identity_of
+from tidelog.scan.pieces import identity_text
+from tidelog.scan.split import Piece
+from tidelog.storage import files
+from tidelog.storage.open_files import typed_reads
+from tidelog.storage.tier.tier_files import TierFiles, is_tier_path, tier_files_of
+from tidelog.types import Buffer
+
+# A file that may still be cut is copied, not mapped, in parts that stay in the cache for decoding.
+READ_BYTES: Final = 1 << 20
+
+
+WHOLE: Final = 1 << 62
+
+
+# Less than this is copied too: that takes less time than to map a file, and to take the map away.
+MAP_BYTES_MIN: Final = 2 << 20
+
+
+class RangeSource(Protocol):
+    """One file, open for reading ranges of it."""
+
+    @property
+    def read_bytes(self) -> int:
+        """How much to ask for at a time."""
+        ...
+
+    def read(self, start: int, size: int) -> Buffer:
+        """The bytes from position `start`; fewer than `size` only where the file ends."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; what was read stays valid."""
+        ...
+
+
+class Ranges(Protocol):
+    """A store of files."""
+
+    def open(self, piece: Piece) -> RangeSource:
+        """The piece's log file.
+
+        Raises:
+            FileNotFoundError: It has gone, or is another file by now.
+        """
+        ...
+
+    def read_small(self, path: str) -> bytes:
+        """A whole small file, such as a sidecar; raises FileNotFoundError."""
+        ...
+
+
+class _MappedSource:
+    """A finished file: bytes are views of its map."""
+
+    read_bytes = WHOLE
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def read(self, start: int, size: int) -> memoryview:
+        return self._view[start : start + size]
+
+    def close(self) -> None:
+        self._view = memoryview(b"")
+
+
+class _FileSource:
+    """A file that may be cut by its writer: bytes are copied."""
+
+    read_bytes = READ_BYTES
+
+    def __init__(self, path: str, file: File) -> None:
+        self._path = path
+        self._file = file
+
+    def read(self, start: int, size: int) -> bytes:
+        with typed_reads(self._path):
+            return self._file.pread(size, start)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class LocalRanges:
+    """The machine's own files."""
+
+    def __init__(self, env: Env) -> None:
+        self._files = env.files
+
+    def open(self, piece: Piece) -> RangeSource:
+        """The piece's log file.
+
+        Raises:
+            FileNotFoundError: It has gone or was replaced.
+            StorageFailure: The disk failed.
+        """
+        with typed_reads(piece.path):
+            return self._open(piece)
+
+    def _open(self, piece: Piece) -> RangeSource:
+        source: RangeSource
+        if piece.is_closed and piece.size_bytes >= MAP_BYTES_MIN:
+            source = _MappedSource(self._files.map(piece.path))
+        else:
+            source = _FileSource(piece.path, self._files.open(piece.path))
+        # Asked after opening: a file that was replaced in between is found out too.
+        found = identity_text(self._files.stat(piece.path).identity)
+        if found != piece.identity:
+            source.close()
+            raise FileNotFoundError(f"{piece.path}: replaced by another file")
+        return source
+
+    def read_small(self, path: str) -> bytes:
+        """A whole small file; raises FileNotFoundError, or StorageFailure where the disk fails."""
+        with typed_reads(path):
+            return files.read_file(self._files, path)
+
+
+# Large enough that waiting for the first byte is little of it, small enough for many tasks.
+STORE_READ_BYTES: Final = 8 << 20
+
+
+class RemoteSource:
+    """One piece of an object, read from front to back.
+
+    The object is fetched in ranges that follow each other; a read gets what it wants of them. A
+    read that goes back further than the range before it is fetched on its own.
+    """
+
+    read_bytes = STORE_READ_BYTES
+
+    def __init__(self, store: ObjectStore, key: str, piece: Piece) -> None:
+        """Read the first range.
+
+        Raises:
+            FileNotFoundError: The object has gone or was replaced.
+            StorageFailure: The store failed.
+        """
+        self._store = store
+        self._key = key
+        self._end = piece.end_position
+        self._start = piece.start_position  # of the bytes that are held
+        first = min(STORE_READ_BYTES, self._end - self._start)
+        data, info = store.read_range(key, self._start, first)
+        if identity_text(identity_of(info)) != piece.identity:
+            raise FileNotFoundError(2, "Replaced by another object", piece.path)
+        self._etag = info.etag
+        self._data = memoryview(data)
+        self._pool: ThreadPoolExecutor | None = None
+        self._next: Future[memoryview] | None = None
+        self._prefetch()
+
+    def _fetch(self, start: int) -> memoryview:
+        size = min(STORE_READ_BYTES, self._end - start)
+        return memoryview(self._store.read_range(self._key, start, size, etag=self._etag)[0])
+
+    @property
+    def _behind(self) -> int:
+        return self._start + len(self._data)
+
+    def _prefetch(self) -> None:
+        """Send for the range behind what is held, where there is one."""
+        if self._behind < self._end:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="tidelog-prefetch")
+            self._next = self._pool.submit(self._fetch, self._behind)
+
+    def read(self, start: int, size: int) -> Buffer:
+        """The bytes from position `start`; fewer only where the object ends.
+
+        Raises:
+            FileNotFoundError: The object has gone or was replaced.
+            StorageFailure: The store failed.
+        """
+        end = min(start + size, self._end)
+        assert start >= self._start, "a source is read from front to back"
+        while self._behind < end:
+            self._advance(start)
+        return self._data[start - self._start : end - self._start]
+
+    def _advance(self, start: int) -> None:
+        """Drop what lies before `start`, take the next range, send for the one behind it."""
+        assert start <= self._behind, "what is read next follows what was read"
+        rest = self._data[start - self._start :]
+        assert self._next is not None
+        following = self._next.result()
+        self._data = memoryview(b"".join((rest, following))) if rest else following
+        self._start = start
+        self._next = None
+        self._prefetch()
+
+    def close(self) -> None:
+        """Let go of the object; what was read stays valid."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._data, self._next = memoryview(b""), None
+
+
+class RemoteRanges:
+    """Files of a store by requests, all others from the machine's disk."""
+
+    def __init__(self, env: Env, files: ObjectFiles) -> None:
+        self._files = files
+        self._local = LocalRanges(env)
+
+    def open(self, piece: Piece) -> RangeSource:
+        """The piece's log file; raises FileNotFoundError where it has gone or was replaced."""
+        if not self._files.is_remote(piece.path):
+            return self._local.open(piece)
+        return RemoteSource(self._files.store, self._files.key_of(piece.path), piece)
+
+    def read_small(self, path: str) -> bytes:
+        """A whole small file; raises FileNotFoundError."""
+        if not self._files.is_remote(path):
+            return self._local.read_small(path)
+        return self._files.store.read(self._files.key_of(path))
+
+
+def ranges_for(env: Env, path: str) -> Ranges:
+    """Where the bytes of a directory's files come from."""
+    files = env.files
+    if isinstance(files, ObjectFiles) and is_remote(files, path):
+        return RemoteRanges(env, files)
+    return LocalRanges(env)
+
+
+class TierSource(RemoteSource):
+    """One piece of an object in a tier, read from front to back."""
+
+    def __init__(self, file: File, piece: Piece) -> None:
+        """Read the first range; raises FileNotFoundError, StorageFailure, CorruptFile."""
+        self._file = file
+        self._end = piece.end_position
+        self._start = piece.start_position
+        self._data = self._fetch(self._start)
+        self._pool: ThreadPoolExecutor | None = None
+        self._next: Future[memoryview] | None = None
+        self._prefetch()
+
+    def _fetch(self, start: int) -> memoryview:
+        return memoryview(self._file.pread(min(STORE_READ_BYTES, self._end - start), start))
+
+
+class TierRanges:
+    """Pieces in a tier; all others from where the directory is."""
+
+    def __init__(self, env: Env, below: Ranges) -> None:
+        self._env = env
+        self._below = below
+        self._tier_files: TierFiles | None = None
+
+    @property
+    def _files(self) -> TierFiles:
+        """Made at first use: most directories have no tier."""
+        if self._tier_files is None:
+            self._tier_files = tier_files_of(self._env)
+        return self._tier_files
+
+    def open(self, piece: Piece) -> RangeSource:
+        """The piece's log file; raises FileNotFoundError where it has gone or was replaced."""
+        if not is_tier_path(piece.path):
+            return self._below.open(piece)
+        if identity_text(self._files.stat(piece.path).identity) != piece.identity:
+            raise FileNotFoundError(2, "Another object", piece.path)
+        return TierSource(self._files.open(piece.path), piece)
+
+    def read_small(self, path: str) -> bytes:
+        """A whole small file; raises FileNotFoundError."""
+        if not is_tier_path(path):
+            return self._below.read_small(path)
+        return files.read_file(self._files, path)
+
+
+def all_ranges(env: Env, path: str) -> Ranges:
+    """Where the bytes of a directory's files come from, its tiers included."""
+    return TierRanges(env, ranges_for(env, path))

@@ -1,0 +1,463 @@
+"""[k] a topic as of a time; differences.
+
+A topic as a table as of a time: for each key of a partition the record that wins there.
+
+Records with a time up to and with the asked one are ranked by the topic's compaction rule, the
+highest offset, record timestamp or version in a header; a key whose winner is a tombstone is not
+in the table, nor are records without a key. Keys are those of one partition: who sends a key to two
+partitions has it twice, as compaction keeps it twice. Only committed records are seen.
+
+Two readings: the first folds keys into winners (`winners`), the second hands out the winners' rows,
+so that memory holds keys but no values. Nothing is written, no lock is taken.
+
+Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
+
+What changed in a topic's table between two times: keys added, changed and deleted.
+
+Both tables are folded in one reading (`tables.fold_keys` with two sides); the rows of the keys that
+differ are read then. A key is changed where its value has other bytes; one that was written again
+with the same value is not. Memory holds a partition's keys, and the rows that differ.
+
+Columns:
+
+| column | type | what |
+|---|---|---|
+| change | string | added, changed or deleted |
+| topic, partition, key | string, int32, binary | which key |
+| before, after | binary | its values; null where it was not in the table |
+| beforeOffset, afterOffset | int64 | of the records that won; of a deletion the tombstone's |
+| beforeTimestamp, afterTimestamp | timestamp(ms, UTC) | their times on the asked clock |
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import LostOffsets, OffsetsGone
+from tidelog.record.columns.arrays import TIME
+from tidelog.record.columns.decode import ROWS
+from tidelog.scan.split import ScanStats
+from tidelog.scan.table_rules import MISSING_VERSION, Ranking, Strategy
+from tidelog.scan.winners import ALL_KEYS, MEMORY_BYTES, Candidates, Winners, new_secret
+from tidelog.types import NO_TIMESTAMP, ClockName
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tidelog.record.kernels.memory import Longs
+    from tidelog.scan.split import Split
+
+
+if TYPE_CHECKING:
+    import random
+
+    import numpy.typing as npt
+
+    from tidelog.record.kernels.memory import Longs
+    from tidelog.scan.split import Split
+
+    Column = pa.Array[pa.Scalar[pa.DataType]]
+    Mask = npt.NDArray[np.bool_]
+
+
+TIME_COLUMNS: Final = {ClockName.RECORD: "timestamp", ClockName.APPEND: "appendTimestamp"}
+
+
+_VERSION_SIZE: Final = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class TableStats:
+    """Figures of a table; complete when its rows are through.
+
+    Attributes:
+        scan: What was read, of both readings.
+        keys: Keys that have a record.
+        deleted: Those of them whose winner is a tombstone.
+        without_key: Records without a key, which are in no table.
+        without_time: Records without a time on the asked clock, which nobody can rank in time.
+        readings: How often the records were read for their keys: more than once where memory was
+            too small for all keys.
+    """
+
+    scan: ScanStats = field(default_factory=ScanStats)
+    keys: int = 0
+    deleted: int = 0
+    without_key: int = 0
+    without_time: int = 0
+    readings: int = 0
+
+    def add(self, other: Self) -> None:
+        """Count in what another has met."""
+        self.scan.add(other.scan)
+        self.keys += other.keys
+        self.deleted += other.deleted
+        self.without_key += other.without_key
+        self.without_time += other.without_time
+        self.readings += other.readings
+
+
+class RowSource(Protocol):
+    """Reads splits of one partition, as often as it is asked."""
+
+    def batches(
+        self, splits: "Sequence[Split]", columns: Sequence[str], stats: ScanStats
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of the splits in their order; errors as `tidelog.scan.read`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFold:
+    """How the keys of a partition are reduced.
+
+    Attributes:
+        ranking: Which record of a key wins.
+        clock: Which of a record's two times counts.
+        random: Where the secret of the hash comes from.
+        memory_bytes: What a map of keys may take, about.
+    """
+
+    ranking: Ranking
+    clock: ClockName
+    random: "random.Random"
+    memory_bytes: int = MEMORY_BYTES
+
+    def columns(self, *, with_times: bool) -> tuple[str, ...]:
+        """What has to be read of a record to rank it."""
+        found = ["key", "value", "offset"]
+        if self.ranking.strategy is Strategy.TIMESTAMP:
+            found.append("timestamp")
+        if self.ranking.strategy is Strategy.HEADER:
+            found.append("headers")
+        time = TIME_COLUMNS[self.clock]
+        if with_times and time not in found:
+            found.append(time)
+        return tuple(found)
+
+
+def table_rows(
+    source: RowSource,
+    splits: "Sequence[Split]",
+    columns: Sequence[str],
+    how: KeyFold,
+    stats: TableStats,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition's table, in order of their offsets where the keys fit in memory.
+
+    Args:
+        source: Reads the splits.
+        splits: All records of the partition up to the asked time; exactly these.
+        columns: Of a row, names out of `tidelog.scan.ALL_COLUMNS`.
+        how: The rule.
+        stats: Counted up on the way.
+
+    Raises:
+        OffsetsGone: Winners were cleaned or deleted between the two readings.
+        As `tidelog.scan.read`.
+    """
+    for winners in fold_keys(source, splits, how, stats):
+        living = winners.living()
+        stats.keys += winners.count
+        stats.deleted += winners.count - int(living.sum())
+        yield from rows_at(source, splits, np.sort(winners.offsets()[living]), columns, stats)
+
+
+def split_winners(
+    source: RowSource,
+    splits: "Sequence[Split]",
+    columns: Sequence[str],
+    how: KeyFold,
+    stats: TableStats,
+) -> Iterator[pa.RecordBatch]:
+    """The best record of each key of some splits, tombstones too: for who joins them with others.
+
+    Arguments and errors as of `table_rows`.
+
+    Returns:
+        The columns, and behind them `version`, int64: over all splits of a partition the highest
+        (version, offset) of a key wins.
+    """
+    needed = tuple(dict.fromkeys((*columns, *how.columns(with_times=False))))
+    for winners in fold_keys(source, splits, how, stats):
+        stats.keys += winners.count
+        for batch in rows_at(source, splits, np.sort(winners.offsets()), needed, stats):
+            chosen = batch.select(list(columns))
+            versions = pa.array(_versions(batch, how.ranking), pa.int64())
+            yield chosen.append_column("version", versions)
+
+
+def fold_keys(
+    source: RowSource,
+    splits: "Sequence[Split]",
+    how: KeyFold,
+    stats: TableStats,
+    *,
+    before_ms: int | None = None,
+) -> Iterator[Winners]:
+    """The winners of all keys, share by share; mostly there is one.
+
+    Args:
+        source: Reads the splits.
+        splits: The records.
+        how: The rule.
+        stats: Counted up on the way.
+        before_ms: Where not None the winners have two sides: on side 0 only records with a time up
+            to and with this one count, on side 1 all.
+    """
+    secret = new_secret(how.random)
+    columns = how.columns(with_times=before_ms is not None)
+    sides = 1 if before_ms is None else 2
+    left = [ALL_KEYS]
+    while left:
+        winners = Winners(secret, left.pop(), sides=sides, memory_bytes=how.memory_bytes)
+        is_first = not stats.readings
+        without_time = stats.scan.without_time
+        stats.readings += 1
+        without_key = 0
+        for batch in source.batches(splits, columns, stats.scan):
+            if not batch.num_rows:
+                continue
+            without_key += batch.column("key").null_count
+            if before_ms is not None:
+                # Of a range without an end: the reader had no reason to count them.
+                without_time -= batch.column(TIME_COLUMNS[how.clock]).null_count
+            winners.fold(_candidates(batch, how, before_ms))
+        if is_first:
+            stats.without_key = without_key
+            stats.without_time = stats.scan.without_time - without_time
+        left += winners.left
+        yield winners
+
+
+def _candidates(batch: pa.RecordBatch, how: KeyFold, before_ms: int | None) -> Candidates:
+    offsets = np.asarray(batch.column("offset"))
+    sides = np.ones(len(offsets), np.uint8)
+    if before_ms is not None:
+        times = _milliseconds(batch.column(TIME_COLUMNS[how.clock]))
+        is_before = (times <= before_ms) & (times != NO_TIMESTAMP)
+        sides = np.where(is_before, np.uint8(3), np.uint8(2))
+    return Candidates(
+        keys=batch.column("key"),
+        versions=_versions(batch, how.ranking),
+        offsets=offsets,
+        is_dead=np.asarray(batch.column("value").is_null()),
+        sides=sides,
+    )
+
+
+def _milliseconds(times: "Column") -> "Longs":
+    """Times in ms, -1 for none."""
+    found: Longs = np.asarray(times.cast(pa.int64()).fill_null(NO_TIMESTAMP))
+    return found
+
+
+def _versions(batch: pa.RecordBatch, ranking: Ranking) -> "Longs":
+    if ranking.strategy is Strategy.TIMESTAMP:
+        return _milliseconds(batch.column("timestamp"))
+    if ranking.strategy is Strategy.HEADER:
+        return header_versions(batch.column("headers"), ranking.header)
+    return np.zeros(batch.num_rows, np.int64)
+
+
+def header_versions(headers: "Column", name: str) -> "Longs":
+    """The version that each record's last header of that name tells; `MISSING_VERSION` for none.
+
+    Only 8 bytes, a big-endian int64, are a version. Source: KIP-280.
+    """
+    assert isinstance(headers, pa.ListArray)
+    found = np.full(len(headers), MISSING_VERSION, np.int64)
+    pairs = headers.flatten()
+    assert isinstance(pairs, pa.StructArray)
+    is_named = pc.equal(pairs.field("key"), pa.scalar(name, pa.string()))
+    at = np.flatnonzero(np.asarray(is_named))
+    if not len(at):
+        return found
+    records = np.repeat(np.arange(len(headers)), np.diff(np.asarray(headers.offsets)))[at]
+    is_last = np.append(records[1:] != records[:-1], True)
+    at, records = at[is_last], records[is_last]
+    values: list[bytes | None] = [cell.as_py() for cell in pairs.field("value").take(pa.array(at))]
+    is_version = np.array([value is not None and len(value) == _VERSION_SIZE for value in values])
+    whole = [value for value in values if value is not None and len(value) == _VERSION_SIZE]
+    told = np.frombuffer(b"".join(whole), ">i8")
+    # A record that has one beats one that has none, whatever it is, as in a cleaning.
+    found[records[is_version]] = np.maximum(told, MISSING_VERSION + 1)
+    return found
+
+
+def rows_at(
+    source: RowSource,
+    splits: "Sequence[Split]",
+    offsets: "Longs",
+    columns: Sequence[str],
+    stats: TableStats,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these offsets, ascending.
+
+    Raises:
+        OffsetsGone: Some of them were cleaned or deleted meanwhile; the others were yielded.
+    """
+    if not len(offsets):
+        return
+    needed = tuple(columns) if "offset" in columns else (*columns, "offset")
+    starts = np.searchsorted(offsets, [split.start_offset for split in splits])
+    ends = np.searchsorted(offsets, [split.end_offset for split in splits])
+    wanted = [split for split, few, many in zip(splits, starts, ends, strict=True) if few < many]
+    is_found = np.zeros(len(offsets), np.bool_)
+    for batch in source.batches(wanted, needed, stats.scan):
+        rows = np.asarray(batch.column("offset"))
+        at = np.minimum(np.searchsorted(offsets, rows), len(offsets) - 1)
+        is_wanted = offsets[at] == rows
+        is_found[at[is_wanted]] = True
+        if is_wanted.any():
+            chosen = batch if is_wanted.all() else batch.filter(pa.array(is_wanted))
+            yield chosen.select(list(columns))
+    if not is_found.all():
+        _say_gone(splits[0], offsets[~is_found])
+
+
+def _say_gone(split: "Split", missing: "Longs") -> None:
+    reason = (
+        f"{len(missing)} records in between were compacted or deleted while the table was read;"
+        " ask again"
+    )
+    first, end = int(missing[0]), int(missing[-1]) + 1
+    raise OffsetsGone((LostOffsets(split.topic, split.partition, first, end, reason),))
+
+
+ADDED: Final = "added"
+
+
+CHANGED: Final = "changed"
+
+
+DELETED: Final = "deleted"
+
+
+_KINDS: Final[dict[str, pa.DataType]] = {
+    "change": pa.string(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "key": pa.binary(),
+    "before": pa.binary(),
+    "after": pa.binary(),
+    "beforeOffset": pa.int64(),
+    "afterOffset": pa.int64(),
+    "beforeTimestamp": TIME,
+    "afterTimestamp": TIME,
+}
+
+
+DIFF_SCHEMA: Final = pa.schema(_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Differing:
+    """Keys whose winners differ.
+
+    Attributes:
+        before: Offsets of the first table's records, -1 where the key was not in it.
+        after: Offsets of what won last; of a deletion the tombstone's.
+        is_deleted: Whether that is a tombstone.
+    """
+
+    before: "Longs"
+    after: "Longs"
+    is_deleted: "npt.NDArray[np.bool_]"
+
+
+def diff_rows(
+    source: RowSource,
+    splits: "Sequence[Split]",
+    how: KeyFold,
+    before_ms: int,
+    stats: TableStats,
+) -> Iterator[pa.RecordBatch]:
+    """The keys of one partition that differ, by the offset of what changed them.
+
+    Args:
+        source: Reads the splits.
+        splits: All records of the partition up to the later time.
+        how: The rule.
+        before_ms: The earlier time, inclusive.
+        stats: Counted up on the way.
+
+    Raises:
+        As `tables.table_rows`.
+    """
+    for winners in fold_keys(source, splits, how, stats, before_ms=before_ms):
+        stats.keys += winners.count
+        stats.deleted += winners.count - int(winners.living(1).sum())
+        differing = _differing(winners)
+        offsets = np.unique(np.concatenate([differing.before, differing.after]))
+        rows = _rows(source, splits, offsets[offsets >= 0], how.clock, stats)
+        if len(differing.after):
+            found = _joined(splits[0], rows, differing)
+            yield from found.to_batches(max_chunksize=ROWS)
+
+
+def _differing(winners: Winners) -> _Differing:
+    lived, lives = winners.living(0), winners.living(1)
+    before, after = winners.offsets(0), winners.offsets(1)
+    is_wanted = (lived != lives) | (lived & (before != after))
+    at = np.flatnonzero(is_wanted)
+    at = at[np.argsort(after[at])]
+    return _Differing(np.where(lived[at], before[at], -1), after[at], ~lives[at])
+
+
+def _rows(
+    source: RowSource,
+    splits: "Sequence[Split]",
+    offsets: "Longs",
+    clock: ClockName,
+    stats: TableStats,
+) -> pa.Table:
+    """The rows of these offsets, in their order."""
+    columns = ("offset", "key", "value", TIME_COLUMNS[clock])
+    batches = list(rows_at(source, splits, offsets, columns, stats))
+    if not batches:
+        return pa.table({name: pa.array([], kind) for name, kind in _EMPTY.items()})
+    return pa.Table.from_batches(batches).rename_columns(list(_EMPTY))
+
+
+_EMPTY: Final[dict[str, pa.DataType]] = {
+    "offset": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "time": TIME,
+}
+
+
+def _joined(split: "Split", rows: pa.Table, found: _Differing) -> pa.Table:
+    offsets = np.asarray(rows["offset"])
+    before = _taken(rows, offsets, found.before)
+    after = _taken(rows, offsets, found.after)
+    had = found.before >= 0
+    names = np.where(found.is_deleted, DELETED, np.where(had, CHANGED, ADDED))
+    table = pa.table(
+        [
+            pa.array(names, pa.string()),
+            pa.repeat(pa.scalar(split.topic, pa.string()), len(names)),
+            pa.repeat(pa.scalar(split.partition, pa.int32()), len(names)),
+            after["key"],
+            before["value"],
+            after["value"],
+            before["offset"],
+            after["offset"],
+            before["time"],
+            after["time"],
+        ],
+        schema=DIFF_SCHEMA,
+    )
+    is_same = np.asarray(pc.equal(table["before"], table["after"]).fill_null(False))
+    return table.filter(pa.array(~is_same))
+
+
+def _taken(rows: pa.Table, offsets: "Longs", wanted: "Longs") -> pa.Table:
+    """The rows of the offsets wanted; nulls for -1."""
+    at = np.searchsorted(offsets, wanted)
+    return rows.take(pa.array(at, pa.int64(), mask=wanted < 0))

@@ -1,0 +1,217 @@
+"""Ranking, and when a table is exact.
+
+Whether a table as of a time is what it was, and why not: records of the past may have gone.
+
+Compaction takes away records that later ones overrule, so a table as of a time before those is no
+longer whole; `compaction-history` says since when it is. Retention and DeleteRecords take away the
+log's begin with the keys in it. A table of what the log holds now (no time asked) is always whole.
+
+By which rule a topic's records of one key are ranked: offset, timestamp, or a version header.
+
+The topic's settings say it, as they do for compaction. Light: nothing is imported for it.
+Source: KIP-280.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import ConfigError, CorruptFile, InexactTable
+from tidelog.storage import files, text_files
+from tidelog.storage.compaction.cleaning_plan import is_whole
+from tidelog.storage.segment.compaction_history import HISTORY_FILE, load_history, read_history
+from tidelog.timespec import format_ms
+from tidelog.types import INT64_MIN, ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.log.log_reader import LogReader
+
+
+# What a table as of a time that is not whole any more is answered with.
+REFUSE: Final = "refuse"
+
+
+MARK: Final = "mark"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a partition's table as of the asked time may differ from what it was then.
+
+    Attributes:
+        partition: Which one.
+        reason: What has gone, or can't be known.
+        exact_since_ms: Earliest time on the asked clock whose table is whole; None where unknown.
+    """
+
+    partition: TopicPartition
+    reason: str
+    exact_since_ms: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.partition}: {self.reason}"
+
+
+def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
+    """The error that says so, for those who want no answer rather than an inexact one."""
+    shown = "; ".join(map(str, doubts[:_SHOWN]))
+    more = f"; and {len(doubts) - _SHOWN} partitions more" if len(doubts) > _SHOWN else ""
+    return InexactTable(
+        f"the table as of {_time(at_ms)} can't be told exactly: {shown}{more}."
+        " Ask for a later time, or for the inexact one (inexact=mark, --inexact mark)",
+        exact_since_ms=_since(doubts),
+    )
+
+
+_SHOWN: Final = 3
+
+
+def _since(doubts: "Sequence[Doubt]") -> int | None:
+    known = [doubt.exact_since_ms for doubt in doubts]
+    times = [ms for ms in known if ms is not None]
+    return max(times) if times and len(times) == len(known) else None
+
+
+def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
+    """What a log that no longer begins with its first record leaves open."""
+    if not log_start_offset:
+        return None
+    return Doubt(
+        name,
+        f"records below offset {log_start_offset} were deleted (retention, DeleteRecords), and"
+        " with them keys that are not known; without a time the table is of what the log holds",
+    )
+
+
+def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Doubt | None:
+    """What records leave open that may be earlier or later than the time."""
+    if not count:
+        return None
+    return Doubt(name, f"{count} records have no time on the {clock} clock, and may belong to it")
+
+
+def directory_doubts(
+    log_dir: "LogDir", name: TopicPartition, at_ms: int | None, clock: ClockName
+) -> list[Doubt]:
+    """What makes the table of a directory's partition inexact, before anything is read."""
+    if at_ms is None:
+        return []
+    reader = log_dir.reader(name.topic, name.partition)
+    found = [
+        deleted_doubt(name, reader.log_start_offset),
+        _compaction_doubt(log_dir, reader, at_ms, clock),
+    ]
+    return [doubt for doubt in found if doubt is not None]
+
+
+def _compaction_doubt(
+    log_dir: "LogDir", reader: "LogReader", at_ms: int, clock: ClockName
+) -> Doubt | None:
+    name, directory = reader.topic_partition, reader.context.directory
+    history = read_history(log_dir.env.files, directory)
+    if history is not None:
+        return _before(name, history.exact_since_ms(clock), at_ms, clock)
+    has_file = log_dir.env.files.exists(f"{directory}/{HISTORY_FILE}")
+    # Of what another cleaner may have been at, the offsets say whether any record is missing.
+    if has_file or _may_be_cleaned(log_dir, name):
+        if not has_file and is_whole(reader.segments, reader.log_start_offset):
+            return None
+        return Doubt(name, "compacted by a cleaner that left no history of what it took away")
+    return None
+
+
+def _before(
+    name: TopicPartition, since_ms: int | None, at_ms: int, clock: ClockName
+) -> Doubt | None:
+    if since_ms is None:
+        return Doubt(name, f"compacted, and since when {clock} times are whole is not known")
+    if at_ms >= since_ms:
+        return None
+    reason = f"compacted: exact from {_time(since_ms)} on ({clock} clock)"
+    return Doubt(name, reason, since_ms)
+
+
+def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
+    """Offset below which records of a partition may have been compacted, 0 for none.
+
+    Our cleaner notes it before it takes a record away, Apache Kafka's a little later.
+    """
+    fs, found = log_dir.env.files, 0
+    with suppress(CorruptFile):
+        history = load_history(fs, f"{log_dir.path}/{files.partition_dir_name(name)}")
+        found = 0 if history is None else history.end_offset
+    path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
+    # A damaged one is as if it was empty: the next cleaning writes it anew.
+    with suppress(CorruptFile, FileNotFoundError):
+        found = max(found, text_files.read_offset_checkpoint(fs, path).get(name, 0))
+    return found
+
+
+def _may_be_cleaned(log_dir: "LogDir", name: TopicPartition) -> bool:
+    """Whether a cleaner without a history may have been at work.
+
+    Cleaners note how far they came in the directory's checkpoint. A partition that somebody copied
+    out of another directory comes without it.
+    """
+    path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
+    if not log_dir.env.files.exists(path):
+        return log_dir.topic(name.topic).foreign
+    return text_files.read_offset_checkpoint(log_dir.env.files, path).get(name, 0) > 0
+
+
+def _time(ms: int) -> str:
+    try:
+        return format_ms(ms)
+    except (ValueError, OverflowError):
+        return f"{ms} ms"
+
+
+STRATEGY_KEY: Final = "tidelog.compaction.strategy"
+
+
+HEADER_KEY: Final = "tidelog.compaction.strategy.header"
+
+
+# A record without a version is older than all that have one.
+MISSING_VERSION: Final = INT64_MIN
+
+
+class Strategy(StrEnum):
+    """What makes a record the latest of its key; of equals the highest offset is."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    HEADER = "header"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """A rule.
+
+    Attributes:
+        strategy: What decides.
+        header: Name of the header that holds the version, for that strategy.
+    """
+
+    strategy: Strategy = Strategy.OFFSET
+    header: str = ""
+
+
+def ranking_of(settings: Mapping[str, str]) -> Ranking:
+    """The rule that a topic's settings name, by Kafka's way of writing them.
+
+    Raises:
+        ConfigError: A strategy that nobody knows, or one by header without the header's name.
+    """
+    text = settings.get(STRATEGY_KEY) or Strategy.OFFSET
+    if text not in set(Strategy):
+        raise ConfigError(STRATEGY_KEY, text, f"one of {', '.join(Strategy)}")
+    strategy, header = Strategy(text), settings.get(HEADER_KEY) or ""
+    if strategy is Strategy.HEADER and not header:
+        raise ConfigError(HEADER_KEY, header, "the name of the header that holds the version")
+    return Ranking(strategy, header if strategy is Strategy.HEADER else "")

@@ -1,0 +1,221 @@
+"""What changes of users, rules and quotas are as Kafka's metadata records, and what those say.
+
+Source: Kafka 4.3's own records in `__cluster_metadata`; docs/decisions/0019.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from tidelog.errors import CorruptFile, CorruptMessage, UnsupportedVersion
+from tidelog.protocol.codecs import struct_codec
+from tidelog.protocol.messages.state_records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    EntityData,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from tidelog.protocol.wire import Reader, Writer
+from tidelog.storage.directory.broker_files import (
+    METADATA_FILE,
+    AclRow,
+    Entity,
+    Quotas,
+    ScramCredential,
+    SecurityState,
+)
+from tidelog.storage.files import random_topic_id
+
+Record: TypeAlias = (
+    UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+    | ClientQuotaRecord
+)
+
+
+FRAME_VERSION: Final = 1
+
+
+_VERSION: Final = 0
+
+
+_KINDS: Final[Mapping[int, type[Record]]] = {
+    11: UserScramCredentialRecord,
+    14: ClientQuotaRecord,
+    18: AccessControlEntryRecord,
+    19: RemoveAccessControlEntryRecord,
+    22: RemoveUserScramCredentialRecord,
+}
+
+
+_KEYS: Final = {kind: key for key, kind in _KINDS.items()}
+
+
+def encode(record: Record) -> bytes:
+    """A record's value."""
+    kind: type[Record] = type(record)
+    writer = Writer()
+    for number in (FRAME_VERSION, _KEYS[kind], _VERSION):
+        writer.unsigned_varint(number)
+    struct_codec(kind, _VERSION, flexible=True).write(writer, record)
+    return b"".join(writer.parts())
+
+
+def decode(value: bytes) -> Record:
+    """The record in a value.
+
+    Raises:
+        CorruptFile: It can't be read; no part of it is shown.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        reader = Reader(value)
+        frame, key, version = (reader.unsigned_varint() for _ in range(3))
+        kind = _KINDS.get(key)
+        if kind is None or (frame, version) != (FRAME_VERSION, _VERSION):
+            text = f"{METADATA_FILE}: record {key} v{version} in frame v{frame} is not known"
+            raise UnsupportedVersion(text)
+        found = struct_codec(kind, _VERSION, flexible=True).read(reader)
+    except CorruptMessage:
+        raise CorruptFile("a record that can't be read") from None
+    if reader.left:
+        raise CorruptFile("a record with more behind it")
+    return found
+
+
+@dataclass(slots=True)
+class MetadataImage:
+    """What records have said so far; it changes with each.
+
+    Attributes:
+        scram: Credentials by user and the mechanism's number.
+        acls: Rules by id.
+        quotas: Values by entity.
+    """
+
+    scram: dict[tuple[str, int], ScramCredential] = field(default_factory=dict)
+    acls: dict[UUID, AclRow] = field(default_factory=dict)
+    quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def record_count(self) -> int:
+        """How many records say all of it."""
+        return len(self.scram) + len(self.acls) + sum(map(len, self.quotas.values()))
+
+    @property
+    def security(self) -> SecurityState:
+        """Users and rules."""
+        return SecurityState(dict(self.scram), frozenset(self.acls.values()))
+
+    def kept_quotas(self) -> Quotas:
+        """Quotas of those who have some."""
+        return self.copy().quotas
+
+    def copy(self) -> "MetadataImage":
+        """Another one that says the same."""
+        quotas = {entity: dict(values) for entity, values in self.quotas.items()}
+        return MetadataImage(dict(self.scram), dict(self.acls), quotas)
+
+    def replay(self, record: Record) -> None:
+        """Let a record hold."""
+        match record:
+            case UserScramCredentialRecord():
+                self.scram[record.name, record.mechanism] = ScramCredential(
+                    bytes(record.salt),
+                    record.iterations,
+                    bytes(record.stored_key),
+                    bytes(record.server_key),
+                )
+            case RemoveUserScramCredentialRecord():
+                self.scram.pop((record.name, record.mechanism), None)
+            case AccessControlEntryRecord():
+                self.acls[record.id] = _row_of(record)
+            case RemoveAccessControlEntryRecord():
+                self.acls.pop(record.id, None)
+            case ClientQuotaRecord():
+                self._replay_quota(record)
+
+    def _replay_quota(self, record: ClientQuotaRecord) -> None:
+        entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
+        values = self.quotas.setdefault(entity, {})
+        values.pop(record.key, None)
+        if not record.remove:
+            values[record.key] = record.value
+        if not values:
+            del self.quotas[entity]
+
+    def snapshot(self) -> Iterator[Record]:
+        """The records that say all of it, sorted."""
+        for (user, mechanism), kept in sorted(self.scram.items(), key=lambda item: item[0]):
+            yield _credential(user, mechanism, kept)
+        for acl_id, row in sorted(self.acls.items()):
+            yield _rule(acl_id, row)
+        for entity, values in sorted(self.quotas.items(), key=repr):
+            for key, value in sorted(values.items()):
+                yield _quota(entity, key, value)
+
+    def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
+        """The records that make users and rules what they are to be; removals first, as Kafka."""
+        for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):
+            yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
+        for (user, mechanism), kept in sorted(now.scram.items(), key=lambda item: item[0]):
+            if self.scram.get((user, mechanism)) != kept:
+                yield _credential(user, mechanism, kept)
+        ids = {row: acl_id for acl_id, row in self.acls.items()}
+        for row in sorted(ids.keys() - now.acls):
+            yield RemoveAccessControlEntryRecord(id=ids[row])
+        for row in sorted(now.acls - ids.keys()):
+            yield _rule(random_topic_id(source), row)
+
+    def quota_changes(self, now: Quotas) -> Iterator[Record]:
+        """The records that make quotas what they are to be."""
+        for entity in sorted(self.quotas.keys() | now.keys(), key=repr):
+            before, after = self.quotas.get(entity, {}), now.get(entity, {})
+            for key in sorted(before.keys() | after.keys()):
+                if before.get(key) != after.get(key):
+                    yield _quota(entity, key, after.get(key))
+
+
+def _credential(user: str, mechanism: int, kept: ScramCredential) -> UserScramCredentialRecord:
+    return UserScramCredentialRecord(
+        name=user,
+        mechanism=mechanism,
+        salt=kept.salt,
+        stored_key=kept.stored_key,
+        server_key=kept.server_key,
+        iterations=kept.iterations,
+    )
+
+
+def _rule(acl_id: UUID, row: AclRow) -> AccessControlEntryRecord:
+    kind, name, pattern, principal, host, operation, permission = row
+    return AccessControlEntryRecord(
+        id=acl_id,
+        resource_type=kind,
+        resource_name=name,
+        pattern_type=pattern,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission_type=permission,
+    )
+
+
+def _row_of(record: AccessControlEntryRecord) -> AclRow:
+    what = (record.resource_type, record.resource_name, record.pattern_type)
+    return (*what, record.principal, record.host, record.operation, record.permission_type)
+
+
+def _quota(entity: Entity, key: str, value: float | None) -> ClientQuotaRecord:
+    return ClientQuotaRecord(
+        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        key=key,
+        value=0.0 if value is None else value,
+        remove=value is None,
+    )

@@ -1,0 +1,470 @@
+"""Which quota applies, usage per second, throttle time, filter and change rules.
+
+Quotas of clients: which one holds for whom, how much was used, how long to wait.
+
+Rules without I/O; what is kept lies in `server/admin/cluster_metadata.py`, and a connection is silenced
+in `server/net/connection.py`.
+
+Which quota holds for whom. Pure.
+
+Of all quotas that fit, the most particular one: that of a user and a client id, of a user, of any
+user, of a client id; a name before the default. Connections with the same name share what they
+may use, also where their quota is a default.
+
+Source: KIP-55, KIP-257's order; Kafka 4.3's ClientQuotaManager.
+
+How much a client used per second of late, and how long until that is within its quota. Pure.
+
+Time is cut into windows that begin with the first use after the last one ended. What counts are
+those of the last `WINDOWS` seconds; where there are fewer, the missing ones count as empty, so that
+a client may begin with a burst.
+
+Source: KIP-13, KIP-219; Kafka 4.3's Rate and SampledStat with its defaults of `quota.window.num`
+and `quota.window.size.seconds`.
+
+What may be asked and changed of quotas. Pure.
+
+Source: KIP-546; answers of Kafka 4.3, whose texts tools print.
+
+What clients with a quota have used, and how long they have to be silent.
+
+Source: KIP-13, KIP-219; Kafka 4.3's KafkaApis.handleProduceRequest and handleFetchRequest.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.messages.configs import QuotaAlteration, QuotaFilterComponent, QuotaOperation
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.name_cache import short_key
+from tidelog.storage.directory.broker_files import Entity, Quotas
+from tidelog.types import INT32_MAX, INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.env import Clock
+
+
+USER = "user"
+
+
+CLIENT_ID = "client-id"
+
+
+IP = "ip"
+
+
+class Limit(NamedTuple):
+    """What holds for a client.
+
+    Attributes:
+        user: Of whom all connections share it; None for those of any user.
+        client_id: Likewise.
+        per_second: How much.
+    """
+
+    user: str | None
+    client_id: str | None
+    per_second: float
+
+
+class Limits:
+    """All quotas of one kind, such as `producer_byte_rate`."""
+
+    def __init__(self, quotas: Quotas, key: str) -> None:
+        self._found = {entity: values[key] for entity, values in quotas.items() if key in values}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def find(self, user: str, client_id: str) -> Limit | None:
+        """What holds for a user's client, None where nothing does."""
+        for entity, shared_user, shared_client in _candidates(user, client_id):
+            per_second = self._found.get(entity)
+            if per_second is not None:
+                return Limit(shared_user, shared_client, per_second)
+        return None
+
+
+def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None, str | None]]:
+    """Entities by falling precedence, each with those who share its quota.
+
+    A client without an id has no part in quotas of client ids, not even in their default.
+    """
+    for name in (user, None):
+        if client_id:
+            yield ((CLIENT_ID, client_id), (USER, name)), user, client_id
+            yield ((CLIENT_ID, None), (USER, name)), user, client_id
+        yield ((USER, name),), user, None
+    if client_id:
+        yield ((CLIENT_ID, client_id),), None, client_id
+        yield ((CLIENT_ID, None),), None, client_id
+
+
+WINDOWS: Final = 11
+
+
+WINDOW_MS: Final = 1000
+
+
+# Who used nothing for so long is as one who never came.
+FORGOTTEN_MS: Final = WINDOWS * WINDOW_MS
+
+
+class Window:
+    """What was used from `start_ms` on."""
+
+    __slots__ = ("last_ms", "start_ms", "used")
+
+    def __init__(self, start_ms: int) -> None:
+        self.begin(start_ms)
+
+    def begin(self, start_ms: int) -> None:
+        """Be a new one."""
+        self.start_ms = start_ms
+        self.last_ms = start_ms
+        self.used = 0.0
+
+
+class Rate:
+    """One client's use, or that of all clients who share a quota."""
+
+    __slots__ = ("_at", "_windows")
+
+    def __init__(self) -> None:
+        self._windows: list[Window] = []
+        self._at = 0
+
+    @property
+    def last_ms(self) -> int:
+        """When it was used last; not to be asked before the first use."""
+        return self._windows[self._at].last_ms
+
+    def record(self, used: float, now_ms: int) -> None:
+        """Count a use; a negative one takes back what was counted at this very time."""
+        window = self._current(now_ms)
+        if now_ms - window.start_ms >= WINDOW_MS:
+            window = self._next(now_ms)
+        window.used += used
+        window.last_ms = now_ms
+
+    def _current(self, now_ms: int) -> Window:
+        if not self._windows:
+            self._windows.append(Window(now_ms))
+        return self._windows[self._at]
+
+    def _next(self, now_ms: int) -> Window:
+        """A new window; one more than counts is kept, for the oldest reaches out of the time."""
+        self._at = (self._at + 1) % (WINDOWS + 1)
+        if self._at == len(self._windows):
+            self._windows.append(Window(now_ms))
+        else:
+            self._windows[self._at].begin(now_ms)
+        return self._windows[self._at]
+
+    def throttle_ms(self, per_second: float, now_ms: int) -> int:
+        """How long to use nothing, so that no more than `per_second` is used; 0 where it is so.
+
+        At most `INT32_MAX`.
+        """
+        for window in self._windows:
+            if now_ms - window.last_ms >= FORGOTTEN_MS:
+                window.begin(now_ms)
+        used = sum(window.used for window in self._windows)
+        elapsed_ms = self._elapsed_ms(now_ms)
+        rate = used / (elapsed_ms / 1000)
+        if rate <= per_second:
+            return 0
+        # A quota may be so small that no float holds the time.
+        return int(min((rate - per_second) / per_second * elapsed_ms + 0.5, INT32_MAX))
+
+    def _elapsed_ms(self, now_ms: int) -> int:
+        elapsed_ms = now_ms - min((window.start_ms for window in self._windows), default=now_ms)
+        missing = max(WINDOWS - 1 - elapsed_ms // WINDOW_MS, 0)
+        return max(elapsed_ms + missing * WINDOW_MS, 1)
+
+
+PRODUCED: Final = "producer_byte_rate"
+
+
+FETCHED: Final = "consumer_byte_rate"
+
+
+# Per cent of one thread's time; ours has one.
+REQUESTS: Final = "request_percentage"
+
+
+# In the order in which Kafka tells those of an entity.
+KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
+
+
+# Clients name themselves as they like: of those whose use is remembered the one that was quiet for
+# longest is forgotten where there are more.
+RATES_MAX: Final = 100_000
+
+
+_Who: TypeAlias = tuple[str | None, str | None]
+
+
+def _who(limit: Limit) -> _Who:
+    """Whose use it is; of names that may be long, what takes little memory."""
+    user, client_id = limit.user, limit.client_id
+    return (
+        None if user is None else short_key(user),
+        None if client_id is None else short_key(client_id),
+    )
+
+
+class _Uses:
+    """Who has used how much, of one kind. In the order of their last use."""
+
+    def __init__(self) -> None:
+        self._rates: dict[_Who, Rate] = {}
+
+    def charge(self, limit: Limit, used: float, now_ms: int) -> int:
+        """Count a use; how long to be silent for it, in ms."""
+        who = _who(limit)
+        rate = self._rates.pop(who, None) or Rate()
+        self._rates[who] = rate
+        self._forget(now_ms)
+        rate.record(used, now_ms)
+        return min(rate.throttle_ms(limit.per_second, now_ms), INT32_MAX)
+
+    def take_back(self, limit: Limit, used: float, now_ms: int) -> None:
+        """Count what was charged at this very time no more."""
+        self._rates[_who(limit)].record(-used, now_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        """Let two go at most, so that this never takes long, and there are fewer in the end."""
+        for _ in range(2):
+            who, rate = next(iter(self._rates.items()))
+            is_newest = len(self._rates) == 1
+            is_old = not is_newest and now_ms - rate.last_ms >= FORGOTTEN_MS
+            if not is_old and len(self._rates) <= RATES_MAX:
+                return
+            del self._rates[who]
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+
+class Throttles:
+    """Rates of those who have a quota. Belongs to the loop's thread."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+        self._limits: Mapping[str, Limits] = {}
+        self._uses = {kind: _Uses() for kind in KINDS}
+
+    def use(self, quotas: "Quotas") -> bool:
+        """Heed these from now on; whether there are any that are looked at here."""
+        self._limits = {kind: Limits(quotas, kind) for kind in KINDS}
+        return any(self._limits.values())
+
+    def find(self, kind: str, principal: str, client_id: str | None) -> Limit | None:
+        """What holds for a client, None where nothing does.
+
+        Args:
+            kind: One of `KINDS`.
+            principal: Who it is, such as `User:alice`.
+            client_id: How it calls itself.
+        """
+        return self._limits[kind].find(principal.partition(":")[2], client_id or "")
+
+    def charge(self, kind: str, limit: Limit, used: float) -> int:
+        """Count a use; how long to be silent for it, in ms."""
+        return self._uses[kind].charge(limit, used, self._clock.monotonic_ms())
+
+    def charge_or_not(self, kind: str, limit: Limit, used: float) -> int:
+        """Likewise, but where that is not 0 the use is not made, and does not count."""
+        now_ms = self._clock.monotonic_ms()
+        throttle_ms = self._uses[kind].charge(limit, used, now_ms)
+        if throttle_ms:
+            self._uses[kind].take_back(limit, used, now_ms)
+        return throttle_ms
+
+    def remembered(self, kind: str) -> int:
+        """Of how many clients uses are remembered."""
+        return len(self._uses[kind])
+
+
+def most_at_once(limit: Limit) -> int:
+    """What a client may use at once without being throttled for sure."""
+    return min(int(limit.per_second * (WINDOWS - 1) * WINDOW_MS / 1000), INT32_MAX)
+
+
+TYPES: Final = frozenset({USER, CLIENT_ID, IP})
+
+
+# Kafka's, which nobody looks at here: refused, so that nobody relies on them.
+NOT_ENFORCED: Final = {
+    USER: frozenset({"controller_mutation_rate"}),
+    IP: frozenset({"connection_creation_rate"}),
+}
+
+
+# Kafka is bounded by its memory; ours is a number.
+ENTITIES_MAX: Final = 100_000
+
+
+NAME_BYTES_MAX: Final = 1024
+
+
+# How far from a whole number a value may be that has to be one.
+_EPSILON: Final = 1e-6
+
+
+EXACT: Final = 0
+
+
+DEFAULT: Final = 1
+
+
+ANY: Final = 2
+
+
+_Kept: TypeAlias = dict[Entity, Mapping[str, float]]
+
+
+def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
+    return Refusal(code, text)
+
+
+# -- changing ------------------------------------------------------------------------------------
+
+
+def parts_of(asked: QuotaAlteration) -> dict[str, str | None]:
+    """The parts of the entity that is to change; of one that is named twice the last counts."""
+    return {part.entity_type: part.entity_name for part in asked.entity}
+
+
+def entity_of(parts: Mapping[str, str | None]) -> Entity:
+    """A checked entity; raises Refusal."""
+    if not parts:
+        raise _refuse("Invalid empty client quota entity")
+    for kind, name in parts.items():
+        if kind not in TYPES:
+            raise _refuse(f"Unhandled client quota entity type: {kind}")
+        if name is not None and not name:
+            raise _refuse(f"Empty {kind} not supported")
+        if name is not None and len(name.encode()) > NAME_BYTES_MAX:
+            raise _refuse(f"The name of a {kind} has more than {NAME_BYTES_MAX} bytes")
+    if IP in parts and len(parts) > 1:
+        raise _refuse(
+            "Invalid quota entity combination, IP entity should not be combined with User or"
+            " ClientId"
+        )
+    return tuple(sorted(parts.items()))
+
+
+def change(kept: _Kept, parts: Mapping[str, str | None], ops: Iterable[QuotaOperation]) -> None:
+    """Change one entity's quotas, all that is asked or nothing; raises Refusal."""
+    entity = entity_of(parts)
+    values = dict(kept.get(entity, {}))
+    for op in ops:
+        if op.remove:
+            values.pop(op.key, None)
+        else:
+            values[op.key] = _checked(parts, op)
+    if not values:
+        kept.pop(entity, None)
+        return
+    if entity not in kept and len(kept) >= ENTITIES_MAX:
+        raise _refuse(
+            f"There are quotas of {ENTITIES_MAX} entities already", ErrorCode.POLICY_VIOLATION
+        )
+    kept[entity] = values
+
+
+def _checked(parts: Mapping[str, str | None], op: QuotaOperation) -> float:
+    key, value = op.key, op.value
+    if key in NOT_ENFORCED[IP if IP in parts else USER]:
+        raise _refuse(f"Quota {key} is not enforced by this broker")
+    if IP in parts or key not in KINDS:
+        raise _refuse(f"Invalid configuration key {key}")
+    if value <= 0:
+        raise _refuse(f"Quota {key} must be greater than 0")
+    if math.isnan(value) or (key == REQUESTS and math.isinf(value)):
+        raise _refuse(f"Quota {key} must be a number")
+    if key == REQUESTS:
+        return value
+    if value > float(INT64_MAX):
+        raise _refuse(f"Proposed value for {key} is too large for a LONG.")
+    if value % 1.0 > _EPSILON:
+        raise _refuse(f"{key} cannot be a fractional value.")
+    return value
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaFilter:
+    """Which entities are asked for.
+
+    Attributes:
+        exact: Names by type, null for the default.
+        any_name: Types that an entity must have, whatever the name.
+        is_strict: Whether it must have no others.
+    """
+
+    exact: Mapping[str, str | None]
+    any_name: frozenset[str]
+    is_strict: bool
+
+    def find(self, quotas: Quotas) -> Iterator[Entity]:
+        """Those that fit."""
+        wanted = self.exact.keys() | self.any_name
+        if self.is_strict and not wanted:
+            return
+        for entity in quotas:
+            parts = dict(entity)
+            fits = parts.keys() == wanted if self.is_strict else parts.keys() >= wanted
+            if fits and all(parts[kind] == name for kind, name in self.exact.items()):
+                yield entity
+
+
+def filter_of(components: Iterable[QuotaFilterComponent], *, is_strict: bool) -> QuotaFilter:
+    """What a request asks for; raises Refusal."""
+    exact: dict[str, str | None] = {}
+    any_name: set[str] = set()
+    for each in components:
+        kind = each.entity_type
+        _ensure_new(kind, exact.keys() | any_name)
+        if _is_exact(each):
+            exact[kind] = each.match
+        else:
+            any_name.add(kind)
+    found = exact.keys() | any_name
+    if IP in found and len(found) > 1:
+        raise _refuse(
+            "Invalid entity filter component combination. IP filter component should not be used"
+            " with user or clientId filter component."
+        )
+    return QuotaFilter(exact, frozenset(any_name), is_strict)
+
+
+def _ensure_new(kind: str, known: set[str]) -> None:
+    if not kind:
+        raise _refuse("Invalid empty entity type.")
+    if kind in known:
+        raise _refuse(f"Entity type {kind} cannot appear more than once in the filter.")
+    if kind not in TYPES:
+        raise _refuse(f"Unsupported entity type {kind}", ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _is_exact(each: QuotaFilterComponent) -> bool:
+    match each.match_type:
+        case 0:
+            if each.match is None:
+                raise _refuse("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+            return True
+        case 1 | 2:
+            if each.match is not None:
+                word = "DEFAULT" if each.match_type == DEFAULT else "SPECIFIED"
+                text = f"Request specified MATCH_TYPE_{word}, but also specified a match string."
+                raise _refuse(text)
+            return each.match_type == DEFAULT
+    raise _refuse(f"Unknown match type {each.match_type}")

@@ -1,0 +1,195 @@
+"""What Kafka lets a client ask of topics: counts, replicas, assignments, settings. Decides only.
+
+There is one broker, so each partition has one replica, on it. Texts of refusals are those that
+people know from Kafka's tools.
+
+Source: Kafka 4.3's ReplicationControlManager, Topic and ConfigurationControlManager.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.config import TopicConfig
+from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import ConfigError, shortened
+from tidelog.server.runtime.errors import Refusal
+
+NAME_CHARACTERS_MAX: Final = 249
+
+
+NEW_PARTITIONS_MAX: Final = 10_000
+
+
+_NAME_CHARACTERS: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+)
+
+
+def ensure_name(name: str) -> None:
+    """Refuse a name that Kafka refuses; raises Refusal."""
+    problem = _name_problem(name)
+    if problem is not None:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def _name_problem(name: str) -> str | None:
+    if not name:
+        return "the empty string is not allowed"
+    if name in {".", ".."}:
+        return f"'{name}' is not allowed"
+    if len(name) > NAME_CHARACTERS_MAX:
+        return f"the length of '{name}' is longer than the max allowed length {NAME_CHARACTERS_MAX}"
+    if not _NAME_CHARACTERS.issuperset(name):
+        allowed = "ASCII alphanumerics, '.', '_' and '-'"
+        return f"'{name}' contains one or more characters other than {allowed}"
+    return None
+
+
+def ensure_new(name: str, existing: Iterable[str]) -> None:
+    """Refuse a name that is taken, or that differs only in `.` and `_`; raises Refusal."""
+    if name in existing:
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if "." not in name and "_" not in name:
+        return
+    twin = name.replace(".", "_")
+    for other in existing:
+        if other.replace(".", "_") == twin:
+            raise Refusal(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic: {other}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many partitions a new topic is to have, as the client says it.
+
+    Attributes:
+        partitions: -1 for the default, or where assignments say it.
+        replication_factor: -1 for the default.
+        assignments: Brokers by partition, in the order given; empty for the broker's choice.
+    """
+
+    partitions: int
+    replication_factor: int
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+
+
+def count_of(layout: Layout, *, default: int, node_id: int) -> int:
+    """The number of partitions of a new topic; raises Refusal."""
+    if layout.assignments:
+        return _assigned_count(layout, node_id)
+    if layout.replication_factor == 0 or layout.replication_factor < -1:
+        text = "Replication factor must be larger than 0, or -1 to use the default value."
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+    if layout.partitions == 0 or layout.partitions < -1:
+        text = "Number of partitions was set to an invalid non-positive value."
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, text)
+    if layout.replication_factor > 1:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {layout.replication_factor} time(s): The target"
+            f" replication factor of {layout.replication_factor} cannot be reached because only 1"
+            " broker(s) are registered.",
+        )
+    return default if layout.partitions == -1 else layout.partitions
+
+
+def _assigned_count(layout: Layout, node_id: int) -> int:
+    given = "A manual partition assignment was specified, but"
+    if layout.replication_factor != -1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{given} replication factor was not set to -1.")
+    if layout.partitions != -1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{given} numPartitions was not set to -1.")
+    seen: set[int] = set()
+    for partition, brokers in layout.assignments:
+        if partition in seen:
+            text = f"Found multiple manual partition assignments for partition {partition}"
+            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        ensure_brokers(brokers, node_id)
+        seen.add(partition)
+    if seen != set(range(len(seen))):
+        text = "partitions should be a consecutive 0-based integer sequence"
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return len(seen)
+
+
+def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
+    """Refuse a partition's brokers unless they are this one, once; raises Refusal."""
+    text = "The manual partition assignment includes"
+    if not brokers:
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{text} an empty replica list.")
+    others = sorted(broker for broker in brokers if broker != node_id)
+    if others:
+        text = f"{text} broker {others[0]}, but no such broker is registered."
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    if len(brokers) > 1:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{text} the broker {node_id} more than once."
+        )
+
+
+def ensure_growth(
+    name: str, have: int, wanted: int, assignments: Sequence[Sequence[int]] | None, node_id: int
+) -> None:
+    """Refuse a new count that is no growth, or assignments that don't fit it; raises Refusal."""
+    if wanted == have:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+    if wanted < have:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {name} currently has {have} partition(s); {wanted} would not be an"
+            " increase.",
+        )
+    if assignments is None:
+        return
+    if len(assignments) != wanted - have:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {wanted - have} additional partition(s), but only"
+            f" {len(assignments)} assignment(s) were specified.",
+        )
+    for brokers in assignments:
+        ensure_brokers(brokers, node_id)
+
+
+def topic_settings(
+    pairs: Iterable[tuple[str, str | None]], defaults: Mapping[str, str]
+) -> tuple[dict[str, str], TopicConfig]:
+    """A new topic's settings as texts and as values; of a name given twice the last one counts.
+
+    Args:
+        pairs: Names and texts, by Kafka's names of today alone.
+        defaults: The broker's, under its names.
+
+    Raises:
+        Refusal: An unknown name, a null, a value outside its range, two that contradict.
+    """
+    given: dict[str, str] = {}
+    for name, text in pairs:
+        if text is None:
+            why = f"Null value not supported for topic configs: {name}"
+            raise Refusal(ErrorCode.INVALID_CONFIG, why)
+        given[name] = text
+    return given, parsed(given, defaults)
+
+
+def parsed(given: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
+    """A topic's settings as values; raises Refusal."""
+    for name in given:
+        if name not in TOPIC_CONFIG_BY_NAME:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    try:
+        return TopicConfig.parse(given, broker=defaults)[0]
+    except ConfigError as error:
+        raise config_refusal(error) from error
+
+
+def config_refusal(error: ConfigError, error_code: int = ErrorCode.INVALID_CONFIG) -> Refusal:
+    """What a client hears of a setting that can't be."""
+    if error.value is None:
+        return Refusal(error_code, str(error))
+    text = f"Invalid value {shortened(error.value)} for configuration {error.key}: {error.allowed}"
+    return Refusal(error_code, text)

@@ -1,0 +1,408 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, DescribeGroups, DeleteGroups.
+
+JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups.
+
+Source: Kafka's protocol guide, APIs 11 to 16 and 42.
+
+Guards of APIs about groups. Source: Kafka 4.3's KafkaApis.
+"""
+
+from collections.abc import Awaitable
+from typing import Final
+
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.messages.classic_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from tidelog.protocol.schema import NO_OPERATIONS
+from tidelog.server.api.context import MANY, Answer, Long, RequestContext, long_if_many
+from tidelog.server.api.table import Asker, then, then_keep
+from tidelog.server.api.waiting import respond
+from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.modern_group import ShareGroup
+from tidelog.server.groups.replay import AnyGroup
+from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.runtime.loop import in_slices
+from tidelog.server.runtime.reply import arrival
+from tidelog.server.security.authorizer import Operation, ResourceType
+
+# JoinGroup
+MEMBER_ID_FIRST_VERSION: Final = 4
+
+
+NULL_NAMES_FIRST_VERSION: Final = 7
+
+
+SKIPPING_FIRST_VERSION: Final = 9
+
+
+# SyncGroup
+NAMED_PROTOCOL_FIRST_VERSION: Final = 5
+
+
+# LeaveGroup
+BATCHED_LEAVE_FIRST_VERSION: Final = 3
+
+
+# DescribeGroups
+NOT_FOUND_FIRST_VERSION: Final = 6
+
+
+CLASSIC_TYPE: Final = "classic"
+
+
+CONSUMER_TYPE: Final = "consumer"
+
+
+SHARE_TYPE: Final = "share"
+
+
+# What Kafka's AclOperation lets anybody do to a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
+# ALTER_CONFIGS, as bits by the operation's code.
+GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
+
+
+def join_group(
+    context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    """Become a member; the answer comes with the next generation."""
+    coordinator = context.node.groups
+    version = context.version
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
+        return _join_response(version, Joined(code=code, member_id=request.member_id))
+    has_timeout = version >= 1
+    asked = JoinAsked(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.connection.host}",
+        protocol_type=request.protocol_type,
+        # Copies: the request's buffer would live as long as the member.
+        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=(
+            request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms
+        ),
+        needs_member_id=version >= MEMBER_ID_FIRST_VERSION,
+        knows_skipping=version >= SKIPPING_FIRST_VERSION,
+    )
+    reply = coordinator.members.join(asked)
+    return respond(reply, lambda joined: _join_response(version, joined))
+
+
+def _join_response(version: int, joined: Joined) -> JoinGroupResponse:
+    name = joined.protocol_name
+    if name is None and version < NULL_NAMES_FIRST_VERSION:
+        name = ""
+    return JoinGroupResponse(
+        error_code=joined.code,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=name,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata,
+            )
+            for member in joined.members
+        ],
+    )
+
+
+def sync_group(
+    context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+    """Ask for one's assignment; the answer comes with the leader's."""
+    if context.version >= NAMED_PROTOCOL_FIRST_VERSION and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
+        return _sync_response(Synced(code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
+        return _sync_response(Synced(code=code))
+    asked = SyncAsked(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        generation=request.generation_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=[(each.member_id, bytes(each.assignment)) for each in request.assignments],
+    )
+    return respond(coordinator.members.sync(asked), _sync_response)
+
+
+def _sync_response(synced: Synced) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=synced.code,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Say that a member is there; while its group is being loaded that is believed."""
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return HeartbeatResponse(error_code=ErrorCode.NONE)
+    if code is ErrorCode.NONE:
+        member = MemberRef(request.member_id, request.group_instance_id)
+        code = coordinator.members.heartbeat(request.group_id, member, request.generation_id)
+    return HeartbeatResponse(error_code=code)
+
+
+def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Let members go: many from version 3 on, one before."""
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
+        return LeaveGroupResponse(error_code=code)
+    if context.version < BATCHED_LEAVE_FIRST_VERSION:
+        codes = coordinator.members.leave(request.group_id, [MemberRef(request.member_id)])
+        return LeaveGroupResponse(error_code=codes if isinstance(codes, ErrorCode) else codes[0])
+    members = [MemberRef(each.member_id, each.group_instance_id) for each in request.members]
+    codes = coordinator.members.leave(request.group_id, members)
+    if isinstance(codes, ErrorCode):
+        return LeaveGroupResponse(error_code=codes)
+    return LeaveGroupResponse(
+        error_code=ErrorCode.NONE,
+        members=[
+            MemberResponse(
+                member_id=member.member_id, group_instance_id=member.instance_id, error_code=each
+            )
+            for member, each in zip(members, codes, strict=True)
+        ],
+    )
+
+
+# -- what administrators ask -----------------------------------------------------------------
+
+
+async def list_groups(
+    context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse | Long:
+    """All groups, or those in some states and of some types; case does not count."""
+    coordinator = context.node.groups
+    if coordinator.shards.is_loading:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {kind.strip().lower() for kind in request.types_filter}
+
+    def passes(group: AnyGroup) -> bool:
+        return (not states or group.state.value.lower() in states) and (
+            not types or _type_of(group) in types
+        )
+
+    clock, groups = context.node.env.clock, tuple(coordinator.groups())
+    listed = await in_slices(clock, (_listed(each) if passes(each) else None for each in groups))
+    found = [each for each in listed if each is not None]
+    return long_if_many(ListGroupsResponse(error_code=ErrorCode.NONE, groups=found), found)
+
+
+def _listed(group: AnyGroup) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state.value,
+        group_type=_type_of(group),
+    )
+
+
+def _type_of(group: AnyGroup) -> str:
+    if isinstance(group, ShareGroup):
+        return SHARE_TYPE
+    return CLASSIC_TYPE if isinstance(group, ClassicGroup) else CONSUMER_TYPE
+
+
+async def describe_groups(
+    context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse | Long:
+    """Groups with their members, each once; one that is not there is dead."""
+    described = [await _describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
+    if request.include_authorized_operations:
+        for group in described:
+            if not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+    response = DescribeGroupsResponse(groups=described)
+    members = sum(len(group.members) for group in described)
+    return Long(response, described) if members > MANY else response
+
+
+async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(group_id)
+    if code is not ErrorCode.NONE:
+        return DescribedGroup(error_code=code, group_id=group_id)
+    group = coordinator.find(group_id)
+    if not isinstance(group, ClassicGroup):
+        return _missing(context.version, group_id, is_there=group is not None)
+    is_stable = group.state is GroupState.STABLE
+    members = tuple(group.members.values())
+    described = (_described_member(group, member, is_stable=is_stable) for member in members)
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=await in_slices(context.node.env.clock, described),
+        authorized_operations=NO_OPERATIONS,
+    )
+
+
+def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
+    """No classic group of that name; clients that know other kinds ask again as for those."""
+    dead = GroupState.DEAD.value
+    if version < NOT_FOUND_FIRST_VERSION:
+        return DescribedGroup(error_code=ErrorCode.NONE, group_id=group_id, group_state=dead)
+    return DescribedGroup(
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=(
+            f"Group {group_id} is not a classic group."
+            if is_there
+            else f"Group {group_id} not found."
+        ),
+        group_id=group_id,
+        group_state=dead,
+    )
+
+
+def _described_member(
+    group: ClassicGroup, member: Member, *, is_stable: bool
+) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+        member_assignment=member.assignment,
+    )
+
+
+async def delete_groups(
+    context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    """Delete groups that have no members, with their offsets."""
+    coordinator = context.node.groups
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        code = coordinator.shards.code_for(group_id)
+        if code is ErrorCode.NONE:
+            code = await _delete(context, group_id)
+        results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+    return DeleteGroupsResponse(results=results)
+
+
+async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
+    """Delete one; where a share group is, is kept elsewhere, and goes behind it."""
+    coordinator = context.node.groups
+    group = coordinator.find(group_id)
+    if isinstance(group, ShareGroup) and group.is_empty:
+        from tidelog.server.api.share_offsets import delete_share_group  # few have any
+
+        return await delete_share_group(context.node, group)
+    return await arrival(coordinator.commits.delete_group(group_id))
+
+
+def guard_join_group(asker: Asker, request: JoinGroupRequest) -> Answer:
+    """READ on the group."""
+    if asker.may_group(Operation.READ, request.group_id):
+        return asker.go_on(request)
+    return JoinGroupResponse(
+        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        generation_id=-1,
+        protocol_name="" if asker.context.version < NULL_NAMES_FIRST_VERSION else None,
+    )
+
+
+def guard_sync_group(asker: Asker, request: SyncGroupRequest) -> Answer:
+    """READ on the group."""
+    if asker.may_group(Operation.READ, request.group_id):
+        return asker.go_on(request)
+    return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+def guard_heartbeat(asker: Asker, request: HeartbeatRequest) -> Answer:
+    """READ on the group."""
+    if asker.may_group(Operation.READ, request.group_id):
+        return asker.go_on(request)
+    return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+def guard_leave_group(asker: Asker, request: LeaveGroupRequest) -> Answer:
+    """READ on the group."""
+    if asker.may_group(Operation.READ, request.group_id):
+        return asker.go_on(request)
+    return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+def guard_describe_groups(asker: Asker, request: DescribeGroupsRequest) -> Answer:
+    """DESCRIBE on each group."""
+    request.groups, denied = asker.split_groups(request.groups, Operation.DESCRIBE)
+
+    def change(said: DescribeGroupsResponse) -> None:
+        if request.include_authorized_operations:
+            for group in said.groups:
+                if not group.error_code:
+                    kind = ResourceType.GROUP
+                    found = asker.bits(kind, group.group_id, GROUP_OPERATIONS)
+                    group.authorized_operations = found
+        said.groups.extend(
+            DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=name)
+            for name in dict.fromkeys(denied)
+        )
+
+    return then(asker.go_on(request), change)
+
+
+def guard_list_groups(asker: Asker, request: ListGroupsRequest) -> Answer:
+    """DESCRIBE on the cluster, or on each group: the others are not named."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return asker.go_on(request)
+
+    def passes(group: ListedGroup) -> bool:
+        return asker.may_group(Operation.DESCRIBE, group.group_id)
+
+    return then_keep(asker, asker.go_on(request), "groups", passes)
+
+
+def guard_delete_groups(asker: Asker, request: DeleteGroupsRequest) -> Answer:
+    """DELETE on each group."""
+    request.groups_names, denied = asker.split_groups(request.groups_names, Operation.DELETE)
+
+    def add(said: DeleteGroupsResponse) -> None:
+        said.results.extend(
+            DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            for name in dict.fromkeys(denied)
+        )
+
+    return then(asker.go_on(request), add)

@@ -1,0 +1,629 @@
+"""A cluster of one: quorum, features, elections, reassignments, log directories.
+
+Controllers and features, of a broker that is its own controller: 55, 57, 64, 80 and 81.
+
+The broker votes alone, on a metadata log that has no records. A feature stays at the level that
+this release has: what changes nothing is done, everything else is refused.
+
+Source: Kafka's protocol guide; answers of one Kafka 4.3 node that is broker and controller.
+
+Elections, reassignments and moves between directories, where there is one broker and one disk.
+
+Each partition is led by the only broker and lies in the only directory: to ask for just that is
+fine and changes nothing, anything else can't be.
+
+Source: Kafka's protocol guide, APIs 43, 45, 46 and 34; behaviour of one Kafka 4.3 node.
+
+DescribeLogDirs: the one directory, its partitions and how large they are.
+
+Source: Kafka's protocol guide, API 35; KIP-113, KIP-827 (bytes of the volume).
+
+Guards of quotas, and of APIs about the quorum. Source: Kafka 4.3's KafkaApis, ControllerApis.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.env import Env, OsFileSystem
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.messages.cluster import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirPartition,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    DescribedQuorumPartition,
+    DescribedQuorumTopic,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    ElectionPartitionResult,
+    ElectionTopicResult,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ElectLeadersTopic,
+    FeatureUpdate,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplica,
+    QuorumTopic,
+    ReassignablePartition,
+    ReassignedPartition,
+    ReassignedTopic,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+    UpdatedFeature,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from tidelog.protocol.messages.metadata import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.admin.topic_rules import ensure_brokers
+from tidelog.server.api.context import Answer, Long, RequestContext, long_if_many
+from tidelog.server.api.leader_epochs import numbers_of
+from tidelog.server.api.metadata import FEATURES
+from tidelog.server.api.node import Node
+from tidelog.server.api.table import CLUSTER_DENIED_TEXT, Asker
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.security.authorizer import Operation
+from tidelog.storage import files
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.files import CLUSTER_METADATA_TOPIC
+from tidelog.types import TopicPartition
+
+METADATA_VERSION: Final = "metadata.version"
+
+
+_NOT_HERE: Final = "This server does not host this topic-partition."
+
+
+# The usual name of that by which controllers reach each other: we have none.
+_LISTENER: Final = "CONTROLLER"
+
+
+# The only one: the broker's own election, which nobody else took part in.
+_EPOCH: Final = 1
+
+
+_UPGRADE: Final = 1
+
+
+_DOWNGRADE: Final = 2
+
+
+_DOWNGRADE_WITH_LOSS: Final = 3
+
+
+# -- the quorum ----------------------------------------------------------------------------------
+
+
+def describe_quorum(
+    context: RequestContext, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse:
+    """One voter, which leads; errors for partitions that are not the metadata's."""
+    if not _is_metadata(request.topics):
+        return DescribeQuorumResponse(
+            error_code=0,
+            error_message="",
+            topics=[_unknown(topic) for topic in request.topics],
+        )
+    partition = _described(context.node, with_times=context.version >= 1)
+    topic = DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    nodes = [_node(context.node)]
+    return DescribeQuorumResponse(error_code=0, error_message="", topics=[topic], nodes=nodes)
+
+
+def _is_metadata(topics: list[QuorumTopic]) -> bool:
+    """Whether the metadata's one partition is asked about, and nothing else."""
+    asked = [(t.topic_name, part.partition_index) for t in topics for part in t.partitions]
+    return len(topics) == 1 and asked == [(CLUSTER_METADATA_TOPIC, 0)]
+
+
+def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:
+    return DescribedQuorumTopic(
+        topic_name=topic.topic_name,
+        partitions=[
+            DescribedQuorumPartition(
+                partition_index=each.partition_index,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                error_message=_NOT_HERE,
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+def _described(node: Node, *, with_times: bool) -> DescribedQuorumPartition:
+    now_ms = node.env.clock.now_ms() if with_times else -1
+    voter = QuorumReplica(
+        replica_id=node.node_id,
+        log_end_offset=0,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    return DescribedQuorumPartition(
+        partition_index=0,
+        error_code=0,
+        error_message="",
+        leader_id=node.node_id,
+        leader_epoch=_EPOCH,
+        high_watermark=0,
+        current_voters=[voter],
+        observers=[],
+    )
+
+
+def _node(node: Node) -> QuorumNode:
+    places = node.listeners or {"PLAINTEXT": node.address}
+    return QuorumNode(
+        node_id=node.node_id,
+        listeners=[
+            QuorumListener(name=name, host=place.host, port=place.port)
+            for name, place in places.items()
+        ],
+    )
+
+
+def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+    """Refused: nobody votes but the broker. What is wrong with the request is said first."""
+    why = _voting_refused(context.node, request, "adding")
+    reachable = {listener.name.upper() for listener in request.listeners}
+    if why.error_code == ErrorCode.UNSUPPORTED_VERSION and _LISTENER not in reachable:
+        text = f"Add voter request didn't include an endpoint for the listener {_LISTENER}"
+        why = Refusal(ErrorCode.INVALID_REQUEST, text)
+    return AddRaftVoterResponse(error_code=why.error_code, error_message=why.message)
+
+
+def remove_raft_voter(
+    context: RequestContext, request: RemoveRaftVoterRequest
+) -> RemoveRaftVoterResponse:
+    """Refused likewise."""
+    why = _voting_refused(context.node, request, "removing")
+    return RemoveRaftVoterResponse(error_code=why.error_code, error_message=why.message)
+
+
+def _voting_refused(
+    node: Node, request: AddRaftVoterRequest | RemoveRaftVoterRequest, doing: str
+) -> Refusal:
+    """The first of the reasons, in Kafka's order."""
+    asked = request.cluster_id
+    if asked is not None and asked != node.cluster_id:
+        text = f'The given id "{asked}" doesn\'t match the cluster id "{node.cluster_id}"'
+        return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
+    if request.voter_id < 0 or request.voter_directory_id == NO_UUID:
+        word = "Add" if doing == "adding" else "Remove"
+        return Refusal(
+            ErrorCode.INVALID_REQUEST, f"{word} voter request didn't include a valid voter"
+        )
+    text = f"Cluster doesn't support {doing} voter because the kraft.version feature is 0"
+    return Refusal(ErrorCode.UNSUPPORTED_VERSION, text)
+
+
+def unregister_broker(
+    context: RequestContext, request: UnregisterBrokerRequest
+) -> UnregisterBrokerResponse:
+    """Refused: no other broker is known, and this one is here."""
+    asked, node_id = request.broker_id, context.node.node_id
+    if asked == node_id:
+        text = f"Broker ID {asked} is this broker, which is running"
+        return UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
+    text = f"Broker ID {asked} is not currently registered"
+    return UnregisterBrokerResponse(
+        error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=text
+    )
+
+
+# -- features ------------------------------------------------------------------------------------
+
+
+def update_features(
+    context: RequestContext, request: UpdateFeaturesRequest
+) -> UpdateFeaturesResponse:
+    """Say of each feature that it is at that level; refuse all where one would change."""
+    try:
+        for update in request.feature_updates:
+            _ensure_unchanged(context.node, update, _kind_of(context, update))
+    except Refusal as why:
+        text = "The update failed for all features since the following feature had an error: "
+        return UpdateFeaturesResponse(
+            error_code=why.error_code, error_message=f"{text}{why.message}"
+        )
+    return UpdateFeaturesResponse(
+        error_code=0,
+        results=[
+            UpdatedFeature(feature=name, error_code=0, error_message="NONE")
+            for name in dict.fromkeys(update.feature for update in request.feature_updates)
+        ],
+    )
+
+
+def _kind_of(context: RequestContext, update: FeatureUpdate) -> int:
+    """Up or down, as the version says it."""
+    if context.version >= 1:
+        return update.upgrade_type
+    return _DOWNGRADE if update.allow_downgrade else _UPGRADE
+
+
+def _ensure_unchanged(node: Node, update: FeatureUpdate, kind: int) -> None:
+    """Raise Refusal, with Kafka's words, where the feature is not at that level."""
+    level, name = update.max_version_level, update.feature
+    if kind not in (_UPGRADE, _DOWNGRADE, _DOWNGRADE_WITH_LOSS):
+        raise _invalid(update, "The controller does not support the given upgrade type.")
+    if level < 0:
+        raise _invalid(update, "A feature version cannot be less than 0.")
+    found = next((row for row in FEATURES if row[0] == name), None)
+    if found is None and level == 0:
+        raise _invalid(update, f"Feature {name} not found.")
+    if found is None:
+        raise _invalid(update, f"Local controller {node.node_id} does not support this feature.")
+    _, first, last = found
+    if not first <= level <= last:
+        text = f"Local controller {node.node_id} only supports versions {first}-{last}"
+        raise _invalid(update, text)
+    if level < last:
+        raise _downgrade(update, kind, last)
+
+
+def _downgrade(update: FeatureUpdate, kind: int, current: int) -> Refusal:
+    if kind == _UPGRADE:
+        return _invalid(
+            update,
+            "Can't downgrade the version of this feature without setting the upgrade type to"
+            " either safe or unsafe downgrade.",
+        )
+    if update.feature != METADATA_VERSION:
+        return _invalid(update, f"This broker has it at {current} and at no other level.")
+    why = (
+        "Refusing to perform the requested downgrade because it might delete metadata information."
+        if kind == _DOWNGRADE
+        else "Unsafe metadata downgrade is not supported in this version."
+    )
+    text = f"Unsupported metadata.version downgrade from {current} to {update.max_version_level}."
+    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"{text} {why}")
+
+
+def _invalid(update: FeatureUpdate, why: str) -> Refusal:
+    text = f"Invalid update version {update.max_version_level} for feature {update.feature}. {why}"
+    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, text)
+
+
+# Of the preferred replica, and of any.
+ELECTION_TYPES: Final = (0, 1)
+
+
+_NO_PARTITION: Final = "This server does not host this topic-partition."
+
+
+def _is_there(node: Node, topic: str, number: int) -> bool:
+    info = node.topics.find(topic)
+    return info is not None and number in numbers_of(info)
+
+
+def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    """No election is needed, as is said of what is named; of all no partition is told."""
+    node, named = context.node, request.topic_partitions
+    if request.election_type not in ELECTION_TYPES:
+        return _unknown_election(request.election_type, named or ())
+    if named is None:
+        results = [ElectionTopicResult(topic=name) for name in node.topics.names()]
+        return ElectLeadersResponse(error_code=0, replica_election_results=results)
+    results = [
+        ElectionTopicResult(
+            topic=topic.topic,
+            partition_result=[_election(node, topic.topic, number) for number in topic.partitions],
+        )
+        for topic in named
+    ]
+    return ElectLeadersResponse(error_code=0, replica_election_results=results)
+
+
+def _unknown_election(kind: int, named: Iterable[ElectLeadersTopic]) -> ElectLeadersResponse:
+    odd = f"Unknown election type {kind}"
+    results = [
+        ElectionTopicResult(
+            topic=topic.topic,
+            partition_result=[
+                ElectionPartitionResult(
+                    partition_id=number, error_code=ErrorCode.INVALID_REQUEST, error_message=odd
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in named
+    ]
+    return ElectLeadersResponse(
+        error_code=ErrorCode.INVALID_REQUEST, replica_election_results=results
+    )
+
+
+def _election(node: Node, topic: str, number: int) -> ElectionPartitionResult:
+    code, text = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+    if not _is_there(node, topic, number):
+        there = node.topics.find(topic) is not None
+        missing = f"partition as {topic}-{number}" if there else f"topic as {topic}"
+        code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {missing}"
+    return ElectionPartitionResult(partition_id=number, error_code=code, error_message=text)
+
+
+def alter_partition_reassignments(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """Partitions stay where they are."""
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        responses=[
+            ReassignedTopic(
+                name=topic.name,
+                partitions=[_reassign(context.node, topic.name, each) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _reassign(node: Node, topic: str, asked: ReassignablePartition) -> ReassignedPartition:
+    found = ReassignedPartition(partition_index=asked.partition_index, error_code=0)
+    try:
+        if not _is_there(node, topic, asked.partition_index):
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
+        if asked.replicas is None:
+            raise Refusal(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
+            )
+        ensure_brokers(asked.replicas, node.node_id)
+    except Refusal as why:
+        found.error_code, found.error_message = why.error_code, why.message
+    return found
+
+
+def list_partition_reassignments(
+    context: RequestContext,  # noqa: ARG001 - every handler has one
+    request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - whatever is asked
+) -> ListPartitionReassignmentsResponse:
+    """There are none."""
+    return ListPartitionReassignmentsResponse()
+
+
+def alter_replica_log_dirs(
+    context: RequestContext, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    """Partitions stay where they are."""
+    node = context.node
+    results: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for directory in request.dirs:
+        is_ours = directory.path.rstrip("/") == node.log_dir.path
+        for topic in directory.topics:
+            found = AlterReplicaLogDirTopicResult(topic_name=topic.name)
+            found = results.setdefault(topic.name, found)
+            for number in topic.partitions:
+                there = (
+                    0
+                    if _is_there(node, topic.name, number)
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                code = there if is_ours else ErrorCode.LOG_DIR_NOT_FOUND
+                found.partitions.append(
+                    AlterReplicaLogDirPartition(partition_index=number, error_code=code)
+                )
+    return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+
+UNKNOWN_BYTES: Final = -1
+
+
+async def describe_log_dirs(
+    context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse | Long:
+    """Sizes of the partitions asked for, all where topics are null; unknown ones are left out."""
+    node = context.node
+    env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())
+
+    def look() -> DescribeLogDirsResult:
+        sizes, (total, usable) = measure(env, path, _asked(topics, request))
+        return DescribeLogDirsResult(
+            error_code=0,
+            log_dir=path,
+            topics=_topics(sizes),
+            total_bytes=total,
+            usable_bytes=usable,
+        )
+
+    result = await node.reads.run(look)
+    return long_if_many(DescribeLogDirsResponse(results=[result]), result.topics)
+
+
+def _asked(
+    topics: Mapping[str, TopicInfo], request: DescribeLogDirsRequest
+) -> list[TopicPartition]:
+    if request.topics is None:
+        asked = {(name, number) for name, info in topics.items() for number in info.present}
+    else:
+        asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
+    return sorted(
+        TopicPartition(name, number)
+        for name, number in asked
+        if name in topics and number in topics[name].present
+    )
+
+
+def measure(
+    env: Env, directory: str, names: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, int], tuple[int, int]]:
+    """Sizes of partitions' logs in bytes, and the volume's size and room; for a thread."""
+    sizes = {name: _log_bytes(env, f"{directory}/{name}") for name in names}
+    return sizes, _volume(env, directory)
+
+
+def _log_bytes(env: Env, path: str) -> int:
+    """Bytes of a partition's segments; what goes meanwhile counts as gone."""
+    size = 0
+    try:
+        for entry in env.files.list_dir(path):
+            found = files.parse_file_name(entry.name)
+            if found is not None and found[1] == files.LOG_SUFFIX:
+                size += env.files.stat(f"{path}/{entry.name}").size
+    except FileNotFoundError:
+        pass
+    return size
+
+
+def _volume(env: Env, path: str) -> tuple[int, int]:
+    if not isinstance(env.files, OsFileSystem):
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def _topics(sizes: Mapping[TopicPartition, int]) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for name, size in sizes.items():
+        topic = topics.setdefault(name.topic, DescribeLogDirsTopic(name=name.topic))
+        topic.partitions.append(
+            DescribeLogDirsPartition(
+                partition_index=name.partition, partition_size=size, offset_lag=0
+            )
+        )
+    return list(topics.values())
+
+
+def guard_describe_quorum(asker: Asker, request: DescribeQuorumRequest) -> Answer:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return asker.go_on(request)
+    return DescribeQuorumResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+
+
+def guard_update_features(asker: Asker, request: UpdateFeaturesRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    return UpdateFeaturesResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+
+
+def guard_unregister_broker(asker: Asker, request: UnregisterBrokerRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    return UnregisterBrokerResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+
+
+def guard_add_raft_voter(asker: Asker, request: AddRaftVoterRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    return AddRaftVoterResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+
+
+def guard_remove_raft_voter(asker: Asker, request: RemoveRaftVoterRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    return RemoveRaftVoterResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+
+
+def guard_describe_log_dirs(asker: Asker, request: DescribeLogDirsRequest) -> Answer:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return asker.go_on(request)
+    return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def guard_alter_replica_log_dirs(asker: Asker, request: AlterReplicaLogDirsRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    results: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            found = AlterReplicaLogDirTopicResult(topic_name=topic.name)
+            found = results.setdefault(topic.name, found)
+            found.partitions.extend(
+                AlterReplicaLogDirPartition(
+                    partition_index=number, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                )
+                for number in topic.partitions
+            )
+    return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+
+def guard_elect_leaders(asker: Asker, request: ElectLeadersRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    return ElectLeadersResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        replica_election_results=[
+            ElectionTopicResult(
+                topic=topic.topic,
+                partition_result=[
+                    ElectionPartitionResult(
+                        partition_id=number,
+                        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                        error_message=CLUSTER_DENIED_TEXT,
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def guard_alter_partition_reassignments(
+    asker: Asker, request: AlterPartitionReassignmentsRequest
+) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    return AlterPartitionReassignmentsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        error_message=CLUSTER_DENIED_TEXT,
+        responses=[
+            ReassignedTopic(
+                name=topic.name,
+                partitions=[
+                    ReassignedPartition(
+                        partition_index=each.partition_index,
+                        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                        error_message=CLUSTER_DENIED_TEXT,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def guard_list_partition_reassignments(
+    asker: Asker, request: ListPartitionReassignmentsRequest
+) -> Answer:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return asker.go_on(request)
+    return ListPartitionReassignmentsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )

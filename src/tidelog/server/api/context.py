@@ -1,0 +1,138 @@
+"""One request: client, version, `Access` (its rights), `LargeResponse`.
+
+A request on its way to its handler, and the forms that an answer can take.
+
+Which topics who asks may know of.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tidelog.protocol.messages import BY_KEY, AnyApi
+from tidelog.server.api.node import Address, ConnectionFacts, Node
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+# Made for every request, and a frozen one takes three times as long to make.
+@dataclass(slots=True)
+class RequestContext:
+    """Who asks what, in which version.
+
+    Attributes:
+        node: The broker.
+        api: What is asked.
+        version: In which version.
+        client_id: How the client calls itself.
+        connection: Whose connection it is.
+    """
+
+    node: Node
+    api: AnyApi
+    version: int
+    client_id: str | None
+    connection: ConnectionFacts
+
+    @property
+    def here(self) -> Address:
+        """Where this client is told to connect to."""
+        return self.connection.address or self.node.address
+
+
+class Asked(NamedTuple):
+    """A request on its way, as far as metrics go.
+
+    Attributes:
+        key: Which API.
+        size_bytes: Of its frame, the length field included.
+        began_ns: When it was looked at, by the monotonic clock.
+    """
+
+    key: int
+    size_bytes: int
+    began_ns: int
+
+
+def key_of(frame: Buffer) -> int:
+    """The API that a frame asks, as far as it says so."""
+    return frame[0] << 8 | frame[1] if len(frame) > 1 else int.from_bytes(frame, "big")
+
+
+def api_name(key: int) -> str:
+    """Kafka's name of an API, `unknown` for a number that has none."""
+    return _NAMES.get(key, "unknown")
+
+
+_NAMES: Final = {key: api.name for key, api in BY_KEY.items()}
+
+
+Response: TypeAlias = "DataclassInstance"
+
+
+# Items of a response that are made into bytes where the response is made.
+MANY: Final = 1000
+
+
+class _Items(Protocol):
+    """A list, whatever it holds."""
+
+    def __len__(self) -> int: ...
+    def pop(self) -> object:
+        """Take the last one out."""
+        ...
+
+
+class Long:
+    """A response of so many items that it is made into bytes beside the loop, and let go there."""
+
+    __slots__ = ("_items", "response")
+
+    def __init__(self, response: Response, items: _Items) -> None:
+        """A response, and its list that is long; nobody else may use either."""
+        self.response = response
+        self._items = items
+
+    def let_go(self) -> None:
+        """Free the items one by one: all at once they would take long."""
+        while len(self._items):
+            self._items.pop()
+
+
+_Made = TypeVar("_Made", bound="DataclassInstance")
+
+
+def long_if_many(response: _Made, items: _Items) -> "_Made | Long":
+    """Return the response, as a `Long` one if its list has more than `MANY` items."""
+    return Long(response, items) if len(items) > MANY else response
+
+
+class Written:
+    """A response whose list `name` is bytes already (`WrittenItems`)."""
+
+    __slots__ = ("name", "response")
+
+    def __init__(self, response: Response, name: str) -> None:
+        self.response = response
+        self.name = name
+
+
+# At once, later, or (None) never: a producer that wants no acknowledgement.
+Answer: TypeAlias = "Response | Awaitable[Response | Long | None] | None"
+
+
+# Each handler takes its API's own request, which no type can say of all: `handler_of` casts.
+Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
+
+
+def sees_topics(context: RequestContext) -> Callable[[str], bool]:
+    """Whether a client may describe a topic; all where nobody is asked for rights."""
+    authorizer = context.node.authorizer
+    if authorizer is None:
+        return lambda _name: True
+    from tidelog.server.security.authorizer import Client, Operation, ResourceType
+
+    who = Client(context.connection.principal, context.connection.host)
+    return lambda name: authorizer.may(who, Operation.DESCRIBE, ResourceType.TOPIC, name)

@@ -1,0 +1,474 @@
+"""Fetch: session, rights per topic, read, wait, response. It asks for rights itself, as today.
+
+Fetch: record batches as they lie in the log, now or when enough of them are there.
+
+Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, ReplicaManager;
+KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.
+
+Fetch of very many partitions: a slice at a time, and without a session.
+
+A session would make each later request of the client read all partitions at once, though its lists
+are short. Without one the client names all of them each time, as it does at a broker whose session
+cache is full (KIP-227).
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.fetch_layouts import BY_ID_SINCE, REPLICA_STATE_SINCE
+from tidelog.protocol.messages.fetch import (
+    FetchableTopic,
+    FetchRequest,
+    FetchResponse,
+    NodeEndpoint,
+    PartitionData,
+)
+from tidelog.protocol.requests import ReceivedRequest
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.leader_epochs import find_partition, opened_first
+from tidelog.server.api.node import Node
+from tidelog.server.partitions.fetch import PartitionRead, Reading, ReadOrder, Wait, finish
+from tidelog.server.partitions.fetch_sessions import (
+    Asked,
+    CachedPartition,
+    Fetching,
+    PartitionKey,
+    SessionRequest,
+)
+from tidelog.server.runtime.loop import Slices
+from tidelog.types import ISOLATION_LEVELS, IsolationLevel
+
+
+def fetch(
+    context: RequestContext, request: FetchRequest
+) -> FetchResponse | Awaitable[FetchResponse]:
+    """The records that are there, or a wait for more of them."""
+    if request.isolation_level not in ISOLATION_LEVELS:
+        return _refused(context.version, request)
+    node, order = context.node, order_of(context, request)
+    now_ms = node.env.clock.monotonic_ms()
+    fetching = node.fetch_sessions.open(_session_request(context, request), now_ms)
+    if fetching.error_code:
+        return response_of(context, fetching, ())
+    missing = node.partitions.unopened(unused(node, fetching.partitions))
+    if missing:
+        return opened_first(node, missing, lambda: _answer(context, request, order, fetching))
+    return _answer(context, request, order, fetching)
+
+
+def _answer(
+    context: RequestContext, request: FetchRequest, order: ReadOrder, fetching: Fetching
+) -> FetchResponse | Awaitable[FetchResponse]:
+    node = context.node
+    denied: frozenset[str | UUID] = frozenset()
+    if node.authorizer is not None:
+        denied = denied_topics(context, fetching.partitions, is_follower=order.is_follower)
+    reads = reads_of(node, fetching.partitions, denied)
+    reading = Reading(order, reads)
+    if not reading.go() or not is_enough(request, order, reads):
+        return _later(context, request, _Fetch(order, fetching, reads), reading)
+    return response_of(context, fetching, reads, is_copy=order.is_follower)
+
+
+class _Fetch:
+    """What belongs together while a fetch waits."""
+
+    __slots__ = ("fetching", "order", "reads")
+
+    def __init__(
+        self, order: ReadOrder, fetching: Fetching, reads: Sequence[PartitionRead]
+    ) -> None:
+        self.order = order
+        self.fetching = fetching
+        self.reads = reads
+
+
+async def _later(
+    context: RequestContext, request: FetchRequest, asked: _Fetch, reading: Reading
+) -> FetchResponse:
+    """Read what is not in memory; wait for enough bytes, an error or the time to pass."""
+    node = context.node
+    await finish(reading, node.reads)
+    if not is_enough(request, asked.order, asked.reads):
+        await Wait(asked.order, asked.reads).wait(node.timers, request.max_wait_ms)
+        await finish(Reading(asked.order, asked.reads), node.reads)
+    return response_of(context, asked.fetching, asked.reads, is_copy=asked.order.is_follower)
+
+
+# -- the request -------------------------------------------------------------------------------
+
+
+def replica_of(version: int, request: FetchRequest) -> int:
+    """Which copy of the log asks, by its number; negative for a consumer."""
+    if version < REPLICA_STATE_SINCE:
+        return request.replica_id
+    return request.replica_state.replica_id
+
+
+def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
+    """What a request asks of all its partitions."""
+    replica_id = replica_of(context.version, request)
+    most = min(request.max_bytes, context.node.config.fetch_max_bytes)
+    if context.node.throttles is not None and replica_id < 0:
+        from tidelog.server.api.charges import most_bytes  # few have quotas
+
+        allowed = most_bytes(context)
+        most = most if allowed is None else min(most, allowed)
+    return ReadOrder(
+        context.version,
+        IsolationLevel(request.isolation_level),
+        replica_id >= 0,
+        min(request.min_bytes, most),
+        most,
+        request.with_append_times,
+    )
+
+
+def _session_request(context: RequestContext, request: FetchRequest) -> SessionRequest:
+    by_id = context.version >= BY_ID_SINCE
+    return SessionRequest(
+        session_id=request.session_id,
+        epoch=request.session_epoch,
+        by_id=by_id,
+        is_follower=request.replica_id >= 0 or request.replica_state.replica_id >= 0,
+        asked=[
+            (_key(topic.topic_id if by_id else topic.topic, asked.partition), asked)
+            for topic in request.topics
+            for asked in topic.partitions
+        ],
+        forgotten=[
+            _key(topic.topic_id if by_id else topic.topic, number)
+            for topic in request.forgotten_topics_data
+            for number in topic.partitions
+        ],
+    )
+
+
+def _key(topic: str | UUID, partition: int) -> PartitionKey:
+    return topic, partition
+
+
+def denied_topics(
+    context: RequestContext, partitions: Iterable[CachedPartition], *, is_follower: bool
+) -> frozenset[str | UUID]:
+    """Topics, by name or id as they were asked for, that the client may not read.
+
+    A session remembers what was asked for, so each fetch asks anew who may read that. Followers
+    may read all, or nothing.
+    """
+    authorizer, connection = context.node.authorizer, context.connection
+    assert authorizer is not None
+    from tidelog.server.security.authorizer import Client, Operation, ResourceType
+
+    who = Client(connection.principal, connection.host)
+    if is_follower:
+        may_follow = authorizer.may_cluster(who, Operation.CLUSTER_ACTION)
+        return frozenset(() if may_follow else (cached.key[0] for cached in partitions))
+    names = {cached.key[0]: _name(context.node, cached) for cached in partitions}
+    return frozenset(
+        topic
+        for topic, name in names.items()
+        if name is not None and not authorizer.may(who, Operation.READ, ResourceType.TOPIC, name)
+    )
+
+
+def reads_of(
+    node: Node, partitions: Iterable[CachedPartition], denied: frozenset[str | UUID]
+) -> list[PartitionRead]:
+    """All partitions, those that are not there behind the others, as Kafka answers."""
+    if denied:
+        reads = [
+            PartitionRead(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            if cached.key[0] in denied
+            else _read(node, cached)
+            for cached in partitions
+        ]
+    else:
+        reads = [_read(node, cached) for cached in partitions]
+    if all(read.partition is not None for read in reads):
+        return reads
+    return sorted(reads, key=lambda read: read.partition is None)
+
+
+def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
+    """Those that no request of this session has found yet, by name."""
+    for cached in partitions:
+        if cached.partition is None or cached.partition.is_gone:
+            topic, number = cached.key
+            info = None if isinstance(topic, str) else node.topics.find_by_id(topic)
+            name = topic if info is None else info.name
+            if isinstance(name, str):
+                yield name, number
+
+
+def _name(node: Node, cached: CachedPartition) -> str | None:
+    """The name of its topic, once known for as long as the session lasts; None for an unknown id.
+
+    Who reads on after a topic was deleted is told that it is gone, and not that its id is unknown.
+    """
+    topic = cached.key[0]
+    if isinstance(topic, str):
+        return topic
+    if cached.topic is None:
+        info = node.topics.find_by_id(topic)
+        cached.topic = None if info is None else info.name
+    return cached.topic
+
+
+def _read(node: Node, cached: CachedPartition) -> PartitionRead:
+    known = cached.partition
+    if known is not None and not known.is_gone:
+        return PartitionRead(cached, known)
+    cached.partition = None  # what is gone leaves memory
+    name = _name(node, cached)
+    if name is None:
+        return PartitionRead(cached, None, ErrorCode.UNKNOWN_TOPIC_ID)
+    topic, number = cached.key
+    found = find_partition(node, name, number)
+    if isinstance(found, int):
+        return PartitionRead(cached, None, found)
+    if not isinstance(topic, str) and node.topics.find_by_id(topic) is None:
+        return PartitionRead(cached, None, ErrorCode.INCONSISTENT_TOPIC_ID)
+    cached.partition = found
+    return PartitionRead(cached, found)
+
+
+def is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:
+    """Whether there is no reason to wait."""
+    return (
+        request.max_wait_ms <= 0
+        or all(read.partition is None for read in reads)
+        or any(read.must_answer for read in reads)
+        or sum(read.size_bytes for read in reads) >= order.min_bytes
+    )
+
+
+# -- the response ------------------------------------------------------------------------------
+
+
+def _refused(version: int, request: FetchRequest) -> FetchResponse:
+    """Nothing is read; versions that name topics say so of each partition, too."""
+    topics = request.topics if version < BY_ID_SINCE else ()
+    return FetchResponse(
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+        session_id=request.session_id,
+        responses=[
+            FetchableTopic(
+                topic=topic.topic,
+                partitions=[
+                    PartitionData(
+                        partition_index=asked.partition,
+                        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+                        high_watermark=-1,
+                        records=b"",
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in topics
+        ],
+    )
+
+
+def response_of(
+    context: RequestContext,
+    fetching: Fetching,
+    reads: Sequence[PartitionRead],
+    *,
+    is_copy: bool = False,
+) -> FetchResponse:
+    """The response, whose partitions are counted and noted in their session."""
+    node = context.node
+    if node.throttles is not None and not is_copy:
+        silence = _silence(context, fetching, reads)
+        if silence is not None:
+            return silence
+    context.connection.fetches.note(node.metrics, reads)
+    said = fetching.answer(
+        [(read.cached, read.answer) for read in reads], node.env.clock.monotonic_ms()
+    )
+    response = FetchResponse(
+        error_code=said.error_code, session_id=said.session_id, responses=topics_of(said.partitions)
+    )
+    if any(data.current_leader.leader_epoch >= 0 for _, data in said.partitions):
+        for _, data in said.partitions:
+            if data.current_leader.leader_epoch >= 0:
+                data.current_leader.leader_id = node.node_id
+        here, rack = context.here, node.config.broker_rack
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node.node_id, host=here.host, port=here.port, rack=rack)
+        ]
+    return response
+
+
+def _silence(
+    context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]
+) -> FetchResponse | None:
+    """An answer without records for who is over its quota; None for who is not."""
+    from tidelog.server.api.charges import throttle_ms  # few have quotas
+
+    told = [(read.cached, read.answer) for read in reads]
+    waits_ms = throttle_ms(
+        context, lambda: FetchResponse(responses=topics_of(fetching.preview(told)))
+    )
+    if not waits_ms:
+        return None
+    context.connection.throttle_ms = waits_ms
+    said = fetching.silence()
+    return FetchResponse(
+        throttle_time_ms=waits_ms, error_code=said.error_code, session_id=said.session_id
+    )
+
+
+def topics_of(told: Iterable[tuple[CachedPartition, PartitionData]]) -> list[FetchableTopic]:
+    """Partitions as the response has them: those of a topic together where they follow."""
+    topics: list[FetchableTopic] = []
+    last: str | UUID | None = None
+    for cached, data in told:
+        topic = cached.key[0]
+        if topic != last:
+            last = topic
+            topics.append(
+                FetchableTopic(topic=topic)
+                if isinstance(topic, str)
+                else FetchableTopic(topic_id=topic)
+            )
+        topics[-1].partitions.append(data)
+    return topics
+
+
+# What one Fetch may name: each partition takes some 500 bytes while the Fetch waits.
+PARTITIONS_MAX: Final = 30_000
+
+
+_SLICE: Final = 100
+
+
+# Of a partition in the response beside its records, for quotas.
+_PARTITION_BYTES: Final = 40
+
+
+async def long_fetch(
+    context: RequestContext, read: Callable[[], Awaitable[ReceivedRequest]], slices: Slices
+) -> AsyncIterator[FetchResponse]:
+    """Answer in parts: responses whose topics follow each other in the whole response.
+
+    An incremental request gets error 70: the client then makes a full one. A request of more than
+    `PARTITIONS_MAX` partitions gets error 42 for each of them.
+
+    Args:
+        context: Who asks.
+        read: Reads the request.
+        slices: Lets others have the loop.
+    """
+    async with context.node.long_requests:
+        request = (await read()).message
+        assert isinstance(request, FetchRequest)
+        if request.session_epoch > 0:
+            yield FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return
+        code = 0
+        if request.isolation_level not in ISOLATION_LEVELS:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+        elif sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_MAX:
+            code = ErrorCode.INVALID_REQUEST
+        partitions = {}
+        refused: list[PartitionRead] = []
+        for key, asked in _taken(context, request):
+            cached = CachedPartition(key, asked)
+            if code:
+                refused.append(PartitionRead(cached, None, code))
+            else:
+                partitions[key] = cached
+            if len(refused) == _SLICE:
+                yield _refusal(context, refused)
+                refused = []
+            await slices.rest()
+        if code:
+            yield _refusal(context, refused)
+            return
+    async for part in _answer_long(context, request, list(partitions.values()), slices):
+        yield part
+
+
+def _taken(context: RequestContext, request: FetchRequest) -> Iterator[Asked]:
+    """The partitions, which are taken out of the request one by one: no list is freed at once."""
+    by_id = context.version >= BY_ID_SINCE
+    request.topics.reverse()
+    while request.topics:
+        topic = request.topics.pop()
+        topic.partitions.reverse()
+        while topic.partitions:
+            asked = topic.partitions.pop()
+            yield (topic.topic_id if by_id else topic.topic, asked.partition), asked
+
+
+def _refusal(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
+    for read in reads:
+        read.answer = read.refusal(read.error_code)
+    return _part(context, reads)
+
+
+def _part(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
+    return response_of(context, Fetching(()), reads, is_copy=True)
+
+
+async def _answer_long(
+    context: RequestContext,
+    request: FetchRequest,
+    partitions: Sequence[CachedPartition],
+    slices: Slices,
+) -> AsyncIterator[FetchResponse]:
+    """Read, wait for enough, and answer."""
+    node, order = context.node, order_of(context, request)
+    reads: list[PartitionRead] = []
+    for start in range(0, len(partitions), _SLICE):
+        some = partitions[start : start + _SLICE]
+        missing = node.partitions.unopened(unused(node, some))
+        if missing:
+            await node.partitions.open_beside(missing, node.work)
+        denied = frozenset[str | UUID]()
+        if node.authorizer is not None:
+            denied = denied_topics(context, some, is_follower=order.is_follower)
+        reads += reads_of(node, some, denied)
+        await slices.rest()
+    await _read_slice(context, order, reads, slices)
+    if not is_enough(request, order, reads):
+        await Wait(order, reads).wait(node.timers, request.max_wait_ms)
+        await _read_slice(context, order, reads, slices)
+    if node.throttles is not None and not order.is_follower:
+        from tidelog.server.api.charges import throttle_bytes_ms  # few have quotas
+
+        size_bytes = sum(read.size_bytes + _PARTITION_BYTES for read in reads)
+        waits_ms = throttle_bytes_ms(context, size_bytes)
+        if waits_ms:
+            context.connection.throttle_ms = waits_ms
+            yield FetchResponse(throttle_time_ms=waits_ms)
+            return
+    # The first part gives the response its fields beside the list.
+    yield _head(context, reads)
+    for start in range(0, len(reads), _SLICE):
+        yield _part(context, reads[start : start + _SLICE])
+        await slices.rest()
+
+
+def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
+    """No partitions; the endpoint of their leader, where a part names it."""
+    if all(read.answer.current_leader.leader_epoch < 0 for read in reads):
+        return FetchResponse()
+    node, here = context.node, context.here
+    leader = NodeEndpoint(
+        node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+    )
+    return FetchResponse(node_endpoints=[leader])
+
+
+async def _read_slice(
+    context: RequestContext, order: ReadOrder, reads: Sequence[PartitionRead], slices: Slices
+) -> None:
+    reading = Reading(order, reads)
+    for end in range(_SLICE, len(reads) + _SLICE, _SLICE):
+        await finish(reading, context.node.reads, end)
+        await slices.rest()

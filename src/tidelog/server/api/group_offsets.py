@@ -1,0 +1,692 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit.
+
+OffsetCommit, OffsetFetch and OffsetDelete: how far groups have read.
+
+Source: Kafka's protocol guide, APIs 8, 9 and 47; KIP-709 (many groups at once), KIP-848 (topic
+ids).
+
+OffsetFetch: how far groups have read. One group up to version 7, many after it.
+
+Source: Kafka's protocol guide, API 9; KIP-447 (stable offsets), KIP-709 (many groups at once),
+KIP-848 (topic ids).
+
+TxnOffsetCommit: what a group has read, as part of a transaction.
+
+Source: Kafka's protocol guide, API 28; Kafka 4.3's GroupCoordinatorService; KIP-447, KIP-890.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.messages.classic_groups import (
+    OffsetFetchGroup,
+    OffsetFetchGroupPartitionResponse,
+    OffsetFetchGroupResponse,
+    OffsetFetchGroupTopic,
+    OffsetFetchGroupTopicResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopicResponse,
+)
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.api.context import MANY, Answer, Long, RequestContext
+from tidelog.server.api.node import Node
+from tidelog.server.api.produce import known_error
+from tidelog.server.api.table import Asker, then
+from tidelog.server.api.waiting import respond
+from tidelog.server.groups.committed_offsets import GroupOffsets, PendingOffsets
+from tidelog.server.groups.offset_commits import Commit, fetch_error
+from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.runtime.loop import Slices
+from tidelog.server.runtime.reply import arrival
+from tidelog.server.security.authorizer import Operation
+from tidelog.types import NO_OFFSET
+
+TOP_ERROR_FIRST_VERSION: Final = 2
+
+
+BATCHED_FIRST_VERSION: Final = 8
+
+
+MEMBERS_FIRST_VERSION: Final = 9
+
+
+TOPIC_IDS_FIRST_VERSION: Final = 10
+
+
+# Groups that are answered before others have the loop.
+GROUPS_AT_ONCE: Final = 100
+
+
+async def offset_fetch(
+    context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse | Long:
+    """What groups committed; nothing is told that a crash could still take back.
+
+    Groups and partitions are told once, however often they are named: metadata may be long.
+    """
+    if context.version >= BATCHED_FIRST_VERSION:
+        asked_groups = {group.group_id: group for group in request.groups}
+        groups = []
+        for number, group in enumerate(asked_groups.values(), start=1):
+            groups.append(await _group(context, group, is_stable=request.require_stable))
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        count = sum(len(topic.partitions) for group in groups for topic in group.topics)
+        response = OffsetFetchResponse(groups=groups)
+        return Long(response, groups) if count > MANY else response
+    topics = request.topics
+    asked = OffsetFetchGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else [
+            OffsetFetchGroupTopic(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in topics
+        ],
+    )
+    found = await _group(context, asked, is_stable=request.require_stable)
+    response = await _single(context, asked, found)
+    count = sum(len(topic.partitions) for topic in response.topics)
+    return Long(response, response.topics) if count > MANY else response
+
+
+class _Told(NamedTuple):
+    """What a group's answer is made of.
+
+    Attributes:
+        group_id: The group.
+        offsets: What it has committed.
+        pending: What is still pending, None where that does not matter to the client.
+        by_id: Whether topics are named by their ids.
+    """
+
+    group_id: str
+    offsets: GroupOffsets
+    pending: PendingOffsets | None
+    by_id: bool
+
+
+async def _group(
+    context: RequestContext, asked: OffsetFetchGroup, *, is_stable: bool
+) -> OffsetFetchGroupResponse:
+    coordinator = context.node.groups
+    code = coordinator.shards.code_for(asked.group_id)
+    if code is ErrorCode.NONE:
+        code = await arrival(coordinator.shards.settled(asked.group_id))
+    if code is ErrorCode.NONE:
+        code = coordinator.shards.code_for(asked.group_id)  # it may have been lost meanwhile
+    if code is not ErrorCode.NONE:
+        return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
+    group = coordinator.find(asked.group_id)
+    if group is not None and context.version >= MEMBERS_FIRST_VERSION:
+        code = fetch_error(group, asked.member_id, asked.member_epoch)
+        if code is not ErrorCode.NONE:
+            return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
+    told = _Told(
+        asked.group_id,
+        GroupOffsets() if group is None else group.offsets,
+        coordinator.pending if is_stable else None,
+        context.version >= TOPIC_IDS_FIRST_VERSION,
+    )
+    topics = (
+        await _all(context.node, told)
+        if asked.topics is None
+        else [_asked_topic(context.node, told, topic) for topic in _named_once(asked.topics)]
+    )
+    return OffsetFetchGroupResponse(
+        group_id=asked.group_id, topics=topics, error_code=ErrorCode.NONE
+    )
+
+
+async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
+    """All that was committed; by id only of topics that there are, and for them."""
+    topics: list[OffsetFetchGroupTopicResponse] = []
+    slices = Slices(node.env.clock)
+    for name in told.offsets.topics():
+        info = node.topics.find(name)
+        topic_id = NO_UUID if info is None or info.topic_id is None else info.topic_id
+        if told.by_id and topic_id == NO_UUID:
+            continue
+        numbers = [
+            number
+            for number, found in told.offsets.of_topic(name).items()
+            if not (told.by_id and found.is_of_another(topic_id))
+        ]
+        partitions = []
+        for number in numbers:
+            partitions.append(_partition(told, name, NO_UUID, number))
+            await slices.rest()
+        if partitions:
+            topics.append(
+                OffsetFetchGroupTopicResponse(name=name, topic_id=topic_id, partitions=partitions)
+            )
+    return topics
+
+
+def _named_once(asked: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
+    """Each topic once, with all partitions that are asked for wherever it is named."""
+    found: dict[object, OffsetFetchGroupTopic] = {}
+    for each in asked:
+        key = each.name, each.topic_id
+        found.setdefault(key, replace(each, partition_indexes=[]))
+        found[key].partition_indexes += each.partition_indexes
+    return found.values()
+
+
+def _asked_topic(
+    node: Node, told: _Told, asked: OffsetFetchGroupTopic
+) -> OffsetFetchGroupTopicResponse:
+    info = node.topics.find_by_id(asked.topic_id) if told.by_id else None
+    if told.by_id and info is None:
+        partitions = [
+            OffsetFetchGroupPartitionResponse(
+                partition_index=number,
+                committed_offset=NO_OFFSET,
+                metadata="",
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+            )
+            for number in asked.partition_indexes
+        ]
+    else:
+        name = asked.name if info is None else info.name
+        numbers = dict.fromkeys(asked.partition_indexes)
+        topic_id = asked.topic_id if told.by_id else NO_UUID
+        partitions = [_partition(told, name, topic_id, number) for number in numbers]
+    return OffsetFetchGroupTopicResponse(
+        name=asked.name, topic_id=asked.topic_id, partitions=partitions
+    )
+
+
+def _partition(
+    told: _Told, topic: str, topic_id: UUID, number: int
+) -> OffsetFetchGroupPartitionResponse:
+    """What is kept, but for another topic of the name than was asked for; no id stands for all."""
+    found = told.offsets.get(topic, number)
+    is_unstable = told.pending is not None and told.pending.is_pending(told.group_id, topic, number)
+    if found is None or is_unstable or found.is_of_another(topic_id):
+        return OffsetFetchGroupPartitionResponse(
+            partition_index=number,
+            committed_offset=NO_OFFSET,
+            metadata="",
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
+        )
+    return OffsetFetchGroupPartitionResponse(
+        partition_index=number,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        error_code=ErrorCode.NONE,
+    )
+
+
+async def _single(
+    context: RequestContext, asked: OffsetFetchGroup, found: OffsetFetchGroupResponse
+) -> OffsetFetchResponse:
+    """The answer in the old form; the oldest says an error with each partition."""
+    if found.error_code and context.version < TOP_ERROR_FIRST_VERSION:
+        return OffsetFetchResponse(topics=list(_all_failed(asked, found.error_code)))
+    response = OffsetFetchResponse(error_code=found.error_code)
+    slices = Slices(context.node.env.clock)
+    for topic in found.topics:
+        told = OffsetFetchTopicResponse(name=topic.name)
+        for each in topic.partitions:
+            told.partitions.append(_in_old_form(each))
+            await slices.rest()
+        response.topics.append(told)
+    return response
+
+
+def _in_old_form(found: OffsetFetchGroupPartitionResponse) -> OffsetFetchPartitionResponse:
+    return OffsetFetchPartitionResponse(
+        partition_index=found.partition_index,
+        committed_offset=found.committed_offset,
+        committed_leader_epoch=found.committed_leader_epoch,
+        metadata=found.metadata,
+        error_code=found.error_code,
+    )
+
+
+def _all_failed(asked: OffsetFetchGroup, code: int) -> Iterable[OffsetFetchTopicResponse]:
+    for topic in asked.topics or ():
+        yield OffsetFetchTopicResponse(
+            name=topic.name,
+            partitions=[
+                OffsetFetchPartitionResponse(
+                    partition_index=number, committed_offset=NO_OFFSET, metadata="", error_code=code
+                )
+                for number in topic.partition_indexes
+            ],
+        )
+
+
+# -- offsets -------------------------------------------------------------------------------------
+
+
+def guard_offset_commit(asker: Asker, request: OffsetCommitRequest) -> Answer:
+    """READ on the group and on each topic."""
+    if not asker.may_group(Operation.READ, request.group_id):
+        topics = [
+            _refused_commit(topic, ErrorCode.GROUP_AUTHORIZATION_FAILED) for topic in request.topics
+        ]
+        return OffsetCommitResponse(topics=topics)
+    by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
+    request.topics, denied = asker.split(
+        request.topics,
+        Operation.READ,
+        lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
+    )
+    refused = [_refused_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied]
+    if refused and not request.topics:
+        return OffsetCommitResponse(topics=refused)
+
+    def add(said: OffsetCommitResponse) -> None:
+        said.topics.extend(refused)
+
+    return then(asker.go_on(request), add)
+
+
+def _refused_commit(topic: OffsetCommitRequestTopic, code: int) -> OffsetCommitResponseTopic:
+    partitions = [
+        OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+        for each in topic.partitions
+    ]
+    return OffsetCommitResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
+    )
+
+
+def guard_offset_delete(asker: Asker, request: OffsetDeleteRequest) -> Answer:
+    """DELETE on the group, READ on each topic."""
+    if not asker.may_group(Operation.DELETE, request.group_id):
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
+    refused = [
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetDeleteResponsePartition(
+                    partition_index=each.partition_index,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in denied
+    ]
+
+    def add(said: OffsetDeleteResponse) -> None:
+        if not said.error_code:
+            said.topics.extend(refused)
+
+    return then(asker.go_on(request), add)
+
+
+def guard_offset_fetch(asker: Asker, request: OffsetFetchRequest) -> Answer:
+    """DESCRIBE on each group and topic; where all topics are asked for, the others aren't named."""
+    if asker.context.version < BATCHED_FIRST_VERSION:
+        return _fetch_single(asker, request)
+    names = [group.group_id for group in request.groups]
+    denied = dict.fromkeys(asker.split_groups(names, Operation.DESCRIBE)[1])
+    request.groups = [group for group in request.groups if group.group_id not in denied]
+    refused = {group.group_id: _cut_topics(asker, group) for group in request.groups}
+
+    def change(said: OffsetFetchResponse) -> None:
+        for group in said.groups:
+            group.topics = [t for t in group.topics if _may_tell(asker, t.name, t.topic_id)]
+            if not group.error_code:
+                group.topics.extend(refused.get(group.group_id, ()))
+        said.groups.extend(
+            OffsetFetchGroupResponse(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            for name in denied
+        )
+
+    return then(asker.go_on(request), change)
+
+
+def _may_tell(asker: Asker, name: str, topic_id: UUID) -> bool:
+    """Whether what was committed of a topic may be told; of an unknown id there is nothing."""
+    found = name or asker.name_of(topic_id)
+    return not found or asker.may_topic(Operation.DESCRIBE, found)
+
+
+def _cut_topics(asker: Asker, group: OffsetFetchGroup) -> list[OffsetFetchGroupTopicResponse]:
+    """Take denied topics out of a question; what is said of them."""
+    if group.topics is None:
+        return []
+    by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
+    group.topics, denied = asker.split(
+        group.topics,
+        Operation.DESCRIBE,
+        lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
+    )
+    return [
+        OffsetFetchGroupTopicResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                OffsetFetchGroupPartitionResponse(
+                    partition_index=number,
+                    committed_offset=NO_OFFSET,
+                    metadata="",
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                )
+                for number in topic.partition_indexes
+            ],
+        )
+        for topic in denied
+    ]
+
+
+def _fetch_single(asker: Asker, request: OffsetFetchRequest) -> Answer:
+    """The same for versions that ask for one group."""
+    if not asker.may_group(Operation.DESCRIBE, request.group_id):
+        # Before version 2 an error is told with each partition.
+        topics = request.topics or [] if asker.context.version < 2 else []
+        return OffsetFetchResponse(
+            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            topics=[
+                _refused_single(t.name, t.partition_indexes, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                for t in topics
+            ],
+        )
+    refused: list[OffsetFetchTopicResponse] = []
+    if request.topics is not None:
+        request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
+        refused = [
+            _refused_single(t.name, t.partition_indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            for t in denied
+        ]
+
+    def change(said: OffsetFetchResponse) -> None:
+        may = asker.may_topic
+        said.topics = [t for t in said.topics if may(Operation.DESCRIBE, t.name)]
+        said.topics.extend(refused)
+
+    return then(asker.go_on(request), change)
+
+
+def _refused_single(name: str, numbers: list[int], code: int) -> OffsetFetchTopicResponse:
+    return OffsetFetchTopicResponse(
+        name=name,
+        partitions=[
+            OffsetFetchPartitionResponse(
+                partition_index=number, committed_offset=NO_OFFSET, metadata="", error_code=code
+            )
+            for number in numbers
+        ],
+    )
+
+
+GROUP_NOT_FOUND_FIRST_VERSION: Final = 9
+
+
+# A topic as the client named it: by name, or by id.
+Place = tuple[str, UUID, int]
+
+
+def offset_commit(
+    context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    """Keep offsets of partitions that there are."""
+    response = _CommitResponse(context.version)
+    kept: list[tuple[Place, Commit]] = []
+    for topic in request.topics:
+        kept.extend(_known(context, topic, response))
+    if not kept:
+        return response.message
+    code = context.node.groups.shards.code_for(request.group_id)
+    if code is not ErrorCode.NONE:
+        return response.add(kept, [code] * len(kept))
+    asked = CommitAsked(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id_or_member_epoch,
+        retention_ms=request.retention_time_ms,
+        is_late_version=context.version >= GROUP_NOT_FOUND_FIRST_VERSION,
+    )
+    reply = context.node.groups.commits.commit(asked, [commit for _, commit in kept])
+    return respond(reply, lambda codes: response.add(kept, codes))
+
+
+def _known(
+    context: RequestContext, topic: OffsetCommitRequestTopic, response: "_CommitResponse"
+) -> Iterable[tuple[Place, Commit]]:
+    """Commits of partitions that there are; the others are refused in the response."""
+    node = context.node
+    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
+    info = node.topics.find_by_id(topic.topic_id) if by_id else node.topics.find(topic.name)
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for each in topic.partitions:
+        place = (topic.name, topic.topic_id, each.partition_index)
+        if info is None:
+            response.put(place, unknown)
+        elif not 0 <= each.partition_index < info.partitions:
+            response.put(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            commit = Commit(
+                info.name,
+                each.partition_index,
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata,
+                info.topic_id or NO_UUID,
+            )
+            yield place, commit
+
+
+def has_partition(node: Node, topic: str, partition: int) -> bool:
+    """Whether there is such a partition."""
+    info = node.topics.find(topic)
+    return info is not None and 0 <= partition < info.partitions
+
+
+class _CommitResponse:
+    """An answer under construction: topics in the order in which they got their first code."""
+
+    def __init__(self, version: int) -> None:
+        self._by_id = version >= TOPIC_IDS_FIRST_VERSION
+        self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
+        self.message = OffsetCommitResponse()
+
+    def put(self, place: Place, code: ErrorCode) -> None:
+        """Say how it went with one partition."""
+        name, topic_id, partition = place
+        key = topic_id if self._by_id else name
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = self._topics[key] = OffsetCommitResponseTopic(name=name, topic_id=topic_id)
+            self.message.topics.append(topic)
+        topic.partitions.append(
+            OffsetCommitResponsePartition(partition_index=partition, error_code=code)
+        )
+
+    def add(
+        self, kept: Sequence[tuple[Place, Commit]], codes: Sequence[ErrorCode]
+    ) -> OffsetCommitResponse:
+        """Say how it went with those that the coordinator was asked about; the whole answer."""
+        for (place, _), code in zip(kept, codes, strict=True):
+            self.put(place, code)
+        return self.message
+
+
+async def offset_delete(
+    context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
+    """Forget offsets of topics that the group does not read."""
+    node = context.node
+    places = [
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    ]
+    known = [place for place in places if has_partition(node, *place)]
+    code = node.groups.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=code)
+    deleted = node.groups.commits.delete_offsets(request.group_id, known)
+    if isinstance(deleted, ErrorCode):
+        return OffsetDeleteResponse(error_code=deleted)
+    codes = dict.fromkeys(places, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    outcome = await arrival(deleted)
+    codes |= zip(known, outcome, strict=True)
+    topics: dict[str, OffsetDeleteResponseTopic] = {}
+    for (name, partition), each in codes.items():
+        topic = topics.setdefault(name, OffsetDeleteResponseTopic(name=name))
+        topic.partitions.append(
+            OffsetDeleteResponsePartition(partition_index=partition, error_code=each)
+        )
+    return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
+
+
+# Since which version a client knows errors after which it aborts, and since which the group's
+# partition is added by committing.
+ABORTABLE_SINCE: Final = 4
+
+
+ADDS_SINCE: Final = 5
+
+
+async def txn_offset_commit(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    """Keep offsets of partitions that there are until the transaction ends."""
+    response = _Response()
+    kept: list[Commit] = []
+    for topic in request.topics:
+        kept.extend(_known_transaction(context.node, topic, response))
+    if kept:
+        codes = await _commit(context, request, kept)
+        for commit, code in zip(kept, codes, strict=True):
+            response.put(commit.topic, commit.partition, code)
+    return response.message
+
+
+def _known_transaction(
+    node: Node, topic: TxnOffsetCommitRequestTopic, response: "_Response"
+) -> Iterable[Commit]:
+    info = node.topics.find(topic.name)
+    for each in topic.partitions:
+        if info is None or not 0 <= each.partition_index < info.partitions:
+            response.put(topic.name, each.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            yield Commit(
+                info.name,
+                each.partition_index,
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata,
+                info.topic_id or NO_UUID,
+            )
+
+
+async def _commit(
+    context: RequestContext, request: TxnOffsetCommitRequest, commits: Sequence[Commit]
+) -> Sequence[int]:
+    groups, group_id = context.node.groups, request.group_id
+    producer = (request.producer_id, request.producer_epoch)
+    code = groups.shards.code_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+    if code is not ErrorCode.NONE:
+        return [code] * len(commits)
+    adds = context.version >= ADDS_SINCE
+    place, guard = groups.shards.guard(group_id, producer, raises_epochs=adds)
+    if guard is not None:
+        coordinator = context.node.transactions
+        codes = await coordinator.verify_or_add(
+            request.transactional_id, *producer, [place], add=adds
+        )
+        refused = known_error(codes[place], knows_abortable=context.version >= ABORTABLE_SINCE)
+        if refused is not ErrorCode.NONE:
+            return [refused] * len(commits)
+        code = groups.shards.code_for(group_id)  # it may have been lost meanwhile
+        if code is not ErrorCode.NONE:
+            return [code] * len(commits)
+    asked = CommitAsked(
+        group_id=group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id,
+        is_late_version=False,
+        is_transactional=True,
+    )
+    left = [each for each in commits if _is_there(context.node, each)]
+    told = await arrival(groups.transactional.commit(asked, producer, guard, left))
+    codes_left = dict(zip(left, told, strict=True))
+    return [codes_left.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
+
+
+def _is_there(node: Node, commit: Commit) -> bool:
+    """Whether a topic was not deleted meanwhile; there may be another one of its name."""
+    info = node.topics.find(commit.topic)
+    return info is not None and (info.topic_id or NO_UUID) == commit.topic_id
+
+
+class _Response:
+    """An answer under construction: topics in the order in which they got their first code."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TxnOffsetCommitResponseTopic] = {}
+        self.message = TxnOffsetCommitResponse()
+
+    def put(self, name: str, partition: int, code: int) -> None:
+        """Say how it went with one partition."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = TxnOffsetCommitResponseTopic(name=name)
+            self.message.topics.append(topic)
+        topic.partitions.append(
+            TxnOffsetCommitResponsePartition(partition_index=partition, error_code=code)
+        )
+
+
+def guard_txn_offset_commit(asker: Asker, request: TxnOffsetCommitRequest) -> Answer:
+    """WRITE on the transactional id, READ on the group and on each topic."""
+    code = 0
+    if not asker.may_transact(Operation.WRITE, request.transactional_id):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not asker.may_group(Operation.READ, request.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if code:
+        topics = [_refused_transaction_commit(topic, code) for topic in request.topics]
+        return TxnOffsetCommitResponse(topics=topics)
+    request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
+    refused = [
+        _refused_transaction_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied
+    ]
+    if refused and not request.topics:
+        return TxnOffsetCommitResponse(topics=refused)
+
+    def add(said: TxnOffsetCommitResponse) -> None:
+        said.topics.extend(refused)
+
+    return then(asker.go_on(request), add)
+
+
+def _refused_transaction_commit(
+    topic: TxnOffsetCommitRequestTopic, code: int
+) -> TxnOffsetCommitResponseTopic:
+    partitions = [
+        TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+        for each in topic.partitions
+    ]
+    return TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions)

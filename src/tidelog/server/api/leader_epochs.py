@@ -1,0 +1,83 @@
+"""Partitions that a request names, and their leader epochs.
+
+Leader epochs of many partitions, without stalling the loop: a slice at a time.
+
+Whoever asks for metadata wants the epochs of all, each of which is in a file until its partition is
+used. Reading one takes a fraction of a millisecond, which thousands of them turn into a second.
+
+The partition that a request names, or the error code that says why it can't be had.
+
+Partitions that nobody has used yet are opened beside the loop before a request is worked on: its
+handler then finds all of them open, and what is open already is answered at once.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import StorageFailure, TidelogError
+from tidelog.server.api.node import Node
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.loop import Slices
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.types import TopicPartition
+
+# So many are read at once without a thought.
+AT_ONCE: Final = 16
+
+
+def numbers_of(info: TopicInfo) -> Iterable[int]:
+    """The partitions that a topic has here: of another program's topics those with a directory."""
+    return info.present if info.foreign else range(info.partitions)
+
+
+def unread(node: Node, topics: Iterable[TopicInfo]) -> list[TopicPartition]:
+    """Partitions of these topics whose epoch has to be read."""
+    is_known = node.partitions.knows_epoch
+    return [
+        name
+        for info in topics
+        for name in (TopicPartition(info.name, number) for number in numbers_of(info))
+        if not is_known(name)
+    ]
+
+
+async def read_in_slices(node: Node, names: Iterable[TopicPartition]) -> None:
+    """Read epochs, and let others have the loop every few milliseconds."""
+    slices = Slices(node.env.clock)
+    for name in names:
+        node.partitions.leader_epoch(name.topic, name.partition)
+        await slices.rest()
+
+
+_Response = TypeVar("_Response")
+
+
+def find_partition(node: Node, topic: str, number: int) -> Partition | int:
+    """A partition, or Kafka's error code.
+
+    What is not there is cheap to say: a request may name very many of them.
+    """
+    found = node.partitions.find_used(topic, number)
+    if found is not None:
+        return found
+    info = node.topics.find(topic)
+    if info is None or not (info.foreign or 0 <= number < info.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        return node.partitions.get(topic, number)
+    except StorageFailure:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    except TidelogError as error:
+        return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+
+
+async def opened_first(
+    node: Node,
+    names: Iterable[TopicPartition],
+    then: "Callable[[], _Response | Awaitable[_Response]]",
+) -> _Response:
+    """Open partitions beside the loop, then answer."""
+    await node.partitions.open_beside(names, node.work)
+    said = then()
+    return await said if isinstance(said, Awaitable) else said

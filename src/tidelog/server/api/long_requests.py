@@ -1,0 +1,411 @@
+"""Requests with long lists, worked on a part at a time so that no client holds the event loop.
+
+A request with more list elements than `Row.at_once` is read in slices and split along the list that
+its row names. Guard and handler see each part as a request of its own: rights, checks and errors
+are those of short requests. The responses become one response, whose elements are encoded as soon
+as their part is answered. Fetch is answered by `handlers.long_fetch`. Any other API without such a
+list refuses the request.
+
+Each part takes a few milliseconds: its size follows the time that the last one took. Only a few
+requests are read at a time, because the objects of one take up to eight times its bytes.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from copy import copy
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+
+from tidelog.errors import CorruptMessage
+from tidelog.protocol.codecs import Codec, WrittenItems, struct_codec
+from tidelog.protocol.messages import ADD_PARTITIONS_TO_TXN, FETCH
+from tidelog.protocol.messages import BY_KEY as APIS
+from tidelog.protocol.messages.transactions import AddPartitionsToTxnResponse
+from tidelog.protocol.requests import LongRequest
+from tidelog.protocol.schema import Form, fields_of
+from tidelog.protocol.wire import Writer
+from tidelog.server.api.charges import Stopwatch, Timed
+from tidelog.server.api.context import Answer, Long, RequestContext, Written
+from tidelog.server.api.table import BY_KEY
+from tidelog.server.runtime.loop import Slices
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from tidelog.types import Buffer
+
+
+_Result = TypeVar("_Result")
+
+
+Answering = Callable[[RequestContext, "DataclassInstance"], Answer]
+
+
+PART_ITEMS: Final = 32
+
+
+# An element that can't be split may hold so many others, below lists of its own.
+ITEM_MAX: Final = 5000
+
+
+# So many characters take about as long as an element.
+TEXT_CHARACTERS: Final = 256
+
+
+PART_ITEMS_MAX: Final = 512
+
+
+_PART_NS: Final = 4_000_000
+
+
+_FIELDS: Final = "__dataclass_fields__"
+
+
+async def answer_long(
+    context: RequestContext, request: LongRequest, handle: Answering
+) -> Written | None:
+    """Answer a request part by part.
+
+    Args:
+        context: Who asks.
+        request: What was not read yet.
+        handle: Answers a part, with its guard where there is one.
+
+    Raises:
+        CorruptMessage: The request breaks a rule, or has too many elements that can't be split.
+    """
+    if request.api is FETCH:
+        return await _answer_fetch(context, request)
+    async with context.node.long_requests:
+        clock = context.node.env.clock
+        slices = Slices(clock)
+        path = _paths(request)
+        message = (await _through(request.read(), slices)).message
+        response = _Response(context, path.answered)
+        parts = _Parts(message, path.asked, request)
+        del message
+        if request.api is ADD_PARTITIONS_TO_TXN:
+            await _add_partitions(context, parts, response, handle, slices)
+        else:
+            async for said, joins in _answers(context, parts, handle, slices):
+                await response.add(said, joins, slices)
+        return await response.end(slices)
+
+
+async def _answers(
+    context: RequestContext, parts: "_Parts", handle: Answering, slices: Slices
+) -> "AsyncIterator[tuple[DataclassInstance, int]]":
+    """The response to each part, and how many levels of its first element the part before began."""
+    clock = context.node.env.clock
+    for part in parts:
+        watch = Stopwatch(clock, clock.monotonic_ns())
+        said = handle(context, part.message)
+        watch.pause()
+        found = await Timed(said, watch) if isinstance(said, Awaitable) else said
+        if watch.used_ns > _PART_NS:
+            parts.shrink()
+        else:
+            parts.grow()
+        if found is not None:
+            yield found.response if isinstance(found, Long) else found, part.joins
+        await slices.rest()
+
+
+async def _add_partitions(
+    context: RequestContext,
+    parts: "_Parts",
+    response: "_Response",
+    handle: Answering,
+    slices: Slices,
+) -> None:
+    """Check the partitions of all parts, then add all of them or none."""
+    from tidelog.server.api.transactions import WholeAdd  # few clients have so many
+
+    whole, said = WholeAdd(context), []
+    async for answer, joins in _answers(whole.context, parts, handle, slices):
+        assert isinstance(answer, AddPartitionsToTxnResponse)
+        whole.take(answer, joins=joins > 0)
+        said.append((answer, joins))
+    await whole.finish(slices)
+    for answer, joins in said:
+        await response.add(answer, joins, slices)
+
+
+async def _answer_fetch(context: RequestContext, request: LongRequest) -> Written | None:
+    """A Fetch has one limit and one wait for all its partitions: its handler makes the parts."""
+    from tidelog.server.api.fetch import long_fetch  # few clients read so many
+
+    slices = Slices(context.node.env.clock)
+    response = _Response(context, ("responses",))
+    async for part in long_fetch(context, lambda: _through(request.read(), slices), slices):
+        await response.add(part, 0, slices)
+    return await response.end(slices)
+
+
+class Paths(NamedTuple):
+    """The list along which a request is split, and the list of its answers, from the outside in."""
+
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
+
+
+@cache
+def _paths_of(key: int, version: int) -> Paths | None:
+    row = BY_KEY[key]
+    for text in row.parts:
+        asked, answered = (tuple(part.split("/")) for part in text.split("="))
+        api = APIS[key]
+        if _has(api.request, asked[0], version) and _has(api.response, answered[0], version):
+            return Paths(asked, answered)
+    return None
+
+
+def _paths(request: LongRequest) -> Paths:
+    found = _paths_of(request.api.key, request.version)
+    if found is None:
+        raise _too_long(request)
+    return found
+
+
+def _too_long(request: LongRequest) -> CorruptMessage:
+    return CorruptMessage(
+        f"{request.api.name} v{request.version}: more than {request.items_max} list elements in"
+        " one request, which this broker does not take: send several requests"
+    )
+
+
+def _has(kind: "type[DataclassInstance]", name: str, version: int) -> bool:
+    return any(field.name == name and field.is_there for field in fields_of(kind, version))
+
+
+async def _through(steps: Generator[None, None, _Result], slices: Slices) -> _Result:
+    """Run a generator to its end, and let others have the loop between its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("_Result", end.value)
+        await slices.rest()
+
+
+# -- the request ---------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A part of a request.
+
+    Attributes:
+        message: The request with some of its elements.
+        joins: How many levels of its first element the part before began: 0 for a new element.
+    """
+
+    message: "DataclassInstance"
+    joins: int
+
+
+class _Parts:
+    """Splits a message, which is used up. Iterate once."""
+
+    def __init__(
+        self, message: "DataclassInstance", path: tuple[str, ...], request: LongRequest
+    ) -> None:
+        self._request = request
+        self._size = PART_ITEMS
+        self._parts = self._split(message, path)
+
+    def grow(self) -> None:
+        """The last part took little time."""
+        self._size = min(self._size * 2, PART_ITEMS_MAX)
+
+    def shrink(self) -> None:
+        """The last part took long."""
+        self._size = max(self._size // 4, 1)
+
+    def __iter__(self) -> Iterator[Part]:
+        """Parts in the order of the request; one without elements where it has none."""
+        return self._parts
+
+    def _split(self, message: "DataclassInstance", path: tuple[str, ...]) -> Iterator[Part]:
+        name, inner = path[0], path[1:]
+        items = cast("list[object] | None", getattr(message, name))
+        blank = _with(message, name, [] if items else items)
+        if items_in(blank, ITEM_MAX) > ITEM_MAX:
+            raise _too_long(self._request)  # other lists, which every part repeats
+        if not items:
+            yield Part(blank, 0)
+            return
+        part: list[object] = []
+        weight = 0
+        for item in _taken(items):
+            size = 1 + items_in(item, ITEM_MAX) + _texts_in(item)
+            if part and weight + size > self._size:
+                yield Part(_with(blank, name, part), 0)
+                part, weight = [], 0
+            if inner and size > self._size:
+                yield from self._split_item(blank, name, item, inner)
+            elif size > ITEM_MAX:
+                raise _too_long(self._request)
+            else:
+                part.append(item)
+                weight += size
+        if part:
+            yield Part(_with(blank, name, part), 0)
+
+    def _split_item(
+        self, blank: "DataclassInstance", name: str, item: object, inner: tuple[str, ...]
+    ) -> Iterator[Part]:
+        """Parts of one element, by its own list."""
+        for number, part in enumerate(self._split(cast("DataclassInstance", item), inner)):
+            joins = 1 + part.joins if number else 0
+            yield Part(_with(blank, name, [part.message]), joins)
+
+
+def _taken(items: list[object]) -> Iterator[object]:
+    """The elements, which are taken out; a name or number that comes again is left out."""
+    items.reverse()
+    named: set[object] = set()
+    while items:
+        item = items.pop()
+        if isinstance(item, str | int):
+            if item in named:
+                continue
+            named.add(item)
+        yield item
+
+
+def _with(blank: "DataclassInstance", name: str, items: list[object] | None) -> "DataclassInstance":
+    made = copy(blank)
+    setattr(made, name, items)
+    return made
+
+
+def items_in(item: object, limit: int) -> int:
+    """The number of list elements below an object; any number above `limit` where it is more."""
+    names = _nested(type(item))
+    count = 0
+    for name in names:
+        value = getattr(item, name)
+        if type(value) is not list:
+            if value is not None:
+                count += items_in(value, limit - count)
+            continue
+        count += len(value)
+        if count > limit:
+            return count
+        if value and _nested(type(value[0])):
+            for each in value:
+                count += items_in(each, limit - count)
+                if count > limit:
+                    return count
+    return count
+
+
+def _texts_in(item: object) -> int:
+    """What the texts of an element count as further elements."""
+    if isinstance(item, str):
+        return len(item) // TEXT_CHARACTERS
+    if not hasattr(item, _FIELDS):
+        return 0
+    names = _TEXTS.get(type(item))
+    if names is None:
+        kinds = fields_of(cast("type[DataclassInstance]", type(item)), 0)
+        names = tuple(field.name for field in kinds if field.kind.form is Form.STRING)
+        _TEXTS[type(item)] = names
+    return sum(len(getattr(item, name) or "") for name in names) // TEXT_CHARACTERS
+
+
+_TEXTS: Final[dict[type, tuple[str, ...]]] = {}
+
+
+_NESTED: Final[dict[type, tuple[str, ...]]] = {}
+
+
+def _nested(kind: type) -> tuple[str, ...]:
+    """The fields of a declaration that are lists or hold some; none of another type."""
+    known = _NESTED.get(kind)
+    if known is None:
+        known = _NESTED[kind] = tuple(_lists_of(kind)) if hasattr(kind, _FIELDS) else ()
+    return known
+
+
+def _lists_of(kind: "type[DataclassInstance]") -> Iterator[str]:
+    for field in fields_of(kind, 0):
+        struct = field.kind.struct
+        is_list = field.kind.form is Form.ARRAY
+        if is_list or (field.kind.form is Form.STRUCT and struct is not None and _nested(struct)):
+            yield field.name
+
+
+# -- the response --------------------------------------------------------------------------------
+
+
+class _Response:
+    """Collects the responses to the parts. Elements become bytes once no part can add to them."""
+
+    def __init__(self, context: RequestContext, path: tuple[str, ...]) -> None:
+        self._path = path
+        api, version = context.api, context.version
+        self._flexible = api.is_flexible(version)
+        self._version = version
+        self._base: DataclassInstance | None = None
+        self._last: DataclassInstance | None = None
+        self._pieces: list[Buffer] = []
+        self._count = 0
+
+    async def add(self, response: "DataclassInstance", joins: int, slices: Slices) -> None:
+        """Take the response to the next part."""
+        items = cast("list[DataclassInstance]", getattr(response, self._path[0]))
+        if self._base is None or (_code(response) and not _code(self._base)):
+            self._base = copy(response)
+        if joins and self._last is not None and items:
+            joined = _joined(self._last, items[0], self._path[1:], joins - 1)
+            if joined:
+                del items[0]
+        if not items:
+            return
+        last = items.pop()
+        await self._write(items if self._last is None else [self._last, *items], slices)
+        self._last = last
+
+    async def end(self, slices: Slices) -> Written | None:
+        """The whole response; None where no part had one."""
+        if self._last is not None:
+            await self._write([self._last], slices)
+        if self._base is None:
+            return None
+        setattr(self._base, self._path[0], WrittenItems(self._count, self._pieces))
+        return Written(self._base, self._path[0])
+
+    async def _write(self, items: "Sequence[DataclassInstance]", slices: Slices) -> None:
+        if not items:
+            return
+        codec: Codec[DataclassInstance] = struct_codec(
+            type(items[0]), self._version, self._flexible
+        )
+        writer = Writer()
+        for item in items:
+            await _through(codec.write_sliced(writer, item), slices)
+        self._count += len(items)
+        self._pieces += writer.parts()
+
+
+def _code(response: "DataclassInstance") -> int:
+    return cast("int", getattr(response, "error_code", 0))
+
+
+def _joined(
+    last: "DataclassInstance", more: "DataclassInstance", path: tuple[str, ...], joins: int
+) -> bool:
+    """Put the lists of `more` behind those of `last`, if both are the same element."""
+    if not path:
+        return False
+    name = path[0]
+    for field in fields(last):
+        if field.name != name and getattr(last, field.name) != getattr(more, field.name):
+            return False
+    held = cast("list[DataclassInstance]", getattr(last, name))
+    added = cast("list[DataclassInstance]", getattr(more, name))
+    if joins and held and added and _joined(held[-1], added[0], path[1:], joins - 1):
+        del added[0]
+    held.extend(added)
+    return True

@@ -1,0 +1,658 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions.
+
+Metadata: the broker and its topics; topics that are not there may be created by asking.
+
+A topic's answer has its partitions' leader epochs, which are read for it: at once where they are
+few, else a slice at a time, and the answer comes later.
+
+Source: Kafka's protocol guide, API 3; KIP-516 (topic ids), KIP-430 (authorized operations).
+
+DescribeCluster and DescribeTopicPartitions.
+
+Source: Kafka's protocol guide, APIs 60 and 75; KIP-700, KIP-919 (endpoint types), KIP-966.
+
+ApiVersions: what the broker speaks.
+
+Source: KIP-511, KIP-584 (features), KIP-890, KIP-1022 (features that begin at 0).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from tidelog import types
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages import API_VERSIONS
+from tidelog.protocol.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    FinalizedFeature,
+    MetadataBroker,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+    SupportedFeature,
+)
+from tidelog.protocol.schema import NO_OPERATIONS
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.admin.topic_rules import NEW_PARTITIONS_MAX, ensure_name
+from tidelog.server.api import topic_changes
+from tidelog.server.api.context import Answer, Long, RequestContext, sees_topics
+from tidelog.server.api.leader_epochs import AT_ONCE, numbers_of, read_in_slices, unread
+from tidelog.server.api.node import Node
+from tidelog.server.api.table import ROWS, Asker, then, then_keep
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.loop import Slices
+from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.files import CLUSTER_METADATA_TOPIC
+from tidelog.types import TopicPartition
+
+# Names may be null, and ids count, from this version on.
+FIRST_WITH_IDS: Final = 12
+
+
+# Everything that Kafka's AclOperation lets anybody do to a topic (READ .. ALTER_CONFIGS) and to a
+# cluster, as bits by the operation's code; there is no authorizer, so all is allowed.
+TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+
+# Of a request for all topics; others are answered part by part (`long_requests`).
+TOPICS_AT_ONCE: Final = 1000
+
+
+@dataclass(slots=True)
+class Found:
+    """A topic that was asked for: what there is of it, or the answer that says why not."""
+
+    info: TopicInfo | None
+    missing: MetadataTopic | None = None
+
+
+def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
+    """The broker and the topics asked for."""
+    asked = request.topics
+    if asked is not None and context.version < FIRST_WITH_IDS and any(map(_has_no_name, asked)):
+        return _refused(asked)
+    found = _look_up(context, asked)
+    wanted = _to_create(context, request, found)
+    infos = [each.info for each in found if each.info is not None]
+    stale = [info for info in infos if not _is_fresh(context.node, info)]
+    unknown = unread(context.node, stale)
+    if not wanted and len(unknown) <= AT_ONCE and len(found) <= TOPICS_AT_ONCE:
+        return _answer(context, request, [_topic(context.node, each) for each in found])
+    return _later(context, request, wanted)
+
+
+async def _later(
+    context: RequestContext, request: MetadataRequest, wanted: Sequence[str]
+) -> MetadataResponse | Long:
+    """Create and read what it takes, then answer; what is new is told to who asks again.
+
+    So does Kafka: there are clients that take the answer for what was there when they asked.
+    """
+    node = context.node
+    for name in wanted:
+        await _create(node, name)
+    found = _look_up(context, request.topics)
+    infos = [each.info for each in found if each.info is not None]
+    await read_in_slices(node, unread(node, infos))
+    told, slices = [], Slices(node.env.clock)
+    for each in _without(wanted, _look_up(context, request.topics)):
+        told.append(_topic(node, each))
+        await slices.rest()
+    response = _answer(context, request, told)
+    return Long(response, told) if len(told) > TOPICS_AT_ONCE else response
+
+
+async def _create(node: Node, name: str) -> None:
+    """Make a topic, or try to; those of the broker's own are made by who keeps them."""
+    match name:
+        case types.OFFSETS_TOPIC:
+            await node.groups.shards.ensure_topic()
+        case types.TRANSACTIONS_TOPIC:
+            await node.transactions.log.ensure_topic()
+        case types.SHARE_STATE_TOPIC:
+            await node.shares.states.ensure_topic()
+        case _:
+            with suppress(TidelogError):  # the client asks again
+                await topic_changes.create(node, name, node.config.num_partitions)
+
+
+def _without(names: Sequence[str], found: Sequence[Found]) -> list[Found]:
+    """What was found, and of topics with these names that they are not there."""
+    hidden = frozenset(names)
+    return [
+        _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each
+        for each in found
+    ]
+
+
+def _answer(
+    context: RequestContext, request: MetadataRequest, told: list[MetadataTopic]
+) -> MetadataResponse:
+    node, here = context.node, context.here
+    wants_cluster = request.include_cluster_authorized_operations
+    if request.include_topic_authorized_operations:
+        for topic in told:
+            if (
+                topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID
+            ):  # as Kafka: of what is not there, too
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
+    return MetadataResponse(
+        brokers=[
+            MetadataBroker(
+                node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+            )
+        ],
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        topics=told,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NO_OPERATIONS,
+    )
+
+
+def _has_no_name(topic: MetadataRequestTopic) -> bool:
+    return topic.name is None or topic.topic_id != NO_UUID
+
+
+def _refused(asked: Iterable[MetadataRequestTopic]) -> MetadataResponse:
+    """Versions before 12 know names alone; as Kafka, nothing else is said then."""
+    return MetadataResponse(
+        topics=[
+            MetadataTopic(
+                error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
+            )
+            for topic in asked
+        ]
+    )
+
+
+# -- which topics --------------------------------------------------------------------------------
+
+
+def _look_up(context: RequestContext, asked: Sequence[MetadataRequestTopic] | None) -> list[Found]:
+    """What was asked for, each topic once; where one is named by its id, only ids count."""
+    node = context.node
+    if asked is None or (context.version == 0 and not asked):
+        return [Found(info) for info in node.topics.all().values()]
+    ids = {topic.topic_id: None for topic in asked if topic.topic_id != NO_UUID}
+    if ids or any(topic.name is None for topic in asked):
+        return [_by_id(node, topic_id) for topic_id in ids or {NO_UUID: None}]
+    return [
+        _by_name(node, name) for name in {topic.name: None for topic in asked} if name is not None
+    ]
+
+
+def _by_id(node: Node, topic_id: UUID) -> Found:
+    info = node.topics.find_by_id(topic_id)
+    if info is not None:
+        return Found(info)
+    return Found(
+        None, MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+    )
+
+
+def _by_name(node: Node, name: str) -> Found:
+    info = node.topics.find(name)
+    if info is not None:
+        return Found(info)
+    try:
+        ensure_name(name)
+    except Refusal as why:
+        return Found(None, MetadataTopic(error_code=why.error_code, name=name))
+    return _unknown(name)
+
+
+def _unknown(name: str) -> Found:
+    is_internal = name in types.INTERNAL_TOPICS
+    return Found(
+        None,
+        MetadataTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=is_internal
+        ),
+    )
+
+
+def _to_create(
+    context: RequestContext, request: MetadataRequest, found: Iterable[Found]
+) -> list[str]:
+    """Topics that are made because somebody asks for them."""
+    config = context.node.config
+    if not request.allow_auto_topic_creation or not config.auto_create_topics_enable:
+        return []
+    names = [
+        each.missing.name
+        for each in found
+        if each.missing is not None
+        and each.missing.name is not None
+        and each.missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        and each.missing.name != CLUSTER_METADATA_TOPIC
+    ]
+    # As CreateTopics refuses so many at once, none is made.
+    return names if len(names) * config.num_partitions <= NEW_PARTITIONS_MAX else []
+
+
+# -- what is said of them ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A topic's partitions as they were last told, and what that rested on."""
+
+    info: TopicInfo
+    epoch_changes: int
+    partitions: list[MetadataPartition]
+
+
+# Clients ask again and again, and of thousands of partitions each answer would take long.
+_DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
+
+
+def _topic(node: Node, found: Found) -> MetadataTopic:
+    if found.info is None:
+        assert found.missing is not None
+        return found.missing
+    info = found.info
+    return MetadataTopic(
+        error_code=0,
+        name=info.name,
+        topic_id=info.topic_id or NO_UUID,
+        is_internal=node.topics.is_internal(info.name),
+        partitions=_partitions(node, info),
+    )
+
+
+def _is_fresh(node: Node, info: TopicInfo) -> bool:
+    known = _DESCRIBED.setdefault(node, {}).get(info.name)
+    changes = node.partitions.epoch_changes
+    return known is not None and known.info is info and known.epoch_changes == changes
+
+
+def _partitions(node: Node, info: TopicInfo) -> list[MetadataPartition]:
+    kept = _DESCRIBED.setdefault(node, {})
+    if not _is_fresh(node, info):
+        if len(kept) > len(node.topics.all()):
+            kept.clear()  # some were deleted
+        partitions = [_partition(node, info.name, number) for number in numbers_of(info)]
+        kept[info.name] = _Described(info, node.partitions.epoch_changes, partitions)
+    return kept[info.name].partitions
+
+
+def _partition(node: Node, topic: str, number: int) -> MetadataPartition:
+    return MetadataPartition(
+        error_code=0,
+        partition_index=number,
+        leader_id=node.node_id,
+        leader_epoch=node.partitions.leader_epoch(topic, number),
+        replica_nodes=[node.node_id],
+        isr_nodes=[node.node_id],
+    )
+
+
+BROKERS: Final = 1
+
+
+CONTROLLERS: Final = 2
+
+
+# Kafka's `max.request.partition.size.limit`.
+PARTITIONS_MAX: Final = 2000
+
+
+def describe_cluster(
+    context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """This broker."""
+    node, here, kind = context.node, context.here, request.endpoint_type
+    if kind == CONTROLLERS:
+        text = (
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type"
+            " CONTROLLER"
+        )
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message=text
+        )
+    if kind != BROKERS:
+        text = f"Unsupported endpoint type {kind}"
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=text
+        )
+    wants = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+            )
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants else NO_OPERATIONS,
+    )
+
+
+# -- DescribeTopicPartitions ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A topic's part of one answer: partitions [first, end)."""
+
+    name: str
+    first: int = 0
+    end: int = 0
+
+
+async def describe_topic_partitions(
+    context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Partitions in the order of names and numbers, as many as fit, and where to go on."""
+    node = context.node
+    try:
+        names = _names(node, request, sees_topics(context))
+    except Refusal as why:
+        failed = [
+            DescribedTopic(error_code=why.error_code, name=name)
+            for name in sorted({topic.name for topic in request.topics})
+        ]
+        return DescribeTopicPartitionsResponse(topics=failed)
+    limit = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
+    counts = {name: _count(node.topics.find(name)) for name in names}
+    parts, cursor = split(names, counts, request.cursor, limit)
+    await read_in_slices(
+        node,
+        [
+            TopicPartition(part.name, number)
+            for part in parts
+            for number in range(part.first, part.end)
+        ],
+    )
+    described = [_described(node, part) for part in parts]
+    return DescribeTopicPartitionsResponse(topics=described, next_cursor=cursor)
+
+
+def _count(info: TopicInfo | None) -> int:
+    return 0 if info is None else info.partitions
+
+
+def _names(
+    node: Node, request: DescribeTopicPartitionsRequest, may_see: Callable[[str], bool]
+) -> list[str]:
+    """The topics from the cursor on, sorted, of all those that may be seen; raises Refusal."""
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        text = "the cursor's partition is negative"
+        raise Refusal(ErrorCode.INVALID_REQUEST, text)
+    asked = {topic.name for topic in request.topics}
+    first = "" if cursor is None else cursor.topic_name
+    known = asked or filter(may_see, node.topics.names())
+    names = sorted(name for name in known if name >= first)
+    if asked and cursor is not None and first not in asked:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, "the cursor's topic is not among those that are asked for"
+        )
+    return names
+
+
+def split(
+    names: Sequence[str], counts: "dict[str, int]", start: Cursor | None, limit: int
+) -> tuple[list[Part], Cursor | None]:
+    """What goes into one answer of at most `limit` partitions, and where the next one begins.
+
+    Args:
+        names: Topics, sorted, from the cursor's on.
+        counts: How many partitions each has.
+        start: The cursor; its partition counts for its topic alone.
+        limit: At least 1.
+    """
+    parts: list[Part] = []
+    left = limit
+    for name in names:
+        if not left:
+            return parts, Cursor(topic_name=name, partition_index=0)
+        is_first = start is not None and start.topic_name == name
+        first = min(start.partition_index, counts[name]) if start is not None and is_first else 0
+        end = min(counts[name], first + left)
+        parts.append(Part(name, first, end))
+        left -= end - first
+        if end < counts[name]:
+            return parts, Cursor(topic_name=name, partition_index=end)
+    return parts, None
+
+
+def _described(node: Node, part: Part) -> DescribedTopic:
+    try:
+        ensure_name(part.name)
+        info = node.topics.find(part.name)
+        if info is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    except Refusal as why:
+        return DescribedTopic(
+            error_code=why.error_code,
+            name=part.name,
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        )
+    there = set(numbers_of(info))
+    return DescribedTopic(
+        error_code=0,
+        name=info.name,
+        topic_id=info.topic_id or NO_UUID,
+        is_internal=node.topics.is_internal(info.name),
+        partitions=[
+            _described_partition(node, info.name, number)
+            for number in range(part.first, part.end)
+            if number in there
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _described_partition(node: Node, topic: str, number: int) -> DescribedPartition:
+    return DescribedPartition(
+        error_code=0,
+        partition_index=number,
+        leader_id=node.node_id,
+        leader_epoch=node.partitions.leader_epoch(topic, number),
+        replica_nodes=[node.node_id],
+        isr_nodes=[node.node_id],
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+    )
+
+
+# What clients and tools read as "a broker of Kafka 4.3"; the level of its metadata.
+METADATA_VERSION_LEVEL: Final = 30
+
+
+METADATA_VERSION_FIRST: Final = 7
+
+
+# With version 2 a client adds partitions by producing, and each transaction has its own epoch.
+TRANSACTION_VERSION: Final = 2
+
+
+# Names with the lowest and the highest level; the highest is in force. The level 1 of groups is
+# the consumer protocol, the level 1 of shares share groups.
+FEATURES: Final = (
+    ("group.version", 0, 1),
+    ("metadata.version", METADATA_VERSION_FIRST, METADATA_VERSION_LEVEL),
+    ("share.version", 0, 1),
+    ("transaction.version", 0, TRANSACTION_VERSION),
+)
+
+
+# Clients of Kafka 3.3 to 3.7 give up on a feature that begins at 0, and ask below this version.
+FEATURES_FROM_ZERO_SINCE: Final = 4
+
+
+# Kafka's own rule for what software calls itself.
+_NAME_CHARACTERS: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-."
+)
+
+
+def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """All that is announced, and the client's name for logs and metrics."""
+    if context.version >= 3:
+        software = request.client_software_name, request.client_software_version
+        if not all(_is_name(text) for text in software):
+            return answer(legacy=False, error_code=ErrorCode.INVALID_REQUEST)
+        context.connection.software = software
+    return answer(legacy=context.node.config.tidelog_legacy_clients, version=context.version)
+
+
+def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersionsResponse:
+    """The answer in `version`; with an error it has no APIs but, with 35, itself, to ask again."""
+    keys = [
+        ApiVersion(
+            api_key=row.key,
+            min_version=row.announced_first_for(legacy=legacy),
+            max_version=row.last,
+        )
+        for row in ROWS
+    ]
+    if error_code:
+        itself = [key for key in keys if key.api_key == API_VERSIONS.key]
+        return ApiVersionsResponse(
+            error_code=error_code,
+            api_keys=itself if error_code != ErrorCode.INVALID_REQUEST else [],
+        )
+    return ApiVersionsResponse(
+        error_code=0,
+        api_keys=keys,
+        supported_features=[
+            SupportedFeature(name=name, min_version=first, max_version=last)
+            for name, first, last in FEATURES
+            if first > 0 or version >= FEATURES_FROM_ZERO_SINCE
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeature(name=name, max_version_level=last, min_version_level=last)
+            for name, _, last in FEATURES
+        ],
+    )
+
+
+def _is_name(text: str) -> bool:
+    """Letters, digits, dashes and dots, with a letter or digit at both ends."""
+    return bool(text) and set(text) <= _NAME_CHARACTERS and text[0].isalnum() and text[-1].isalnum()
+
+
+# -- Metadata and its like -----------------------------------------------------------------------
+
+
+def guard_metadata(asker: Asker, request: MetadataRequest) -> Answer:
+    """DESCRIBE on each topic, and CREATE (there or on the cluster) for those that would be made.
+
+    Where all are asked for, those that are denied are not named.
+    """
+    asked = request.topics
+    is_all = asked is None or (asker.context.version == 0 and not asked)
+    refused: list[MetadataTopic] = []
+    if not is_all and asked is not None:
+        request.topics = [topic for topic in asked if _may_see(asker, request, topic, refused)]
+    # In version 0 nothing asked for is everything: none of that is meant here.
+    is_emptied = asker.context.version == 0 and not is_all and not request.topics
+
+    def passes(topic: MetadataTopic) -> bool:
+        if is_emptied or (is_all and not asker.may_describe(topic.name)):
+            return False
+        if request.include_topic_authorized_operations and topic.name is not None:
+            # Also of one that is not there.
+            kind, name = ResourceType.TOPIC, topic.name
+            topic.topic_authorized_operations = asker.bits(kind, name, TOPIC_OPERATIONS)
+        return True
+
+    def change(said: MetadataResponse) -> None:
+        if request.include_cluster_authorized_operations:
+            said.cluster_authorized_operations = asker.cluster_bits(CLUSTER_OPERATIONS)
+        said.topics.extend({(t.name, t.topic_id): t for t in refused}.values())
+
+    return then(then_keep(asker, asker.go_on(request), "topics", passes), change)
+
+
+def _may_see(
+    asker: Asker,
+    request: MetadataRequest,
+    topic: MetadataRequestTopic,
+    refused: list[MetadataTopic],
+) -> bool:
+    """Whether a topic may be looked up; where not, its refusal is noted."""
+    topics, name = asker.context.node.topics, topic.name
+    if topic.topic_id != NO_UUID:
+        found = asker.name_of(topic.topic_id)
+        if found is None or asker.may_topic(Operation.DESCRIBE, found):
+            return True
+        told = MetadataTopic(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic.topic_id
+        )
+        refused.append(told)
+        return False
+    if name is None:
+        return True
+    may = asker.may_topic(Operation.DESCRIBE, name)
+    if may and topics.find(name) is None and request.allow_auto_topic_creation:
+        may = not asker.context.node.config.auto_create_topics_enable or _may_create(asker, name)
+    if not may:
+        refused.append(MetadataTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name))
+    return may
+
+
+def _may_create(asker: Asker, name: str) -> bool:
+    return asker.may_cluster(Operation.CREATE) or asker.may_topic(Operation.CREATE, name)
+
+
+def guard_describe_topic_partitions(
+    asker: Asker, request: DescribeTopicPartitionsRequest
+) -> Answer:
+    """DESCRIBE on each topic; where all are asked for, those that are denied are not named."""
+    is_all = not request.topics
+    request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
+    refused = [
+        DescribedTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=topic.name)
+        for topic in denied
+    ]
+    if not is_all and not request.topics:
+        return DescribeTopicPartitionsResponse(topics=refused)
+
+    def change(said: DescribeTopicPartitionsResponse) -> None:
+        if is_all:
+            said.topics = [t for t in said.topics if asker.may_describe(t.name)]
+        for topic in said.topics:
+            if topic.name is not None:
+                kind, name = ResourceType.TOPIC, topic.name
+                topic.topic_authorized_operations = asker.bits(kind, name, TOPIC_OPERATIONS)
+        said.topics.extend(refused)
+
+    return then(asker.go_on(request), change)
+
+
+# -- the cluster itself --------------------------------------------------------------------------
+
+
+def guard_describe_cluster(asker: Asker, request: DescribeClusterRequest) -> Answer:
+    """Anybody may ask; what he may do is told to who may describe the cluster."""
+
+    def change(said: DescribeClusterResponse) -> None:
+        if request.include_cluster_authorized_operations and not said.error_code:
+            said.cluster_authorized_operations = asker.cluster_bits(CLUSTER_OPERATIONS)
+
+    return then(asker.go_on(request), change)

@@ -1,0 +1,1163 @@
+"""Produce: batches go into their partitions' logs; one answer for each partition.
+
+Checks come in Kafka's order: what is wrong with the request, then with each partition's records
+(`produce_appends`). A refusal of one partition leaves the others alone. With acks=0 nothing is
+answered; a refusal closes the connection, which is all that such a client sees.
+
+A request for many partitions, or for some that take long to check, is worked on a slice at a time;
+what is one partition's is done at once.
+
+Source: Kafka's protocol guide, API 0; KIP-467 (errors by record), KIP-516 (topic ids).
+
+Produce: one partition's records go into its log, or are refused.
+
+Checks come in Kafka's order: the records as they were framed, then what the log says.
+
+Source: Kafka's protocol guide, API 0; KIP-467 (errors by record).
+
+Produce: a request that names a partition, or a topic, more than once.
+
+As in Kafka the last records that are named for a partition take the place of the others, and each
+partition is answered once. Where some of a partition's records are refused before a log sees them,
+the refusal is the answer; then none are appended (Kafka appends the last sound ones, unsaid).
+
+Source: Kafka 4.3's KafkaApis.handleProduceRequest.
+
+Produce: a request for many partitions in which nothing is out of the ordinary.
+
+Nearly all are such, and what Python does for each partition counts. So one pass finds out that it
+is so, and whose logs they are; then the batches go into their logs, each step with several of them.
+Whatever is not plain is left to `produce` and `produce_appends`, which say what is wrong: nothing
+was changed by then.
+
+Produce: what is asked of the coordinator of transactions before a batch goes into a log.
+
+A partition's first batch of a transaction is taken only where the coordinator knows that the
+partition is in it, or takes it in (from version 12 on). All later ones find the transaction open in
+the log, and nobody is asked.
+
+Source: Kafka 4.3's ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager; KIP-890.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import ClockJump, CorruptBatch, RefusedRecords, TidelogError
+from tidelog.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import frame_size, walk
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    HEADER_SIZE,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+    TRANSACTIONAL_BIT,
+)
+from tidelog.server.api.context import Answer, RequestContext
+from tidelog.server.api.node import Node
+from tidelog.server.api.table import Asker, then
+from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
+from tidelog.server.partitions.partitions import Partitions
+from tidelog.server.runtime.errors import Unanswered
+from tidelog.server.security.authorizer import Operation
+from tidelog.storage.log.append import AppendResult, LongCheck
+from tidelog.storage.log.append_writer import PlainAppend, append_together
+from tidelog.storage.log.message_sets import PreparedSet
+from tidelog.types import Buffer, Codec, TopicPartition
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+# Since which version of Produce a client knows errors after which it aborts, and since which a
+# partition is added by producing to it.
+ABORTABLE_SINCE: Final = 11
+
+
+ADDS_SINCE: Final = 12
+
+
+# What an old client would not come back from: it is told to try again in a way that it knows.
+_RETRIED: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+Place = tuple[str, int]
+
+
+class TwoProducers(Exception):
+    """A request has records of transactions of more than one producer."""
+
+
+class Wanted(NamedTuple):
+    """A partition's records, for which a transaction has to be open."""
+
+    place: Place
+    batch: RecordBatch
+
+
+class Refusal(NamedTuple):
+    """Why a partition's records are not taken, with words where Kafka has some."""
+
+    code: int
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What is known of a request's partitions before their records are appended.
+
+    Attributes:
+        producer: Whose transaction, by id and epoch.
+        guards: What those hold that the coordinator is asked about.
+        refusals: Those whose records are not taken.
+    """
+
+    producer: tuple[int, int] = (-1, -1)
+
+    refusals: dict[Place, Refusal] = field(default_factory=dict)
+    guards: dict[Place, Guard] = field(default_factory=dict)
+
+
+def has_transactional_records(request: ProduceRequest) -> bool:
+    """Whether a first batch of format 2 says so, in whatever partition.
+
+    Raises:
+        CorruptBatch: A frame that can't be: as in Kafka all of the request is refused for it.
+    """
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if records is None or frame_size(records, 0, len(records)) is None:
+                continue
+            is_marked = records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
+            if is_marked and records[MAGIC_AT] == MAGIC_2:
+                return True
+    return False
+
+
+def wanted_in(records: Buffer, place: Place) -> Wanted | None:
+    """The batch that is part of a transaction, None where there is none."""
+    with suppress(CorruptBatch):
+        first = next(walk(records), None)
+        if isinstance(first, RecordBatch) and first.is_transactional and first.has_producer_id:
+            return Wanted(place, first)
+    return None
+
+
+def begin(node: Node, wanted: Iterable[Wanted], version: int) -> Verdicts:
+    """Which partitions' transactions are open, and what those hold that are to be asked about.
+
+    Args:
+        node: The broker.
+        wanted: What is to be appended; the partitions are open.
+        version: Of the request.
+
+    Raises:
+        TwoProducers: They are not all of one producer.
+    """
+    verdicts = Verdicts()
+    now_ms = node.env.clock.now_ms()
+    batches = tuple(wanted)
+    producers = {(each.batch.producer_id, each.batch.producer_epoch) for each in batches}
+    if len(producers) > 1:
+        raise TwoProducers("Transactional records contained more than one producer ID")
+    for (topic, index), batch in batches:
+        partition = _ready(node, topic, index)
+        if partition is None:
+            continue
+        verdicts.producer = (batch.producer_id, batch.producer_epoch)
+        guard = partition.transactions.guard(
+            partition.log.producer_states(),
+            verdicts.producer,
+            batch.base_sequence,
+            raises_epochs=version >= ADDS_SINCE,
+            now_ms=now_ms,
+        )
+        if guard is not None:
+            verdicts.guards[topic, index] = guard
+    return verdicts
+
+
+def _ready(node: Node, topic: str, index: int) -> Partition | None:
+    """A partition, None where there is none, or it can't be opened.
+
+    Its log may be open though nobody has used it yet: opened for another who waits for it, too.
+    """
+    partitions = node.partitions
+    if partitions.unopened([(topic, index)]):
+        return None
+    with suppress(TidelogError):
+        return partitions.get(topic, index)
+    return None
+
+
+def append_verified(
+    partition: Partition, records: Buffer, verdicts: Verdicts, *, is_checked: bool
+) -> AppendResult:
+    """Append records of a request in which some are part of a transaction.
+
+    Raises:
+        TidelogError: As `append_in_transaction`.
+    """
+    place = (partition.name.topic, partition.name.partition)
+    wanted = wanted_in(records, place)
+    if wanted is None:
+        return partition.append(
+            records, owned=True, is_bounded=not is_checked, is_checked=is_checked
+        )
+    guard = verdicts.guards.get(place)
+    return append_in_transaction(
+        partition,
+        records,
+        wanted.batch,
+        guard,
+        is_bounded=not is_checked,
+        is_checked=is_checked,
+    )
+
+
+async def ask(node: Node, transactional_id: str, verdicts: Verdicts, version: int) -> None:
+    """Ask the coordinator about partitions that hold a guard; what it refuses is noted.
+
+    Args:
+        node: The broker.
+        transactional_id: As the request names it.
+        verdicts: What `begin` has found.
+        version: Of the request.
+    """
+    places = [TopicPartition(*place) for place in verdicts.guards]
+    codes = await node.transactions.verify_or_add(
+        transactional_id, *verdicts.producer, places, add=version >= ADDS_SINCE
+    )
+    for place, code in codes.items():
+        if code is not ErrorCode.NONE:
+            verdicts.refusals[place.topic, place.partition] = refusal_of(code, version)
+
+
+def refusal_of(code: ErrorCode, version: int) -> Refusal:
+    """What Produce makes of the coordinator's error."""
+    found = known_error(code, knows_abortable=version >= ABORTABLE_SINCE)
+    if found is ErrorCode.INVALID_TXN_STATE:
+        return Refusal(found, "Partition was not added to the transaction")
+    if found in _RETRIED:
+        reason = "Unable to verify the partition has been added to the transaction."
+        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{reason} Underlying error: {found.name}")
+    return Refusal(found)
+
+
+def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+    """The coordinator's error as a producer is told: some have another name there."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+# So often a message set is checked while others may append.
+FREE_CHECKS: Final = 2
+
+
+VALID_ACKS: Final = frozenset({-1, 0, 1})
+
+
+BATCHES_FIRST_VERSION: Final = 3
+
+
+ZSTD_FIRST_VERSION: Final = 7
+
+
+# Kafka's admin client alone may write to internal topics.
+ADMIN_CLIENT_ID: Final = "__admin_client"
+
+
+# What Kafka answers without the log's start: damage, no partition, too large, a failed disk.
+_WITHOUT_START: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+# Of all answers that name no other leader; never changed.
+_NO_LEADER: Final = LeaderIdAndEpoch()
+
+
+class Request(NamedTuple):
+    """What holds for all partitions of a request, and whose answers have to wait.
+
+    Attributes:
+        context: Who asks.
+        acks: As the client wants it.
+        waiting: Gets answers that hold only once readers may see the records.
+        verdicts: What is known of transactions, None where there are none.
+        long: Gets what takes long to check, and is appended behind the rest.
+    """
+
+    context: RequestContext
+    acks: int
+    waiting: "list[Waiting]"
+    verdicts: Verdicts | None
+    long: "list[LongAppend]"
+
+
+class Waiting(NamedTuple):
+    """A partition's answer that holds once readers may see its records."""
+
+    answer: PartitionProduceResponse
+    is_shown: "asyncio.Future[int]"
+
+
+class LongAppend(NamedTuple):
+    """Records that take long to check: of which topic, what, and the answer to fill in."""
+
+    topic: str
+    data: PartitionProduceData
+    answer: PartitionProduceResponse
+
+
+def append(  # noqa: PLR0911 - one for each way in which records are not taken
+    common: Request,
+    topic: str,
+    data: PartitionProduceData,
+    *,
+    is_checked: bool = False,
+    prepared: PreparedSet | None = None,
+) -> PartitionProduceResponse:
+    """Append what is sent for one partition of that topic; the answer about it.
+
+    Where it holds only once readers may see the records, it is in `common.waiting`, too. Where the
+    records take long to check, it is in `common.long`, and has no content yet.
+
+    Args:
+        common: What holds for all partitions.
+        topic: Its name.
+        data: The partition's number and records.
+        is_checked: Whether the records come from `Log.check_append`.
+        prepared: The records as `Log.check_set` has checked them; None where it has not.
+
+    Raises:
+        LongCheck: `prepared` has to be made again.
+    """
+    context, index = common.context, data.index
+    try:
+        partition = context.node.partitions.get(topic, index)
+    except TidelogError as error:
+        return refused(index, error.code or ErrorCode.UNKNOWN_SERVER_ERROR)
+    try:
+        code = _refusal_of(context, topic, data.records)
+        if not code and common.verdicts is not None and (topic, index) in common.verdicts.refusals:
+            return refused(index, *common.verdicts.refusals[topic, index])
+        if code or common.acks not in VALID_ACKS:
+            return refused(index, code or ErrorCode.INVALID_REQUIRED_ACKS)
+        assert data.records is not None
+        is_legacy = context.version < BATCHES_FIRST_VERSION
+        if is_legacy and not data.records:
+            return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
+        result = _write(common, partition, data.records, is_checked=is_checked, prepared=prepared)
+        context.node.metrics.produced(topic, data.records, result)
+    except TidelogError as error:
+        return failed(partition, index, error)
+    except LongCheck:
+        if prepared is not None:
+            raise
+        return _postponed(common, topic, data)
+    return appended(common, partition, index, result)
+
+
+def _write(
+    common: Request,
+    partition: Partition,
+    records: Buffer,
+    *,
+    is_checked: bool,
+    prepared: PreparedSet | None,
+) -> AppendResult:
+    """Append records in the way that fits them; arguments and errors as `append`."""
+    if prepared is not None:
+        return partition.append_set(prepared)
+    if common.verdicts is not None:
+        return append_verified(partition, records, common.verdicts, is_checked=is_checked)
+    is_legacy = common.context.version < BATCHES_FIRST_VERSION
+    result = None if is_legacy or is_checked else partition.append_plain(records)
+    if result is not None:
+        return result
+    return partition.append(
+        records,
+        owned=True,
+        takes_legacy=is_legacy,
+        is_bounded=not is_checked,
+        is_checked=is_checked,
+    )
+
+
+def _postponed(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+    answer = PartitionProduceResponse(index=data.index)
+    common.long.append(LongAppend(topic, data, answer))
+    return answer
+
+
+async def append_long(common: Request) -> None:
+    """Append what took long to check, once a thread has checked it; fill in the answers."""
+    node = common.context.node
+    for topic, data, answer in common.long:
+        said = await _append_checked(node, common, topic, data)
+        for name in fields(said):
+            setattr(answer, name.name, getattr(said, name.name))
+        for number, waiting in enumerate(common.waiting):
+            if waiting.answer is said:
+                common.waiting[number] = waiting._replace(answer=answer)
+
+
+async def _append_checked(
+    node: Node, common: Request, topic: str, data: PartitionProduceData
+) -> PartitionProduceResponse:
+    try:
+        partition = node.partitions.get(topic, data.index)
+    except TidelogError as error:
+        return refused(data.index, error.code or ErrorCode.UNKNOWN_SERVER_ERROR)
+    try:
+        if common.context.version < BATCHES_FIRST_VERSION:
+            return await _append_set(common, topic, data)
+        records = await node.long_checks.run(partition.log.check_append, data.records)
+    except TidelogError as error:
+        return failed(partition, data.index, error)
+    while node.partitions.holds and node.partitions.holds.stops_appends([topic]):
+        await node.partitions.holds.wait([topic])
+    checked = PartitionProduceData(index=data.index, records=records)
+    return append(common, topic, checked, is_checked=True)
+
+
+async def _append_set(
+    common: Request, topic: str, data: PartitionProduceData
+) -> PartitionProduceResponse:
+    """Append a message set that a thread has checked.
+
+    Where others append meanwhile, it may have to be checked again: then they have to wait.
+
+    Raises:
+        TidelogError: It is refused.
+    """
+    node = common.context.node
+    holds = node.partitions.holds
+
+    async def attempt(*, is_alone: bool) -> PartitionProduceResponse:
+        partition = node.partitions.get(topic, data.index)
+        prepared = await node.long_checks.run(partition.log.check_set, data.records)
+        while not is_alone and holds.stops_appends([topic]):
+            await holds.wait([topic])
+        return append(common, topic, data, prepared=prepared)
+
+    for _ in range(FREE_CHECKS):
+        with suppress(LongCheck):
+            return await attempt(is_alone=False)
+    while True:
+        async with holds.hold([topic], stops_appends=True):
+            with suppress(LongCheck):
+                return await attempt(is_alone=True)
+
+
+def appended(
+    common: Request, partition: Partition, index: int, result: AppendResult
+) -> PartitionProduceResponse:
+    """The answer about records that are in the log; it may be in `common.waiting`, too."""
+    answer = PartitionProduceResponse(
+        index=index,
+        error_code=0,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+        current_leader=_NO_LEADER,
+    )
+    if partition.must_wait(result, common.acks):
+        common.waiting.append(Waiting(answer, partition.when_shown(result.last_offset + 1)))
+    return answer
+
+
+def is_refused(context: RequestContext, topic: str, records: Buffer | None) -> bool:
+    """Whether records are refused before the log sees them."""
+    try:
+        return _refusal_of(context, topic, records) != 0
+    except TidelogError:
+        return True
+
+
+def _refusal_of(context: RequestContext, topic: str, records: Buffer | None) -> int:
+    """The error that records get before the log sees them; 0 for none.
+
+    Raises:
+        CorruptBatch: Their frames can't be right.
+        UnsupportedCompression: A codec that nobody defined, in an old version.
+    """
+    if records is None:
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
+    if context.version < BATCHES_FIRST_VERSION:
+        return _legacy_refusal(context, topic, records)
+    if context.version >= ZSTD_FIRST_VERSION and is_one_batch(records):
+        return _refusal_to(context, topic)
+    return _framing_refusal(context, records) or _refusal_to(context, topic)
+
+
+def _framing_refusal(context: RequestContext, records: Buffer) -> int:
+    """The error of records that are not one whole batch that the version may send; 0 for none."""
+    batches = walk(records)
+    first = next(batches, None)
+    if first is None or first.magic != MAGIC_2:
+        return ErrorCode.INVALID_RECORD
+    if context.version < ZSTD_FIRST_VERSION and first.codec is Codec.ZSTD:
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    if first.size_bytes < len(records) and next(batches, None) is not None:
+        return ErrorCode.INVALID_RECORD
+    return 0
+
+
+def is_one_batch(records: Buffer) -> bool:
+    """Whether one whole batch of format 2 fills them, as clients send it: as a walk says."""
+    size_bytes = len(records)
+    if size_bytes < HEADER_SIZE or records[MAGIC_AT] != MAGIC_2:
+        return False
+    return int.from_bytes(records[LENGTH_AT:LOG_OVERHEAD], "big") + LOG_OVERHEAD == size_bytes
+
+
+def _legacy_refusal(context: RequestContext, topic: str, records: Buffer) -> int:
+    """The same for clients that know no record batches.
+
+    As Kafka took it from them, a set of no messages is no error; a set of batches is one.
+    """
+    first = next(walk(records), None)
+    if first is None:
+        return ErrorCode.INVALID_RECORD if records else 0
+    if first.magic == MAGIC_2:
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    return _refusal_to(context, topic)
+
+
+def _refusal_to(context: RequestContext, topic: str) -> int:
+    """The error of whoever may not write there; 0 where he may."""
+    if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return 0
+
+
+def refused(index: int, code: int, reason: str | None = None) -> PartitionProduceResponse:
+    """The answer about a partition whose records are not taken."""
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, error_message=reason
+    )
+
+
+def failed(partition: Partition, index: int, error: TidelogError) -> PartitionProduceResponse:
+    """Return the log's error as Kafka's code; refused records and a clock jump are explained."""
+    code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+    answer = refused(index, code)
+    if code not in _WITHOUT_START:
+        answer.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, ClockJump):
+        answer.error_message = str(error)
+    if isinstance(error, RefusedRecords) and error.record_errors:
+        answer.error_message = str(error)
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=each.index, batch_index_error_message=each.reason)
+            for each in error.record_errors
+        ]
+    return answer
+
+
+# Whether a partition's records are refused before a log sees them.
+IsRefused: TypeAlias = Callable[[TopicProduceData, PartitionProduceData], bool]
+
+
+# Of each topic what is chosen of each partition, and which of them were refused.
+_Named: TypeAlias = dict[tuple[str, UUID], tuple[dict[int, PartitionProduceData], set[int]]]
+
+
+def named_once(request: ProduceRequest, is_refused: IsRefused) -> ProduceRequest:
+    """The request with each topic and partition named once, topics without any left out.
+
+    Where it is so already it is the request itself.
+
+    Args:
+        request: It is not changed.
+        is_refused: Asked about each part once, where any is named more than once.
+    """
+    topics = request.topic_data
+    if len({(topic.name, topic.topic_id) for topic in topics}) == len(topics) and all(
+        0 < len({data.index for data in topic.partition_data}) == len(topic.partition_data)
+        for topic in topics
+    ):
+        return request
+    return ProduceRequest(
+        transactional_id=request.transactional_id,
+        acks=request.acks,
+        timeout_ms=request.timeout_ms,
+        topic_data=_merged(topics, is_refused),
+    )
+
+
+def _merged(topics: list[TopicProduceData], is_refused: IsRefused) -> list[TopicProduceData]:
+    """Each topic with all of its partitions, in the order in which they were named first."""
+    named: _Named = {}
+    for topic in topics:
+        if not topic.partition_data:
+            continue
+        chosen, refused = named.setdefault((topic.name, topic.topic_id), ({}, set()))
+        for data in topic.partition_data:
+            if is_refused(topic, data):
+                refused.add(data.index)
+                chosen[data.index] = data
+            elif data.index not in refused:
+                chosen[data.index] = data
+    return [
+        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(chosen.values()))
+        for (name, topic_id), (chosen, _) in named.items()
+    ]
+
+
+TOPIC_IDS_FIRST_VERSION: Final = 13
+
+
+# So many are appended to together, one at least: what takes next to no time.
+GROUP_PARTITIONS: Final = 16
+
+
+GROUP_BYTES: Final = 1 << 20
+
+
+# Length, magic, the lower byte of the attributes.
+_LOOK: Final = Struct(">8xi4xb5xB")
+
+
+class Part(NamedTuple):
+    """What is to be appended to one partition.
+
+    Attributes:
+        topic: As it was named.
+        name: The topic's.
+        partition: An open one.
+        data: Its records seem to be one batch of format 2, and no transaction's.
+        answers: Where its answer goes.
+    """
+
+    topic: TopicProduceData
+    name: str
+    partition: Partition
+    data: PartitionProduceData
+    answers: list[PartitionProduceResponse]
+
+
+def plain_parts(
+    context: RequestContext, request: ProduceRequest, responses: list[TopicProduceResponse]
+) -> list[Part] | None:
+    """All that is to be appended, in the request's order; None where it has to be looked at.
+
+    Args:
+        context: Who asks.
+        request: What.
+        responses: Gets one for each topic.
+    """
+    if context.version < ZSTD_FIRST_VERSION or request.acks not in VALID_ACKS:
+        return None
+    if context.node.partitions.holds:
+        return None
+    parts: list[Part] = []
+    for topic in request.topic_data:
+        name = _name_of(context, topic)
+        if name is None or not _take(context.node.partitions, topic, name, parts, responses):
+            return None
+    topic_count = len(responses)
+    if topic_count > 1 and len({(each.name, each.topic_id) for each in responses}) < topic_count:
+        return None
+    return parts
+
+
+def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
+    """Its name; None where there is no such topic, or it is the broker's own."""
+    name, topics = topic.name, context.node.topics
+    if context.version >= TOPIC_IDS_FIRST_VERSION:
+        info = topics.find_by_id(topic.topic_id)
+        if info is None:
+            return None
+        name = info.name
+    return None if topics.is_internal(name) else name
+
+
+def _take(
+    partitions: Partitions,
+    topic: TopicProduceData,
+    name: str,
+    parts: list[Part],
+    responses: list[TopicProduceResponse],
+) -> bool:
+    """Add a topic's parts and its response; False where one of them is not plain."""
+    answers: list[PartitionProduceResponse] = []
+    responses.append(
+        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+    )
+    find, look = partitions.find_used, _LOOK.unpack_from
+    named = set()
+    for data in topic.partition_data:
+        partition, records = find(name, data.index), data.records
+        if partition is None or records is None or len(records) < HEADER_SIZE:
+            return False
+        length, magic, attributes = look(records)
+        if (
+            length + LOG_OVERHEAD != len(records)
+            or magic != MAGIC_2
+            or attributes & TRANSACTIONAL_BIT
+        ):
+            return False
+        named.add(data.index)
+        parts.append(Part(topic, name, partition, data, answers))
+    return 0 < len(named) == len(topic.partition_data)
+
+
+def append_parts(common: Request, parts: list[Part], slice_ms: int) -> int:
+    """Append, some partitions together, until a slice is over; how many were answered.
+
+    Args:
+        common: What holds for all of them.
+        parts: In order, of as many logs.
+        slice_ms: How long others may have to wait.
+    """
+    now_ms = common.context.node.env.clock.monotonic_ms
+    end_ms, done = now_ms() + slice_ms, 0
+    while done < len(parts):
+        count = _group_size(parts, done)
+        _append_group(common, parts[done : done + count])
+        done += count
+        if done < len(parts) and now_ms() >= end_ms:
+            break
+    return done
+
+
+def _group_size(parts: list[Part], first: int) -> int:
+    """How many from one on are appended together."""
+    size_bytes = count = 0
+    for part in islice(parts, first, first + GROUP_PARTITIONS):
+        size_bytes += len(part.data.records or b"")
+        if count and size_bytes > GROUP_BYTES:
+            break
+        count += 1
+    return count
+
+
+def _append_group(common: Request, parts: list[Part]) -> None:
+    """Each step with all of them; whom nobody told of anything yet is told at the end.
+
+    So who waits for records, and does something at once when they come, finds every log at rest.
+    """
+    appends = append_together([(part.partition.log, part.data.records or b"") for part in parts])
+    common.context.node.metrics.produced_together(
+        (part.name, made) for part, made in zip(parts, appends, strict=True) if made is not None
+    )
+    for part, made in zip(parts, appends, strict=True):
+        part.answers.append(_answer(common, part, made))
+
+
+def _answer(common: Request, part: Part, made: PlainAppend | None) -> PartitionProduceResponse:
+    """What is answered; what is not plain is appended now, or refused."""
+    partition, index = part.partition, part.data.index
+    if made is None:
+        return append(common, part.name, part.data)
+    said = made.said
+    assert said is not None
+    if isinstance(said, TidelogError):
+        return failed(partition, index, said)
+    try:
+        partition.advance_to(said)
+    except TidelogError as error:
+        return failed(partition, index, error)
+    return appended(common, partition, index, said)
+
+
+# What most requests need is far less.
+SLICE_MS: Final = 20
+
+
+Said: TypeAlias = "ProduceResponse | Awaitable[ProduceResponse | None] | None"
+
+
+# What is left to be appended: of which topic, what, and where the answer goes.
+_Left: TypeAlias = deque[
+    tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]
+]
+
+
+def produce(context: RequestContext, request: ProduceRequest) -> Said:
+    """Append each partition's records.
+
+    Raises:
+        Unanswered: With acks=0, where a partition refused its records.
+    """
+    if _names_many(request):
+        responses: list[TopicProduceResponse] = []
+        parts = plain_parts(context, request, responses)
+        if parts is not None:
+            return _answer_parts(context, request, responses, parts)
+        request = _named_once(context, request)
+    holds = context.node.partitions.holds
+    if holds and holds.stops_appends(_topic_names(context, request)):
+        return _when_free(context, request)
+    missing = context.node.partitions.unopened(_names(context, request))
+    if missing:
+        return _when_open(context, request, missing)
+    return _append_all(context, request)
+
+
+def _append_all(context: RequestContext, request: ProduceRequest) -> Said:
+    try:
+        is_transactional = has_transactional_records(request)
+    except CorruptBatch as error:
+        return _answer_all(context, request, None, Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)))
+    if not is_transactional:
+        return _answer_all(context, request, None)
+    if request.transactional_id is None:
+        refusal = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _answer_all(context, request, None, refusal)
+    try:
+        verdicts = begin(context.node, _wanted(context, request), context.version)
+    except TwoProducers as error:
+        refusal = Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, str(error))
+        return _answer_all(context, request, None, refusal)
+    if verdicts.guards:
+        return _when_verified(context, request, request.transactional_id, verdicts)
+    return _answer_all(context, request, verdicts)
+
+
+def _answer_all(
+    context: RequestContext,
+    request: ProduceRequest,
+    verdicts: Verdicts | None,
+    refusal: Refusal | None = None,
+) -> Said:
+    """Append what may be; what is said of it.
+
+    Args:
+        context: Who asks.
+        request: What.
+        verdicts: What is known of transactions, None where there are none.
+        refusal: Why nothing of it is taken.
+    """
+    common = Request(context, request.acks, [], verdicts, [])
+    if refusal is None and _names_many(request):
+        return _answer_many(common, request)
+    responses = [
+        TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[_append(common, topic, data) for data in topic.partition_data]
+            if refusal is None
+            else [refused(data.index, *refusal) for data in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    return said_once_shown(common, request, responses)
+
+
+def said_once_shown(
+    common: Request, request: ProduceRequest, responses: list[TopicProduceResponse]
+) -> Said:
+    """What is said once all is appended; acks=0 raises Unanswered, or says nothing."""
+    if common.long:
+        return _when_checked(common, request, responses)
+    if request.acks == 0:
+        _raise_first_error(common.context, responses)
+        return None
+    response = ProduceResponse(responses=responses)
+    if not common.waiting:
+        return response
+    return _when_shown(common, response, request.timeout_ms)
+
+
+async def _when_checked(
+    common: Request, request: ProduceRequest, responses: list[TopicProduceResponse]
+) -> ProduceResponse | None:
+    """The response once what takes long to check is appended, too."""
+    await append_long(common)
+    common.long.clear()
+    said = said_once_shown(common, request, responses)
+    return await said if isinstance(said, Awaitable) else said
+
+
+# -- more than one partition -----------------------------------------------------------------
+
+
+def _names_many(request: ProduceRequest) -> bool:
+    """Or none, of a topic: it is left out then."""
+    topics = request.topic_data
+    return len(topics) > 1 or (len(topics) == 1 and len(topics[0].partition_data) != 1)
+
+
+def _named_once(context: RequestContext, request: ProduceRequest) -> ProduceRequest:
+    def is_so(topic: TopicProduceData, data: PartitionProduceData) -> bool:
+        return is_refused(context, _topic_name_of(context, topic) or "", data.records)
+
+    return named_once(request, is_so)
+
+
+def _answer_parts(
+    context: RequestContext,
+    request: ProduceRequest,
+    responses: list[TopicProduceResponse],
+    parts: list[Part],
+) -> Said:
+    common = Request(context, request.acks, [], None, [])
+    done = append_parts(common, parts, SLICE_MS)
+    if done == len(parts):
+        return said_once_shown(common, request, responses)
+    left = deque((part.topic, part.data, part.answers) for part in parts[done:])
+    return _append_rest(common, request, responses, left)
+
+
+def _answer_many(common: Request, request: ProduceRequest) -> Said:
+    responses = [
+        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
+        for topic in request.topic_data
+    ]
+    left: _Left = deque(
+        (topic, data, said.partition_responses)
+        for topic, said in zip(request.topic_data, responses, strict=True)
+        for data in topic.partition_data
+    )
+    if _append_some(common, left):
+        return said_once_shown(common, request, responses)
+    return _append_rest(common, request, responses, left)
+
+
+def _append_some(common: Request, left: _Left) -> bool:
+    """Append until a slice is over; whether nothing is left."""
+    now_ms = common.context.node.env.clock.monotonic_ms
+    end_ms = now_ms() + SLICE_MS
+    while left:
+        topic, data, answers = left.popleft()
+        answers.append(_append(common, topic, data))
+        if now_ms() >= end_ms:
+            break
+    return not left
+
+
+async def _append_rest(
+    common: Request, request: ProduceRequest, responses: list[TopicProduceResponse], left: _Left
+) -> ProduceResponse | None:
+    """Go on, others first; topics may be held up, deleted or made anew meanwhile."""
+    holds = common.context.node.partitions.holds
+    is_done = False
+    while not is_done:
+        await asyncio.sleep(0)
+        while holds and holds.stops_appends(_topic_names(common.context, request)):
+            await holds.wait(_topic_names(common.context, request))
+        is_done = _append_some(common, left)
+    said = said_once_shown(common, request, responses)
+    return await said if isinstance(said, Awaitable) else said
+
+
+# -- before anything is appended -------------------------------------------------------------
+
+
+def _topic_names(context: RequestContext, request: ProduceRequest) -> list[str]:
+    """The topics of a request, those that are named by their ids included."""
+    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
+    find = context.node.topics.find_by_id
+    found = (find(topic.topic_id) for topic in request.topic_data) if by_id else ()
+    names = [topic.name for topic in request.topic_data]
+    return [info.name for info in found if info is not None] if by_id else names
+
+
+async def _when_free(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    """Append once segments that are being taken in are in their place."""
+    await context.node.partitions.holds.wait(_topic_names(context, request))
+    said = produce(context, request)
+    return await said if isinstance(said, Awaitable) else said
+
+
+def _names(context: RequestContext, request: ProduceRequest) -> Iterator[tuple[str, int]]:
+    for topic in request.topic_data:
+        name = _topic_name_of(context, topic)
+        if name is not None:
+            for data in topic.partition_data:
+                yield name, data.index
+
+
+async def _when_open(
+    context: RequestContext, request: ProduceRequest, missing: Iterable[TopicPartition]
+) -> ProduceResponse | None:
+    """Append once partitions are open that nobody has used yet."""
+    partitions = context.node.partitions
+    await partitions.open_beside(missing, context.node.work, to_write=True)
+    if partitions.holds.stops_appends(_topic_names(context, request)):
+        return await _when_free(context, request)
+    said = _append_all(context, request)
+    return await said if isinstance(said, Awaitable) else said
+
+
+def _wanted(context: RequestContext, request: ProduceRequest) -> Iterator[Wanted]:
+    """Records that are part of a transaction, of those that a log would look at."""
+    for topic in request.topic_data:
+        name = _topic_name_of(context, topic)
+        for data in topic.partition_data if name is not None else ():
+            if name is None or not data.records or is_refused(context, name, data.records):
+                continue
+            wanted = wanted_in(data.records, (name, data.index))
+            if wanted is not None:
+                yield wanted
+
+
+async def _when_verified(
+    context: RequestContext, request: ProduceRequest, transactional_id: str, verdicts: Verdicts
+) -> ProduceResponse | None:
+    """Append once the coordinator of transactions has answered."""
+    await ask(context.node, transactional_id, verdicts, context.version)
+    holds = context.node.partitions.holds
+    while holds and holds.stops_appends(_topic_names(context, request)):
+        await holds.wait(_topic_names(context, request))
+    said = _answer_all(context, request, verdicts)
+    return await said if isinstance(said, Awaitable) else said
+
+
+async def _when_shown(
+    common: Request, response: ProduceResponse, timeout_ms: int
+) -> ProduceResponse:
+    """The response once all of it holds; what doesn't by the time-out is answered as Kafka does."""
+
+    def time_out() -> None:
+        for _, is_shown in common.waiting:
+            if not is_shown.done():
+                is_shown.set_result(ErrorCode.REQUEST_TIMED_OUT)
+
+    timer = common.context.node.timers.after(max(timeout_ms, 0), time_out)
+    try:
+        for answer, is_shown in common.waiting:
+            code = await is_shown
+            if code:
+                _refuse(answer, code)
+    finally:
+        timer.cancel()
+    return response
+
+
+def _append(
+    common: Request, topic: TopicProduceData, data: PartitionProduceData
+) -> PartitionProduceResponse:
+    name = _topic_name_of(common.context, topic)
+    return (
+        refused(data.index, ErrorCode.UNKNOWN_TOPIC_ID)
+        if name is None
+        else append(common, name, data)
+    )
+
+
+def _topic_name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
+    """The topic's name, None where its id is nobody's."""
+    if context.version < TOPIC_IDS_FIRST_VERSION:
+        return topic.name
+    info = context.node.topics.find_by_id(topic.topic_id)
+    return None if info is None else info.name
+
+
+def _refuse(answer: PartitionProduceResponse, code: int) -> None:
+    answer.error_code = code
+    answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
+
+
+def _raise_first_error(context: RequestContext, topics: Iterable[TopicProduceResponse]) -> None:
+    for topic in topics:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                raise Unanswered(
+                    f"{topic.name}-{answer.index}: error {answer.error_code} for"
+                    f" {context.client_id}, which wants no answer (acks=0)",
+                    answer.error_code,
+                )
+
+
+def guard_produce(asker: Asker, request: ProduceRequest) -> Answer:
+    """WRITE on each topic, and on the transactional id where there is one.
+
+    With acks=0 the connection closes where something is denied, once what is allowed was appended.
+    """
+    allowed, denied, code = _to_produce(asker, request)
+    if not denied:
+        return asker.go_on(request)
+    request.topic_data = allowed
+    if request.acks == 0:
+        return _close_after(asker.go_on(request) if allowed else None, code)
+    refusals = [_refused_produce(topic, code) for topic in denied]
+    if not allowed:
+        return ProduceResponse(responses=refusals)
+
+    def add(said: ProduceResponse) -> None:
+        said.responses.extend(refusals)
+
+    return then(asker.go_on(request), add)
+
+
+async def _close_after(said: Answer, code: int) -> "DataclassInstance":
+    """Let what is allowed be appended, then close; raises Unanswered."""
+    if isinstance(said, Awaitable):
+        await said
+    raise Unanswered(f"error {code} for a request that wants no answer (acks=0)", code)
+
+
+def _to_produce(
+    asker: Asker, request: ProduceRequest
+) -> tuple[list[TopicProduceData], list[TopicProduceData], int]:
+    name = request.transactional_id
+    if _is_transactional(request) and not (
+        name is not None and asker.may_transact(Operation.WRITE, name)
+    ):
+        return [], request.topic_data, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
+    allowed, denied = asker.split(
+        request.topic_data,
+        Operation.WRITE,
+        lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
+    )
+    return allowed, denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    try:
+        return has_transactional_records(request)
+    except CorruptBatch:
+        return False  # the handler refuses all of it
+
+
+def _refused_produce(topic: TopicProduceData, code: int) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_responses=[
+            PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+            for data in topic.partition_data
+        ],
+    )

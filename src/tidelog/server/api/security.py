@@ -1,0 +1,528 @@
+"""ACLs, SCRAM users, SASL without a login.
+
+DescribeAcls, CreateAcls, DeleteAcls: the rules of the authorizer, where there is one.
+
+Without one each is answered with error 54, as by a Kafka that has none set.
+
+Source: Kafka's protocol guide, APIs 29, 30 and 31; KIP-140, KIP-290; Kafka 4.3's AclApis and
+AclControlManager.
+
+DescribeUserScramCredentials and AlterUserScramCredentials.
+
+Each user may be named once in a request; what one is refused for is not the others' business.
+
+Source: Kafka's protocol guide, APIs 50 and 51; KIP-554; Kafka 4.3's ScramControlManager and
+ScramImage.
+
+SaslHandshake and SaslAuthenticate where nobody has to log in; where one has to, `gate` answers.
+
+Source: Kafka 4.3's KafkaApis.handleSaslHandshakeRequest and handleSaslAuthenticateRequest.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Final, TypeAlias
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import CorruptMessage, TidelogError
+from tidelog.protocol.messages.security import (
+    AclCreation,
+    AclCreationResult,
+    AclDescription,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    CredentialInfo,
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from tidelog.server.admin.cluster_metadata import ACLS_MAX, USERS_MAX
+from tidelog.server.api.context import MANY, Answer, Long, RequestContext, long_if_many
+from tidelog.server.api.table import CLUSTER_DENIED_TEXT, Asker
+from tidelog.server.runtime.errors import Refusal, refusal_of
+from tidelog.server.runtime.loop import Slices
+from tidelog.server.security.authorizer import (
+    CLUSTER_NAME,
+    IN_ORDER,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from tidelog.server.security.sasl import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ScramMechanism,
+    credential_of,
+)
+from tidelog.storage.directory.broker_files import ScramCredential
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+def guard_describe_acls(asker: Asker, request: DescribeAclsRequest) -> Answer:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return asker.go_on(request)
+    return DescribeAclsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+
+
+def guard_create_acls(asker: Asker, request: CreateAclsRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    refused = AclCreationResult(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+    return CreateAclsResponse(results=[refused for _ in request.creations])
+
+
+def guard_delete_acls(asker: Asker, request: DeleteAclsRequest) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    refused = DeleteAclsFilterResult(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+    return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
+
+
+# -- users ---------------------------------------------------------------------------------------
+
+
+def guard_describe_user_scram_credentials(
+    asker: Asker, request: DescribeUserScramCredentialsRequest
+) -> Answer:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return asker.go_on(request)
+    # As many as were asked for, and without their names, as Kafka answers.
+    refused = DescribeUserScramCredentialsResult(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
+    )
+    return DescribeUserScramCredentialsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        error_message=CLUSTER_DENIED_TEXT,
+        results=[refused for _ in request.users or ()],
+    )
+
+
+def guard_alter_user_scram_credentials(
+    asker: Asker, request: AlterUserScramCredentialsRequest
+) -> Answer:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return asker.go_on(request)
+    names = [each.name for each in request.deletions] + [each.name for each in request.upsertions]
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(
+                user=name,
+                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                error_message=CLUSTER_DENIED_TEXT,
+            )
+            for name in dict.fromkeys(names)
+        ]
+    )
+
+
+_NONE: Final = "No Authorizer is configured."
+
+
+_Filter: TypeAlias = DescribeAclsRequest | DeleteAclsFilter
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+async def describe_acls(
+    context: RequestContext, request: DescribeAclsRequest
+) -> DescribeAclsResponse | Long:
+    """The rules that pass a filter, by what they are about."""
+    authorizer = context.node.authorizer
+    if authorizer is None:
+        text = "No Authorizer is configured on the broker"
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=text)
+    acls, wanted = authorizer.acls, _filter_of(request)
+    resources = await context.node.work.run_long(len(acls), _resources, acls, wanted)
+    response = DescribeAclsResponse(error_message=None, resources=resources)
+    return Long(response, resources) if len(acls) > MANY else response
+
+
+def _resources(acls: Iterable[Acl], wanted: AclFilter | None) -> list[DescribeAclsResource]:
+    """The rules that pass a filter, by what they are about; for any thread."""
+    found: defaultdict[tuple[int, str, int], list[AclDescription]] = defaultdict(list)
+    for acl in _passing(acls, wanted):
+        found[acl.resource_type, acl.name, acl.pattern].append(
+            AclDescription(
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission,
+            )
+        )
+    return [
+        DescribeAclsResource(
+            resource_type=kind, resource_name=name, pattern_type=pattern, acls=described
+        )
+        for (kind, name, pattern), described in found.items()
+    ]
+
+
+def _filter_of(asked: _Filter) -> AclFilter | None:
+    """A filter; None for one with a number that means nothing: no rule passes it.
+
+    Raises:
+        CorruptMessage: A number that says that it is unknown; Kafka can't read such a request.
+    """
+    _ensure_known(
+        asked.resource_type_filter,
+        asked.pattern_type_filter,
+        asked.operation,
+        asked.permission_type,
+    )
+    try:
+        return AclFilter(
+            resource_type=ResourceType(asked.resource_type_filter),
+            name=asked.resource_name_filter,
+            pattern=PatternType(asked.pattern_type_filter),
+            principal=asked.principal_filter,
+            host=asked.host_filter,
+            operation=Operation(asked.operation),
+            permission=Permission(asked.permission_type),
+        )
+    except ValueError:
+        return None
+
+
+def _ensure_known(*numbers: int) -> None:
+    """That none of them is UNKNOWN; raises CorruptMessage."""
+    if 0 in numbers:
+        raise CorruptMessage(f"a rule with an UNKNOWN element: {numbers}")
+
+
+def _passing(acls: Iterable[Acl], wanted: AclFilter | None) -> list[Acl]:
+    return [] if wanted is None else sorted(filter(wanted.passes, acls), key=IN_ORDER)
+
+
+# -- changing ------------------------------------------------------------------------------------
+
+
+async def create_acls(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    """Add rules; answered when they are durable. Those that are there already are no error."""
+    authorizer = context.node.authorizer
+    if authorizer is None:
+        disabled = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
+        return CreateAclsResponse(results=[disabled for _ in request.creations])
+    results: list[AclCreationResult] = []
+    acls: list[tuple[Acl, AclCreationResult]] = []
+    for creation in request.creations:
+        result = AclCreationResult(error_code=0, error_message=None)
+        try:
+            acl = _acl_of(creation)
+            acls.append((acl, result))
+        except Refusal as why:
+            result.error_code, result.error_message = why.error_code, why.message
+        results.append(result)
+    try:
+        refused = await context.node.rules.add_acls(acl for acl, _ in acls)
+        failure = Refusal(ErrorCode.POLICY_VIOLATION, f"There are {ACLS_MAX} rules already")
+    except TidelogError as error:
+        refused, failure = frozenset(acl for acl, _ in acls), refusal_of(error)
+    for acl, result in acls:
+        if acl in refused:
+            result.error_code, result.error_message = failure.error_code, failure.message
+    return CreateAclsResponse(results=results)
+
+
+def _acl_of(asked: AclCreation) -> Acl:
+    """A rule that can be kept.
+
+    Raises:
+        Refusal: It can't be.
+        CorruptMessage: As `_filter_of`.
+    """
+    _ensure_known(
+        asked.resource_type, asked.resource_pattern_type, asked.operation, asked.permission_type
+    )
+    try:
+        found = Acl(
+            resource_type=ResourceType(asked.resource_type),
+            name=asked.resource_name,
+            pattern=PatternType(asked.resource_pattern_type),
+            principal=asked.principal,
+            host=asked.host,
+            operation=Operation(asked.operation),
+            permission=Permission(asked.permission_type),
+        )
+    except ValueError as error:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"ACL contains unknown elements: {error}"
+        ) from error
+    _ensure_concrete(found)
+    for is_wrong, text in (
+        (not found.name, "Resource name should not be empty"),
+        (
+            _is_other_cluster(found),
+            f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}",
+        ),
+        (":" not in found.principal, "Principal must be TYPE:NAME"),
+    ):
+        if is_wrong:
+            raise Refusal(ErrorCode.INVALID_REQUEST, text)
+    return found
+
+
+def _ensure_concrete(acl: Acl) -> None:
+    """That it is about something, not about anything as a filter is; raises Refusal."""
+    for is_any, text in (
+        (acl.resource_type is ResourceType.ANY, "resourceType must not be ANY"),
+        (acl.pattern < PatternType.LITERAL, f"patternType must not be {acl.pattern.name}"),
+        (acl.operation is Operation.ANY, "operation must not be ANY"),
+        (acl.permission is Permission.ANY, "permissionType must not be ANY"),
+    ):
+        if is_any:
+            # Kafka trips over it, and says so.
+            raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+
+
+def _is_other_cluster(acl: Acl) -> bool:
+    return acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME
+
+
+async def delete_acls(
+    context: RequestContext, request: DeleteAclsRequest
+) -> DeleteAclsResponse | Long:
+    """Remove the rules that pass filters; answered when that is durable."""
+    authorizer = context.node.authorizer
+    if authorizer is None:
+        refused = DeleteAclsFilterResult(
+            error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE
+        )
+        return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
+    results: list[DeleteAclsFilterResult] = []
+    going: list[list[Acl]] = []
+    for asked in request.filters:
+        wanted = _filter_of(asked)
+        if wanted is None:
+            text = "Filter contains UNKNOWN elements"
+            results.append(
+                DeleteAclsFilterResult(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
+            )
+            continue
+        acls = authorizer.acls
+        found, removed = await context.node.work.run_long(len(acls), _removed, acls, wanted)
+        going.append(found)
+        results.append(
+            DeleteAclsFilterResult(error_code=0, error_message=None, matching_acls=removed)
+        )
+    try:
+        await context.node.rules.remove_acls([*chain.from_iterable(going)])
+    except TidelogError as error:
+        failure = refusal_of(error)
+        for result in results:
+            result.error_code, result.error_message = failure.error_code, failure.message
+            result.matching_acls = []
+    response = DeleteAclsResponse(filter_results=results)
+    return Long(response, results) if sum(map(len, going)) > MANY else response
+
+
+def _removed(
+    acls: Iterable[Acl], wanted: AclFilter
+) -> tuple[list[Acl], list[DeleteAclsMatchingAcl]]:
+    """The rules that pass a filter, and how the response names them; for any thread."""
+    found = _passing(acls, wanted)
+    return found, [_matching(acl) for acl in found]
+
+
+def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_code=0,
+        error_message=None,
+        resource_type=acl.resource_type,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+NAME_BYTES_MAX: Final = 1024
+
+
+# Of a salt, and of a salted password, which is hashed on the loop.
+SALT_BYTES_MAX: Final = 1024
+
+
+_TWICE: Final = "A user credential cannot be altered twice in the same request"
+
+
+_Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+_Kept: TypeAlias = dict[tuple[str, int], ScramCredential]
+
+
+async def describe_user_scram_credentials(
+    context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse | Long:
+    """Which mechanisms users have credentials for; all users where none is named."""
+    credentials = context.node.rules.credentials()
+    names = [user.name for user in request.users or ()]
+    count = len(names) or len(credentials)
+    results = await context.node.work.run_long(count, _describe, credentials, names)
+    return long_if_many(DescribeUserScramCredentialsResponse(results=results), results)
+
+
+def _describe(
+    credentials: Mapping[tuple[str, int], ScramCredential], names: Sequence[str]
+) -> list[DescribeUserScramCredentialsResult]:
+    """Results for users, for all of them where none is named; for any thread."""
+    wanted = names or sorted({user for user, _ in credentials})
+    infos = {name: _infos(credentials, name) for name in wanted}
+    times = Counter(wanted)
+    return [_described(name, times[name], infos[name]) for name in infos]
+
+
+def _infos(
+    credentials: Mapping[tuple[str, int], ScramCredential], name: str
+) -> list[CredentialInfo]:
+    return [
+        CredentialInfo(mechanism=mechanism, iterations=kept.iterations)
+        for mechanism in sorted(ScramMechanism)
+        if (kept := credentials.get((name, int(mechanism)))) is not None
+    ]
+
+
+def _described(
+    name: str, times: int, infos: list[CredentialInfo]
+) -> DescribeUserScramCredentialsResult:
+    found = DescribeUserScramCredentialsResult(user=name)
+    if times > 1:
+        found.error_code = ErrorCode.DUPLICATE_RESOURCE
+        found.error_message = (
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        )
+    elif not infos:
+        found.error_code = ErrorCode.RESOURCE_NOT_FOUND
+        found.error_message = f"Attempt to describe a user credential that does not exist: {name}"
+    else:
+        found.credential_infos = infos
+    return found
+
+
+async def alter_user_scram_credentials(
+    context: RequestContext, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Keep and forget credentials; answered when the change is durable."""
+    asked: list[_Change] = [*request.deletions, *request.upsertions]
+    times = Counter(each.name for each in asked)
+    results = {name: AlterUserScramCredentialsResult(user=name) for name in times}
+    steps: list[tuple[_Change, ScramCredential | None]] = []
+    slices = Slices(context.node.env.clock)
+    for each in asked:
+        try:
+            if times[each.name] > 1:
+                raise Refusal(ErrorCode.DUPLICATE_RESOURCE, _TWICE)
+            steps.append((each, _checked(each)))
+        except Refusal as why:
+            _say(results[each.name], why)
+        await slices.rest()
+
+    def change(kept: _Kept) -> None:
+        for each, made in steps:
+            try:
+                _change_one(kept, each, made)
+            except Refusal as why:
+                _say(results[each.name], why)
+
+    try:
+        await context.node.rules.change_credentials(change)
+    except TidelogError as error:
+        for result in results.values():
+            _say(result, refusal_of(error))
+    return AlterUserScramCredentialsResponse(results=list(results.values()))
+
+
+def _say(result: AlterUserScramCredentialsResult, why: Refusal) -> None:
+    result.error_code, result.error_message = why.error_code, why.message
+
+
+def _checked(asked: _Change) -> ScramCredential | None:
+    """What is to be kept, None for a deletion; raises Refusal where the request is wrong."""
+    if not asked.name:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if len(asked.name.encode()) > NAME_BYTES_MAX:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username is too long")
+    if asked.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        raise Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    if isinstance(asked, ScramCredentialDeletion):
+        return None
+    if asked.iterations < ITERATIONS_MIN:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    if asked.iterations > ITERATIONS_MAX:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    sizes = len(asked.salt), len(asked.salted_password)
+    if not all(1 <= size <= SALT_BYTES_MAX for size in sizes):
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
+    mechanism = ScramMechanism(asked.mechanism)
+    salt, salted = bytes(asked.salt), bytes(asked.salted_password)
+    return credential_of(mechanism, salt, asked.iterations, salted)
+
+
+def _change_one(kept: _Kept, asked: _Change, made: ScramCredential | None) -> None:
+    """Make one change that has been checked; raises Refusal where it does not fit."""
+    key = (asked.name, asked.mechanism)
+    if made is None:
+        if kept.pop(key, None) is None:
+            text = "Attempt to delete a user credential that does not exist"
+            raise Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
+        return
+    if key not in kept and len(kept) >= USERS_MAX:
+        raise Refusal(ErrorCode.POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
+    kept[key] = made
+
+
+_TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
+
+
+def sasl_handshake(
+    context: RequestContext,  # noqa: ARG001 - every handler has one
+    request: SaslHandshakeRequest,  # noqa: ARG001 - whatever is asked
+) -> SaslHandshakeResponse:
+    """There is nothing to log in to."""
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+def sasl_authenticate(
+    context: RequestContext,  # noqa: ARG001 - every handler has one
+    request: SaslAuthenticateRequest,  # noqa: ARG001 - whatever is asked
+) -> SaslAuthenticateResponse:
+    """There is nothing to log in to."""
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
+    )

@@ -1,0 +1,745 @@
+"""ShareFetch, ShareAcknowledge: session, acknowledgements, acquire, wait.
+
+ShareFetch and ShareAcknowledge: records are lent to a member, and it says what became of them.
+
+A fetch may say so of what was lent before; that is taken first. Both go by the member's session.
+
+Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis.
+
+The fetch of a share session: partitions in turn, what can be acquired of each, or a wait.
+
+Nothing is acquired before there is enough for an answer, or the time is over. One fetch at a time
+reads a share partition; who finds it read looks again when that is over. Of all that wait for one
+the next in turn is woken (`turns`), and looks only where it was woken for.
+
+Source: KIP-932, KIP-1206; Kafka 4.3's DelayedShareFetch, ShareFetchUtils.
+
+What ShareFetch and ShareAcknowledge have in common: who asks, which partitions, what is said.
+
+Source: KIP-932; Kafka 4.3's KafkaApis (handleAcknowledgements, validateAcknowledgementBatches).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages.share_fetch import (
+    AcknowledgementBatch,
+    AcquiredRecords,
+    ShareAcknowledgedPartition,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopic,
+    ShareAcknowledgeTopicResponse,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareFetchTopic,
+    SharePartitionData,
+)
+from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.leader_epochs import find_partition
+from tidelog.server.partitions.fetch import tell_failure
+from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.segment_reads import ColdRead
+from tidelog.server.runtime.loop import Slices
+from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.shares.record_runs import Acknowledgement, AckType, Acquired, Wish
+from tidelog.server.shares.share_partitions import SessionKey, SharedPartition, ShareSession
+from tidelog.server.shares.share_reads import Part, Read, read
+from tidelog.server.shares.state_topic import ShareKey
+from tidelog.types import Buffer, IsolationLevel
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tidelog.server.api.node import ConnectionFacts, Node
+    from tidelog.server.partitions.segment_reads import FilePiece
+    from tidelog.server.shares.open_partition import LiveShare
+    from tidelog.server.shares.share_partitions import Shares
+
+
+RENEW_SINCE: Final = 2
+
+
+MEMBER_CHARACTERS_MAX: Final = 36
+
+
+TEXTS: Final[dict[int, str]] = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "The broker could not do it.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "There is no such topic or partition here.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "What is kept of the share group can't be had now.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.INVALID_REQUEST: "What the request says of its records can't be.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The disk of the partition has failed.",
+    ErrorCode.UNKNOWN_TOPIC_ID: "No topic has that id here.",
+    ErrorCode.INVALID_RECORD_STATE: "A record is not the member's, or no more.",
+    ErrorCode.SHARE_SESSION_NOT_FOUND: "The member has no share session.",
+    ErrorCode.INVALID_SHARE_SESSION_EPOCH: "The share session has another epoch.",
+    ErrorCode.SHARE_SESSION_LIMIT_REACHED: "There are as many share sessions as there may be.",
+}
+
+
+def text_of(code: int) -> str | None:
+    """What is said with an error; None for none."""
+    return TEXTS.get(code)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who asks, and what it may do."""
+
+    context: RequestContext
+    group_id: str
+    member_id: str
+
+    def key_of(self, named: SharedPartition) -> ShareKey:
+        """A partition in its group."""
+        return ShareKey(self.group_id, named.topic_id, named.number)
+
+    def find(self, named: SharedPartition) -> Partition | int:
+        """A partition that it may read, or the error code that says why not."""
+        node = self.context.node
+        info = node.topics.find_by_id(named.topic_id)
+        if info is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if not self._may_read(info.name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return find_partition(node, info.name, named.number)
+
+    def _may_read(self, topic: str) -> bool:
+        return _may(self.context, "TOPIC", topic)
+
+    def names_of(self, named: Iterable[SharedPartition]) -> list[tuple[str, int]]:
+        """Partitions by their topics' names, those of unknown ids left out."""
+        find = self.context.node.topics.find_by_id
+        infos = ((find(each.topic_id), each.number) for each in named)
+        return [(info.name, number) for info, number in infos if info is not None]
+
+
+def member_of(
+    context: RequestContext, group_id: str | None, member_id: str | None
+) -> Member | ErrorCode:
+    """Who asks; or why nobody may ask so."""
+    if group_id is None:
+        return ErrorCode.INVALID_REQUEST
+    if not _may(context, "GROUP", group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if not member_id or len(member_id) > MEMBER_CHARACTERS_MAX:
+        return ErrorCode.INVALID_REQUEST
+    return Member(context, group_id, member_id)
+
+
+def _may(context: RequestContext, kind: str, name: str) -> bool:
+    authorizer, connection = context.node.authorizer, context.connection
+    if authorizer is None:
+        return True
+    from tidelog.server.security.authorizer import Client, Operation, ResourceType
+
+    who = Client(connection.principal, connection.host)
+    return authorizer.may(who, Operation.READ, ResourceType[kind], name)
+
+
+# -- acknowledgements ----------------------------------------------------------------------------
+
+Said = dict[SharedPartition, Sequence[AcknowledgementBatch]]
+
+
+def acknowledge(
+    member: Member, said: Said, *, is_renewal: bool
+) -> dict[SharedPartition, Reply[int]]:
+    """Take what a member says of each partition; when that is safe, or why it was not taken."""
+    return {
+        named: _acknowledge(member, named, batches, is_renewal=is_renewal)
+        for named, batches in said.items()
+    }
+
+
+def _acknowledge(
+    member: Member,
+    named: SharedPartition,
+    batches: Sequence[AcknowledgementBatch],
+    *,
+    is_renewal: bool,
+) -> Reply[int]:
+    node = member.context.node
+    if node.topics.find_by_id(named.topic_id) is None:
+        return Reply[int].of(ErrorCode.UNKNOWN_TOPIC_ID)
+    most = AckType.RENEW if member.context.version >= RENEW_SINCE else AckType.REJECT
+    if not _can_be(batches, most, is_renewal=is_renewal):
+        return Reply[int].of(ErrorCode.INVALID_REQUEST)
+    partition = member.find(named)
+    if isinstance(partition, int):
+        return Reply[int].of(partition)
+    if not batches:
+        return Reply[int].of(ErrorCode.NONE)
+    live = node.shares.find(member.key_of(named))
+    if live is None:
+        return Reply[int].of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    told = Reply[int]()
+    live.acknowledge(member.member_id, _plain(batches)).then(told.complete)
+    return told
+
+
+def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
+    return [
+        Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
+        for each in batches
+    ]
+
+
+def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
+    """Whether ranges are in order, with one type or one for each offset, of types there are."""
+    behind = -1
+    for each in batches:
+        types = each.acknowledge_types
+        size = each.last_offset - each.first_offset + 1
+        if size <= 0 or each.first_offset < behind or not types or len(types) not in (1, size):
+            return False
+        if min(types) < 0 or max(types) > most or (AckType.RENEW in types and not is_renewal):
+            return False
+        behind = each.last_offset
+    return True
+
+
+Answers = dict[SharedPartition, SharePartitionData]
+
+
+# Partitions whose logs are looked for in one turn of the loop.
+AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOrder:
+    """What a fetch asks of all its partitions.
+
+    Attributes:
+        wish: How many records.
+        min_bytes: How much it waits for.
+        max_bytes: How much all partitions give together; a first batch comes whole even so.
+        max_wait_ms: How long it waits.
+        isolation: Which records of transactions are seen.
+    """
+
+    wish: Wish
+    min_bytes: int
+    max_bytes: int
+    max_wait_ms: int
+    isolation: IsolationLevel
+
+
+def refusal(named: SharedPartition, code: int) -> SharePartitionData:
+    """An answer that is an error."""
+    return SharePartitionData(
+        partition_index=named.number, error_code=code, error_message=text_of(code)
+    )
+
+
+class ShareFetching:
+    """One fetch, from its partitions to the answer. Belongs to the loop's thread."""
+
+    def __init__(self, member: Member, order: ShareOrder) -> None:
+        """A fetch that has not looked at anything."""
+        self._member = member
+        self._node: Node = member.context.node
+        self._order = order
+        self._live: dict[SharedPartition, LiveShare] = {}
+        self._answers: Answers = {}
+        self._changed = asyncio.Event()
+        self._woken_for: dict[SharedPartition, None] = {}
+        self._slices = Slices(self._node.env.clock)
+        self._is_over = False
+        self._has_news = False
+        self.isolation = order.isolation
+        self.is_busy = False
+
+    def wake(self, key: ShareKey) -> None:
+        """There may be something to acquire."""
+        self._woken_for[SharedPartition(key.topic_id, key.partition)] = None
+        self._changed.set()
+
+    async def run(self, named: Sequence[SharedPartition]) -> Answers:
+        """What each partition gives, those that give nothing left out."""
+        rest = await self._open(named)
+        if rest:
+            if await self._look(self._live):
+                return self._answers
+            await self._open(rest, may_stop=False)
+        if not self._live and (self._answers or not named):
+            return self._answers
+        timer = self._node.timers.after(max(self._order.max_wait_ms, 0), self._end_wait)
+        try:
+            self._join()
+            is_over = await self._look(self._live)
+            while not is_over:
+                await self._changed.wait()
+                is_over = await self._look(self._take_woken())
+        finally:
+            timer.cancel()
+            self._leave()
+        return self._answers
+
+    async def _open(
+        self, named: Sequence[SharedPartition], *, may_stop: bool = True
+    ) -> Sequence[SharedPartition]:
+        """Open partitions, up to the first that was not open yet and has records; the others.
+
+        So the first records of a group wait for one partition, not for all; Kafka's brokers do so.
+        """
+        for start in range(0, len(named), AT_ONCE):
+            piece = named[start : start + AT_ONCE]
+            missing = self._node.partitions.unopened(self._member.names_of(piece))
+            if missing:
+                await self._node.partitions.open_beside(missing, self._node.work)
+            for number, each in enumerate(piece, start + 1):
+                if await self._open_one(each) and may_stop:
+                    return named[number:]
+                await self._slices.rest()
+        return ()
+
+    async def _open_one(self, named: SharedPartition) -> bool:
+        """Open a partition, or say why not; whether it was not open yet and is an answer alone."""
+        node, key = self._node, self._member.key_of(named)
+        partition = self._member.find(named)
+        is_new = node.shares.find(key) is None
+        live: LiveShare | int = (
+            partition if isinstance(partition, int) else await node.shares.open(key, partition)
+        )
+        if live == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            # Left out: a later fetch may open it, and Java's consumer dies of that error.
+            return False
+        if isinstance(live, int):
+            self._answers[named] = refusal(named, live)
+            return False
+        self._live[named] = live
+        return is_new and self._order.min_bytes <= 1 and live.has_some(self.isolation)
+
+    # -- the wait ----------------------------------------------------------------------------
+
+    def _end_wait(self) -> None:
+        self._is_over = True
+        self._changed.set()
+
+    def _join(self) -> None:
+        for live in self._live.values():
+            live.join(self)
+
+    def _leave(self) -> None:
+        for live in self._live.values():
+            live.leave(self)
+
+    def _take_woken(self) -> Iterable[SharedPartition]:
+        """Where to look: all of them count where it wants more than what one has got now."""
+        self._changed.clear()
+        woken_for, self._woken_for = self._woken_for, {}
+        return woken_for if self._order.min_bytes <= 1 else self._live
+
+    async def _look(self, named: Iterable[SharedPartition]) -> bool:
+        """Acquire what there is; whether that is the answer."""
+        is_over = self._is_over or self._order.max_wait_ms <= 0
+        chosen: list[SharedPartition] = []
+        self.is_busy = True
+        try:
+            for each in named:
+                if self._choose(each):
+                    chosen.append(each)
+                await self._slices.rest()
+            reads = {each: found for each in chosen if (found := await self._read(each, chosen))}
+            size_bytes = sum(found.size_bytes for found in reads.values())
+            if is_over or size_bytes >= max(self._order.min_bytes, 1):
+                await self._acquire(reads)
+        finally:
+            for each in chosen:
+                self._live[each].end_reading()
+            self.is_busy = False
+        return is_over or self._has_news
+
+    def _choose(self, named: SharedPartition) -> bool:
+        """Whether a partition is to be read now, by this fetch; it is its own then."""
+        live = self._live[named]
+        if live.partition.is_gone:
+            self._tell(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return False
+        if live.is_gone:
+            # Let go of, or begun anew: the next fetch opens it, so that one is to come soon.
+            self._has_news = True
+            return False
+        # What has its answer is left to others; this fetch is about to end, and leaves it then.
+        return named not in self._answers and live.begin_reading(self)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def _read(self, named: SharedPartition, chosen: Sequence[SharedPartition]) -> Read | None:
+        live = self._live[named]
+        share = max(self._order.max_bytes // len(chosen), 1)
+        records, isolation = live.records, self._order.isolation
+        wanted_end = records.wanted_end(self._order.wish.records_max)
+        part = Part(records.fetch_offset, wanted_end, records.end, share)
+
+        def find(*, may_block: bool) -> Read | None:
+            return read(live.partition, part, isolation, may_block=may_block)
+
+        return await self._tried(named, lambda: find(may_block=False), lambda: find(may_block=True))
+
+    async def _tried(
+        self,
+        named: SharedPartition,
+        now: "Callable[[], Read | None]",
+        later: "Callable[[], Read | None]",
+    ) -> Read | None:
+        """A read, in a thread where it has to be; None where it fails, which is the answer."""
+        try:
+            try:
+                return now()
+            except ColdRead:
+                return await self._node.reads.run(later)
+        except (OSError, TidelogError) as error:
+            tell_failure(self._live[named].partition.log, error)
+            self._tell(named, refusal(named, _code_of(error)))
+            return None
+
+    async def _acquire(self, reads: "dict[SharedPartition, Read]") -> None:
+        """Let the member have what was read, one partition after the other until it has enough."""
+        left = self._order.wish.records_max
+        for named, found in reads.items():
+            live = self._live[named]
+            if live.is_gone or left <= 0:
+                continue
+            wish = Wish(
+                records_max=left,
+                batch_records=self._order.wish.batch_records,
+                is_strict=self._order.wish.is_strict,
+            )
+            before = live.records.position
+            acquired = live.acquire(self._member.member_id, found.offered, wish)
+            left -= sum(each.size for each in acquired)
+            if acquired:
+                await self._answer(named, found, acquired)
+            elif live.records.position != before:
+                self._has_news = True  # all was hidden: who asks again gets what lies behind it
+
+    async def _answer(
+        self, named: SharedPartition, found: Read, acquired: Sequence[Acquired]
+    ) -> None:
+        try:
+            records = await self._records(found, acquired)
+        except (OSError, TidelogError) as error:
+            # What was acquired comes back when its time is over.
+            tell_failure(self._live[named].partition.log, error)
+            self._tell(named, refusal(named, _code_of(error)))
+            return
+        data = SharePartitionData(
+            partition_index=named.number,
+            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
+            records=[cast("Buffer", records)],
+            acquired_records=[
+                AcquiredRecords(
+                    first_offset=each.first, last_offset=each.last, delivery_count=each.count
+                )
+                for each in acquired
+            ],
+        )
+        self._tell(named, data)
+
+    async def _records(self, found: Read, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
+        try:
+            return found.records(acquired)
+        except ColdRead:
+            found.let_block()
+            return await self._node.reads.run(found.records, acquired)
+
+    def _tell(self, named: SharedPartition, data: SharePartitionData) -> None:
+        """Something to say that can't wait."""
+        self._answers[named] = data
+        self._has_news = True
+
+
+def _code_of(error: Exception) -> int:
+    if not isinstance(error, TidelogError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+
+
+STRICT: Final = 1
+
+
+# An answer about more partitions is made into bytes beside the loop.
+LONG: Final = 500
+
+
+Replies = Mapping[SharedPartition, Reply[int]]
+
+
+# -- ShareFetch ----------------------------------------------------------------------------------
+
+
+def share_fetch(
+    context: RequestContext, request: ShareFetchRequest
+) -> ShareFetchResponse | Awaitable[ShareFetchResponse | Long]:
+    """Records for a member, now or when there are some; and what became of what it has said."""
+    member = member_of(context, request.group_id, request.member_id)
+    if isinstance(member, ErrorCode):
+        return _fetch_error(member)
+    if _is_renewal(context, request) and not _asks_for_nothing(request):
+        return _fetch_error(ErrorCode.INVALID_REQUEST)
+    session = _fetch_session(member, request)
+    if isinstance(session, ShareSession):
+        return _fetch(member, request, session)
+    if session is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+        return _refuse_later(context, request.max_wait_ms)
+    return _fetch_error(session)
+
+
+def _is_renewal(
+    context: RequestContext, request: "ShareFetchRequest | ShareAcknowledgeRequest"
+) -> bool:
+    return context.version >= RENEW_SINCE and request.is_renew_ack
+
+
+def _asks_for_records(request: ShareFetchRequest) -> bool:
+    """Whether it wants more than to say something; who asks for none waits for none."""
+    return bool(request.max_bytes and request.max_records)
+
+
+def _asks_for_nothing(request: ShareFetchRequest) -> bool:
+    asked = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
+    return not any(asked)
+
+
+async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResponse:
+    """As many sessions as there may be: who asks again asks no faster than others that wait."""
+    waiting = Reply[None]()
+    context.node.timers.after(max(wait_ms, 0), lambda: waiting.complete(None))
+    await arrival(waiting)
+    return _fetch_error(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+
+
+def _fetch_error(code: ErrorCode) -> ShareFetchResponse:
+    return ShareFetchResponse(error_code=code, error_message=text_of(code))
+
+
+def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession | ErrorCode:
+    """The session that the request goes by."""
+    shares, key = member.context.node.shares, SessionKey(member.group_id, member.member_id)
+    epoch = request.share_session_epoch
+    if epoch == LAST_EPOCH:
+        return shares.sessions.find(key) or ErrorCode.SHARE_SESSION_NOT_FOUND
+    named = [
+        SharedPartition(topic.topic_id, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    if epoch != FIRST_EPOCH:
+        forgotten = [
+            SharedPartition(topic.topic_id, number)
+            for topic in request.forgotten_topics_data
+            for number in topic.partitions
+        ]
+        return shares.sessions.go_on(key, epoch, named, forgotten)
+    if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
+        return ErrorCode.INVALID_REQUEST
+    return _begin(member, shares, key, named)
+
+
+def _begin(
+    member: Member, shares: "Shares", key: SessionKey, named: Iterable[SharedPartition]
+) -> ShareSession | ErrorCode:
+    session = shares.sessions.begin(key, named)
+    if isinstance(session, ShareSession):
+        connection = member.context.connection
+        connection.closers[key] = partial(shares.drop_session, key, session)
+        # Its member may end it by another connection: this one is to hold nothing of it.
+        session.on_end = lambda: _no_closer(connection, key)
+    return session
+
+
+def _no_closer(connection: "ConnectionFacts", key: SessionKey) -> None:
+    connection.closers.pop(key, None)
+
+
+def _fetch(
+    member: Member, request: ShareFetchRequest, session: ShareSession
+) -> Awaitable[ShareFetchResponse | Long]:
+    """What is said is taken at once: who waits for records may go before any come."""
+    said = _said(request.topics)
+    has_said = any(said.values())
+    is_renewal = _is_renewal(member.context, request)
+    replies: Replies = acknowledge(member, said, is_renewal=is_renewal) if has_said else {}
+    is_last = request.share_session_epoch == LAST_EPOCH
+    if is_last:
+        _end_behind(member.context.node.shares, session, replies)
+    wants_records = not is_renewal and not is_last and _asks_for_records(request)
+    return _fetched(member, request, session if wants_records else None, replies)
+
+
+async def _fetched(
+    member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
+) -> ShareFetchResponse | Long:
+    """The answer; without a session no records are wanted."""
+    answers: Answers = {}
+    if session is not None:
+        order = _order(member, request)
+        epoch = request.share_session_epoch
+        answers = await ShareFetching(member, order).run(session.rotated(epoch))
+        _add_news(session, answers)
+    for named, reply in replies.items():
+        code = await arrival(reply)
+        data = answers.setdefault(named, SharePartitionData(partition_index=named.number))
+        data.acknowledge_error_code, data.acknowledge_error_message = code, text_of(code)
+    response = ShareFetchResponse(
+        acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(answers)
+    )
+    if member.context.node.throttles is not None:
+        from tidelog.server.api.charges import charge_share  # few have quotas
+
+        charge_share(member.context, response)
+    return Long(response, _Partitions(response.responses)) if len(answers) > LONG else response
+
+
+def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
+    node = member.context.node
+    most = min(request.max_bytes, node.config.fetch_max_bytes)
+    if node.throttles is not None:
+        from tidelog.server.api.charges import most_bytes  # few have quotas
+
+        allowed = most_bytes(member.context)
+        most = most if allowed is None else min(most, allowed)
+    return ShareOrder(
+        wish=Wish(
+            records_max=request.max_records,
+            batch_records=request.batch_size,
+            is_strict=request.share_acquire_mode == STRICT,
+        ),
+        min_bytes=min(request.min_bytes, most),
+        max_bytes=most,
+        max_wait_ms=request.max_wait_ms,
+        isolation=node.shares.settings.isolation(member.group_id),
+    )
+
+
+def _add_news(session: ShareSession, answers: Answers) -> None:
+    """A partition that a session has got since it began is answered once, whatever there is."""
+    for named, is_news in session.partitions.items():
+        if is_news:
+            answers.setdefault(named, SharePartitionData(partition_index=named.number))
+            session.partitions[named] = False
+
+
+def _end_behind(shares: "Shares", session: ShareSession, replies: Replies) -> None:
+    """The member goes once all that it has said is safe, whoever waits for that."""
+    left = list(replies.values())
+
+    def go_on(_code: int = ErrorCode.NONE) -> None:
+        while left and left[-1].is_done:
+            left.pop()
+        if left:
+            left[-1].then(go_on)
+        else:
+            shares.drop_session(session.key, session)
+
+    go_on()
+
+
+def _end(member: Member) -> None:
+    """The member goes: what it has is anybody's again."""
+    key = SessionKey(member.group_id, member.member_id)
+    member.context.node.shares.end_session(key)
+
+
+def _lock_ms(member: Member) -> int:
+    return member.context.node.shares.settings.limits(member.group_id).lock_ms
+
+
+def _said(topics: "Iterable[ShareFetchTopic | ShareAcknowledgeTopic]") -> Said:
+    return {
+        SharedPartition(topic.topic_id, each.partition_index): each.acknowledgement_batches
+        for topic in topics
+        for each in topic.partitions
+    }
+
+
+def _fetched_topics(answers: Answers) -> list[ShareFetchableTopicResponse]:
+    topics: dict[UUID, ShareFetchableTopicResponse] = {}
+    for named, data in answers.items():
+        topic = topics.setdefault(
+            named.topic_id, ShareFetchableTopicResponse(topic_id=named.topic_id)
+        )
+        topic.partitions.append(data)
+    return list(topics.values())
+
+
+class _Partitions:
+    """All partitions of an answer, to be let go of one by one."""
+
+    def __init__(self, topics: list[ShareFetchableTopicResponse]) -> None:
+        self._topics = topics
+
+    def __len__(self) -> int:
+        """How many topics have some left; the last one has."""
+        while self._topics and not self._topics[-1].partitions:
+            self._topics.pop()
+        return len(self._topics)
+
+    def pop(self) -> SharePartitionData:
+        return self._topics[-1].partitions.pop()
+
+
+# -- ShareAcknowledge ----------------------------------------------------------------------------
+
+
+def share_acknowledge(
+    context: RequestContext, request: ShareAcknowledgeRequest
+) -> ShareAcknowledgeResponse | Awaitable[ShareAcknowledgeResponse]:
+    """What became of what a member has said of its records."""
+    member = member_of(context, request.group_id, request.member_id)
+    if isinstance(member, ErrorCode):
+        return _acknowledge_error(member)
+    code = _acknowledge_session(member, request.share_session_epoch)
+    if code:
+        return _acknowledge_error(code)
+    is_renewal = _is_renewal(context, request)
+    replies = acknowledge(member, _said(request.topics), is_renewal=is_renewal)
+    return _acknowledged(member, request, replies)
+
+
+def _acknowledge_error(code: ErrorCode) -> ShareAcknowledgeResponse:
+    return ShareAcknowledgeResponse(error_code=code, error_message=text_of(code))
+
+
+def _acknowledge_session(member: Member, epoch: int) -> ErrorCode:
+    """Why the request goes by no session; NONE where it does."""
+    sessions = member.context.node.shares.sessions
+    key = SessionKey(member.group_id, member.member_id)
+    if epoch == FIRST_EPOCH:
+        return ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    if epoch == LAST_EPOCH:
+        is_there = sessions.find(key) is not None
+        return ErrorCode.NONE if is_there else ErrorCode.SHARE_SESSION_NOT_FOUND
+    found = sessions.go_on(key, epoch)
+    return ErrorCode.NONE if isinstance(found, ShareSession) else found
+
+
+async def _acknowledged(
+    member: Member, request: ShareAcknowledgeRequest, replies: Replies
+) -> ShareAcknowledgeResponse:
+    topics: dict[UUID, ShareAcknowledgeTopicResponse] = {}
+    for named, reply in replies.items():
+        code = await arrival(reply)
+        topic = topics.setdefault(
+            named.topic_id, ShareAcknowledgeTopicResponse(topic_id=named.topic_id)
+        )
+        told = ShareAcknowledgedPartition(
+            partition_index=named.number, error_code=code, error_message=text_of(code)
+        )
+        topic.partitions.append(told)
+    if request.share_session_epoch == LAST_EPOCH:
+        _end(member)
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=_lock_ms(member), responses=list(topics.values())
+    )

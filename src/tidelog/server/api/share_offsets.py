@@ -1,0 +1,487 @@
+"""Describe-, Alter-, DeleteShareGroupOffsets.
+
+From where on share groups read: told, changed, forgotten.
+
+Only a group without members may be changed. Source: Kafka's protocol guide, APIs 90 to 92; KIP-932,
+KIP-1226 (lag); Kafka 4.3's group coordinator.
+
+Guards of what tools do to share groups (KIP-932). Source: Kafka 4.3's KafkaApis.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import TidelogError
+from tidelog.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponseTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.api.context import Answer, RequestContext
+from tidelog.server.api.node import Node
+from tidelog.server.api.table import DENIED_TEXT, Asker, then
+from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.loop import Slices
+from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.security.authorizer import Operation
+from tidelog.server.shares.state_topic import UNKNOWN_COUNT, UNKNOWN_START, KeptState, ShareKey
+
+_UNKNOWN: Final = "This server does not host this topic-partition."
+
+
+_BELOW: Final = "The start offset is below 0."
+
+
+_NOTHING: Final = "There is no offset information to delete."
+
+
+# By topic and partition; -1 for where the group's settings say.
+_Starts: TypeAlias = Mapping[str, Mapping[int, int]]
+
+
+# -- told ----------------------------------------------------------------------------------------
+
+
+async def describe_share_group_offsets(
+    context: RequestContext, request: DescribeShareGroupOffsetsRequest
+) -> DescribeShareGroupOffsetsResponse:
+    """Where groups are; -1 where one has not begun, in topics that are not there too.
+
+    A topic's partitions are told once, however often they are named.
+    """
+    slices = Slices(context.node.env.clock)
+    groups = [await _described_group(context.node, asked, slices) for asked in request.groups]
+    return DescribeShareGroupOffsetsResponse(groups=groups)
+
+
+async def _described_group(
+    node: Node, asked: DescribeShareGroupOffsetsRequestGroup, slices: Slices
+) -> DescribeShareGroupOffsetsResponseGroup:
+    await slices.rest()
+    group_id = asked.group_id
+    code = node.groups.shards.code_for(group_id)
+    if code is not ErrorCode.NONE:
+        return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=code)
+    topics = _begun(node, group_id) if asked.topics is None else asked.topics
+    told = [await _described_topic(node, group_id, each, slices) for each in topics]
+    return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, topics=told)
+
+
+def _begun(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTopic]:
+    """All that a group has begun."""
+    group = node.groups.find(group_id)
+    shared = group.shared if isinstance(group, ShareGroup) else {}
+    return [
+        DescribeShareGroupOffsetsRequestTopic(
+            topic_name=topic.name, partitions=sorted(topic.partitions)
+        )
+        for topic_id, topic in shared.items()
+        if node.topics.find_by_id(topic_id) is not None
+    ]
+
+
+async def _described_topic(
+    node: Node, group_id: str, asked: DescribeShareGroupOffsetsRequestTopic, slices: Slices
+) -> DescribeShareGroupOffsetsResponseTopic:
+    await slices.rest()
+    name = asked.topic_name
+    topic_id = _id_of(node, name)
+    found = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
+    for number in dict.fromkeys(asked.partitions):
+        await slices.rest()
+        if topic_id is None:
+            told = _not_begun(number)
+        else:
+            told = await _described(node, name, ShareKey(group_id, topic_id, number))
+        found.partitions.append(told)
+    return found
+
+
+def _not_begun(number: int) -> DescribeShareGroupOffsetsResponsePartition:
+    return DescribeShareGroupOffsetsResponsePartition(
+        partition_index=number, start_offset=UNKNOWN_START
+    )
+
+
+async def _described(
+    node: Node, name: str, key: ShareKey
+) -> DescribeShareGroupOffsetsResponsePartition:
+    number = key.partition
+    if not await node.shares.is_ready(key):
+        return DescribeShareGroupOffsetsResponsePartition(
+            partition_index=number,
+            start_offset=UNKNOWN_START,
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        )
+    kept = node.shares.states.find(key)
+    if kept is None or kept.start == UNKNOWN_START:
+        return _not_begun(number)
+    return DescribeShareGroupOffsetsResponsePartition(
+        partition_index=number,
+        start_offset=kept.start,
+        leader_epoch=kept.leader_epoch,
+        lag=_lag(node, name, number, kept),
+    )
+
+
+def _lag(node: Node, name: str, number: int, kept: KeptState) -> int:
+    """Records from the start on that are not done with; -1 where that can't be told.
+
+    Below 0 where somebody has set the start behind the end.
+    """
+    if kept.complete_count == UNKNOWN_COUNT:
+        return -1
+    try:
+        end = node.partitions.get(name, number).high_watermark
+    except (TidelogError, OSError):
+        return -1
+    return end - kept.start - kept.complete_count
+
+
+# -- changed -------------------------------------------------------------------------------------
+
+
+async def alter_share_group_offsets(
+    context: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> AlterShareGroupOffsetsResponse:
+    """Let a group read from elsewhere, one that is not there included.
+
+    Of a partition that is named more than once the last start counts, and is written once.
+    """
+    node, group_id = context.node, request.group_id
+    try:
+        group = _idle_group(node, group_id, may_be_new=True)
+    except Refusal as refusal:
+        return AlterShareGroupOffsetsResponse(
+            error_code=refusal.error_code, error_message=refusal.message
+        )
+    starts = _starts(request.topics)
+    code = await arrival(node.groups.share_topics.share(group, _shared(node, starts)))
+    if code is not ErrorCode.NONE:
+        return AlterShareGroupOffsetsResponse(error_code=code)
+    slices = Slices(node.env.clock)
+    answers = [
+        await _altered(node, group_id, name, wanted, slices) for name, wanted in starts.items()
+    ]
+    return AlterShareGroupOffsetsResponse(responses=answers)
+
+
+def _starts(topics: Iterable[AlterShareGroupOffsetsRequestTopic]) -> _Starts:
+    """What is asked for each partition of each topic."""
+    found: dict[str, dict[int, int]] = {}
+    for topic in topics:
+        starts = found.setdefault(topic.topic_name, {})
+        starts.update({each.partition_index: each.start_offset for each in topic.partitions})
+    return found
+
+
+def _shared(node: Node, starts: _Starts) -> Mapping[UUID, SharedTopic]:
+    """The partitions among those named that there are, and that may begin there."""
+    found: dict[UUID, SharedTopic] = {}
+    for name, wanted in starts.items():
+        info = node.topics.find(name)
+        if info is not None and info.topic_id is not None:
+            named = frozenset(number for number, start in wanted.items() if start >= UNKNOWN_START)
+            numbers = named & frozenset(range(info.partitions))
+            found[info.topic_id] = SharedTopic(info.name, numbers)
+    return found
+
+
+async def _altered(
+    node: Node, group_id: str, name: str, starts: Mapping[int, int], slices: Slices
+) -> AlterShareGroupOffsetsResponseTopic:
+    topic_id = _id_of(node, name)
+    answer = AlterShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
+    for number, start in starts.items():
+        await slices.rest()
+        code, text = await _begun_anew(node, group_id, name, number, start)
+        answer.partitions.append(
+            AlterShareGroupOffsetsResponsePartition(
+                partition_index=number, error_code=code, error_message=text or None
+            )
+        )
+    return answer
+
+
+async def _begun_anew(
+    node: Node, group_id: str, name: str, number: int, start: int
+) -> tuple[ErrorCode, str]:
+    """The code, and why. The topic may be deleted at any time."""
+    info = node.topics.find(name)
+    if info is None or info.topic_id is None or not 0 <= number < info.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
+    if start < UNKNOWN_START:
+        return ErrorCode.INVALID_REQUEST, _BELOW
+    return await node.shares.begin_anew(ShareKey(group_id, info.topic_id, number), start), ""
+
+
+# -- forgotten -----------------------------------------------------------------------------------
+
+
+async def delete_share_group_offsets(
+    context: RequestContext, request: DeleteShareGroupOffsetsRequest
+) -> DeleteShareGroupOffsetsResponse:
+    """Forget where a group is in these topics."""
+    node, group_id = context.node, request.group_id
+    try:
+        group = _idle_group(node, group_id, may_be_new=False)
+    except Refusal as refusal:
+        return DeleteShareGroupOffsetsResponse(
+            error_code=refusal.error_code, error_message=refusal.message
+        )
+    code = await _settled(node, group)
+    if code is not ErrorCode.NONE:
+        return DeleteShareGroupOffsetsResponse(error_code=code)
+    # In one turn of the loop: nobody joins, or deletes the group, between one and the other.
+    named = {each.topic_name: _forget(node, group, each.topic_name) for each in request.topics}
+    gone = [topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)]
+    unshared = node.groups.share_topics.unshare(group, gone)
+    answers = [await _forgotten(node, name, *each) for name, each in named.items()]
+    code = await arrival(unshared)
+    if code is not ErrorCode.NONE:
+        return DeleteShareGroupOffsetsResponse(error_code=code)
+    return DeleteShareGroupOffsetsResponse(responses=answers)
+
+
+def _forget(
+    node: Node, group: ShareGroup, name: str
+) -> tuple[UUID | None, Sequence[Reply[ErrorCode]]]:
+    """Forget where a group is in a topic; None for one that it has not begun."""
+    topic_id = _id_of(node, name)
+    if topic_id is None or topic_id not in group.shared:
+        return None, ()
+    return topic_id, [node.shares.change_now(key, None) for key in _keys(group, topic_id)]
+
+
+def _failed(replies: Iterable[Reply[ErrorCode]]) -> bool:
+    """Whether one was refused at once: nothing was written then."""
+    return any(each.is_done and each.value is not ErrorCode.NONE for each in replies)
+
+
+async def _forgotten(
+    node: Node, name: str, topic_id: UUID | None, replies: Iterable[Reply[ErrorCode]]
+) -> DeleteShareGroupOffsetsResponseTopic:
+    if topic_id is None:
+        return DeleteShareGroupOffsetsResponseTopic(
+            topic_name=name,
+            topic_id=NO_UUID,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=_UNKNOWN if _id_of(node, name) is None else _NOTHING,
+        )
+    code = await _first_failure(replies)
+    return DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, error_code=code)
+
+
+async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
+    """Delete a group without members, then forget where it is: who joins meanwhile keeps that."""
+    code = await _settled(node, group)
+    if code is not ErrorCode.NONE:
+        return code
+    # In one turn of the loop, as above.
+    ended = node.groups.commits.delete_group(group.group_id)
+    if _failed([ended]):
+        return ended.value
+    keys = [key for topic_id in group.shared for key in _keys(group, topic_id)]
+    forgotten = [node.shares.change_now(key, None) for key in keys]
+    return await _first_failure([ended, *forgotten])
+
+
+async def _settled(node: Node, group: ShareGroup) -> ErrorCode:
+    """Wait until what is kept of a group can be forgotten; why it is not to be, behind the wait."""
+    for topic_id in tuple(group.shared):
+        for key in _keys(group, topic_id):
+            if not await node.shares.is_ready(key):
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    code = node.groups.shards.code_for(group.group_id)
+    if code is not ErrorCode.NONE:
+        return code
+    if node.groups.find(group.group_id) is not group:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    return ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP
+
+
+def _keys(group: ShareGroup, topic_id: UUID) -> list[ShareKey]:
+    topic = group.shared.get(topic_id)
+    numbers = () if topic is None else sorted(topic.partitions)
+    return [ShareKey(group.group_id, topic_id, number) for number in numbers]
+
+
+async def _first_failure(replies: Iterable[Reply[ErrorCode]]) -> ErrorCode:
+    codes = [await arrival(each) for each in replies]
+    return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
+
+
+# -- for all -------------------------------------------------------------------------------------
+
+
+def _idle_group(node: Node, group_id: str, *, may_be_new: bool) -> ShareGroup:
+    if not group_id:
+        raise Refusal(ErrorCode.INVALID_GROUP_ID, "The group id is invalid.")
+    code = node.groups.shards.code_for(group_id)
+    if code is not ErrorCode.NONE:
+        raise Refusal(code, "The group's coordinator is not available.")
+    return node.groups.share_topics.idle_group(group_id, may_be_new=may_be_new)
+
+
+def _id_of(node: Node, name: str) -> UUID | None:
+    info = node.topics.find(name)
+    return None if info is None else info.topic_id
+
+
+_DENIED_TOPIC = DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+
+_DENIED_GROUP = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
+
+
+def guard_describe_share_group_offsets(
+    asker: Asker, request: DescribeShareGroupOffsetsRequest
+) -> Answer:
+    """DESCRIBE on each group and on each topic; of all its topics those that may be seen."""
+    asked = request.groups
+    denied: dict[int, list[DescribeShareGroupOffsetsRequestTopic]] = {}
+    for place, group in enumerate(asked):
+        group.topics, denied[place] = _seen(asker, group)
+    may = [asker.may_group(Operation.DESCRIBE, group.group_id) for group in asked]
+    request.groups = [group for group, is_allowed in zip(asked, may, strict=True) if is_allowed]
+
+    def change(said: DescribeShareGroupOffsetsResponse) -> None:
+        told = iter(said.groups)
+        said.groups = []
+        for place, group in enumerate(asked):
+            if may[place]:
+                shown = _shown(asker, group, next(told))
+                shown.topics += [_denied_described(topic) for topic in denied[place]]
+                said.groups.append(shown)
+            else:
+                said.groups.append(
+                    DescribeShareGroupOffsetsResponseGroup(
+                        group_id=group.group_id,
+                        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+                        error_message=_DENIED_GROUP,
+                    )
+                )
+
+    return then(asker.go_on(request), change)
+
+
+def _seen(
+    asker: Asker, group: DescribeShareGroupOffsetsRequestGroup
+) -> tuple[
+    list[DescribeShareGroupOffsetsRequestTopic] | None,
+    list[DescribeShareGroupOffsetsRequestTopic],
+]:
+    """The topics asked for that may be told of, None for all; and the others."""
+    if group.topics is None:
+        return None, []
+    return asker.split(group.topics, Operation.DESCRIBE, lambda topic: topic.topic_name)
+
+
+def _shown(
+    asker: Asker,
+    asked: DescribeShareGroupOffsetsRequestGroup,
+    told: DescribeShareGroupOffsetsResponseGroup,
+) -> DescribeShareGroupOffsetsResponseGroup:
+    if asked.topics is None:
+        told.topics = [topic for topic in told.topics if asker.may_describe(topic.topic_name)]
+    return told
+
+
+def _denied_described(
+    topic: DescribeShareGroupOffsetsRequestTopic,
+) -> DescribeShareGroupOffsetsResponseTopic:
+    return DescribeShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name,
+        partitions=[
+            DescribeShareGroupOffsetsResponsePartition(
+                partition_index=number,
+                start_offset=UNKNOWN_START,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=_DENIED_TOPIC,
+            )
+            for number in topic.partitions
+        ],
+    )
+
+
+def guard_alter_share_group_offsets(asker: Asker, request: AlterShareGroupOffsetsRequest) -> Answer:
+    """READ on the group and on each topic."""
+    if not asker.may_group(Operation.READ, request.group_id):
+        return AlterShareGroupOffsetsResponse(
+            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
+        )
+    request.topics, denied = asker.split(
+        request.topics, Operation.READ, lambda topic: topic.topic_name
+    )
+
+    def change(said: AlterShareGroupOffsetsResponse) -> None:
+        if not said.error_code:
+            said.responses += _denied_altered(asker, denied)
+
+    return then(asker.go_on(request), change)
+
+
+def _denied_altered(
+    asker: Asker,
+    topics: Iterable[AlterShareGroupOffsetsRequestTopic],
+) -> list[AlterShareGroupOffsetsResponseTopic]:
+    """Refusals, which Kafka gives with the ids of topics."""
+    ids = {name: info.topic_id for name, info in asker.context.node.topics.all().items()}
+    return [
+        AlterShareGroupOffsetsResponseTopic(
+            topic_name=topic.topic_name,
+            topic_id=ids.get(topic.topic_name) or NO_UUID,
+            partitions=[
+                AlterShareGroupOffsetsResponsePartition(
+                    partition_index=each.partition_index,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_message=_DENIED_TOPIC,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def guard_delete_share_group_offsets(
+    asker: Asker, request: DeleteShareGroupOffsetsRequest
+) -> Answer:
+    """DELETE on the group, READ on each topic."""
+    if not asker.may_group(Operation.DELETE, request.group_id):
+        return DeleteShareGroupOffsetsResponse(
+            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
+        )
+    request.topics, denied = asker.split(
+        request.topics, Operation.READ, lambda topic: topic.topic_name
+    )
+
+    def change(said: DeleteShareGroupOffsetsResponse) -> None:
+        if said.error_code:
+            return
+        said.responses += [
+            DeleteShareGroupOffsetsResponseTopic(
+                topic_name=topic.topic_name,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=_DENIED_TOPIC,
+            )
+            for topic in denied
+        ]
+
+    return then(asker.go_on(request), change)

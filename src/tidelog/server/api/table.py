@@ -1,0 +1,790 @@
+"""A row per API: versions, handler, guard. ApiVersions announces it; no guard = closed.
+
+Which handler answers which API, in which versions; a module is imported at its first request.
+
+A version stands here only when all of it works: this table is what ApiVersions announces.
+
+What Kafka authorises of each API, around its handler; who may not hears Kafka's error.
+
+A guard takes what is denied out of a request, lets the handler answer the rest, and puts the
+refusals into the answer. So handlers know nothing of rights, but for Fetch and ShareFetch, whose
+partitions are remembered from request to request (they ask for each). An API without a guard is
+for those alone who may do all to the cluster: a new one is closed until somebody opens it.
+
+Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.
+
+What guards share: the question, the way on to the handler, and additions to its answer.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from itertools import compress
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.server.api.context import Answer, Handler, Long, RequestContext
+from tidelog.server.runtime.loop import in_slices
+from tidelog.server.runtime.threads import FEW
+from tidelog.server.security.authorizer import (
+    CLUSTER_NAME,
+    Client,
+    Operation,
+    ResourceType,
+    operations_bits,
+)
+from tidelog.server.security.sasl import NotLoggedIn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _typeshed import DataclassInstance
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One API that is served.
+
+    Attributes:
+        key: Its number.
+        module: Where its handler is, in this package.
+        function: The handler's name.
+        first: Lowest version announced.
+        last: Highest version announced, inclusive.
+        legacy_first: Lowest version with `tidelog.legacy.clients`; None for `first`.
+        announced_first: Lowest version announced where it is below what is served; else None.
+        guard: The name of its guard, in the same module; empty where nobody but who may do all to
+            the cluster may ask.
+        parts: For requests with long lists: `request list=response list`, by paths of fields. The
+            first pair that the version has counts; without one, long requests are refused.
+        at_once: How many list elements of a request are worked on without a stop: as many as take
+            some 30 ms.
+    """
+
+    key: int
+    module: str
+    function: str
+    first: int
+    last: int
+    guard: str = ""
+    legacy_first: int | None = None
+    announced_first: int | None = None
+    parts: tuple[str, ...] = ()
+    at_once: int = 1000
+
+    def first_for(self, *, legacy: bool) -> int:
+        """The lowest version served."""
+        return self.first if self.legacy_first is None or not legacy else self.legacy_first
+
+    def announced_first_for(self, *, legacy: bool) -> int:
+        """The lowest version announced."""
+        served = self.first_for(legacy=legacy)
+        return served if self.announced_first is None else min(self.announced_first, served)
+
+
+ROWS: Final = (
+    # As Kafka: librdkafka compresses only for brokers that announce version 0.
+    Row(
+        0,
+        "produce",
+        "produce",
+        3,
+        13,
+        guard="guard_produce",
+        legacy_first=0,
+        announced_first=0,
+        parts=("topic_data/partition_data=responses/partition_responses",),
+        at_once=2000,
+    ),
+    Row(1, "fetch", "fetch", 4, 18, legacy_first=0, at_once=8000),
+    Row(
+        2,
+        "list_offsets",
+        "list_offsets",
+        1,
+        11,
+        guard="guard_list_offsets",
+        legacy_first=0,
+        parts=("topics/partitions=topics/partitions",),
+    ),
+    Row(3, "metadata", "metadata", 0, 13, guard="guard_metadata", parts=("topics=topics",)),
+    Row(
+        8,
+        "group_offsets",
+        "offset_commit",
+        2,
+        10,
+        guard="guard_offset_commit",
+        parts=("topics/partitions=topics/partitions",),
+    ),
+    Row(
+        9,
+        "group_offsets",
+        "offset_fetch",
+        1,
+        10,
+        guard="guard_offset_fetch",
+        parts=(
+            "groups/topics/partition_indexes=groups/topics/partitions",
+            "topics/partition_indexes=topics/partitions",
+        ),
+    ),
+    Row(
+        10,
+        "find_coordinator",
+        "find_coordinator",
+        0,
+        6,
+        guard="guard_find_coordinator",
+        parts=("coordinator_keys=coordinators",),
+    ),
+    Row(11, "classic_groups", "join_group", 0, 9, guard="guard_join_group"),
+    Row(12, "classic_groups", "heartbeat", 0, 4, guard="guard_heartbeat"),
+    Row(
+        13,
+        "classic_groups",
+        "leave_group",
+        0,
+        5,
+        guard="guard_leave_group",
+        parts=("members=members",),
+    ),
+    Row(14, "classic_groups", "sync_group", 0, 5, guard="guard_sync_group", at_once=5000),
+    Row(
+        15,
+        "classic_groups",
+        "describe_groups",
+        0,
+        6,
+        guard="guard_describe_groups",
+        parts=("groups=groups",),
+    ),
+    Row(16, "classic_groups", "list_groups", 0, 5, guard="guard_list_groups"),
+    Row(17, "security", "sasl_handshake", 0, 1),
+    Row(18, "metadata", "api_versions", 0, 4),
+    Row(19, "topics", "create_topics", 2, 7, guard="guard_create_topics", parts=("topics=topics",)),
+    Row(
+        20,
+        "topics",
+        "delete_topics",
+        1,
+        6,
+        guard="guard_delete_topics",
+        parts=(
+            "topics=responses",
+            "topic_names=responses",
+        ),
+    ),
+    Row(
+        21,
+        "topics",
+        "delete_records",
+        0,
+        2,
+        guard="guard_delete_records",
+        parts=("topics/partitions=topics/partitions",),
+    ),
+    Row(
+        23,
+        "list_offsets",
+        "offset_for_leader_epoch",
+        2,
+        4,
+        guard="guard_offset_for_leader_epoch",
+        parts=("topics/partitions=topics/partitions",),
+    ),
+    Row(
+        28,
+        "group_offsets",
+        "txn_offset_commit",
+        0,
+        5,
+        guard="guard_txn_offset_commit",
+        parts=("topics/partitions=topics/partitions",),
+    ),
+    Row(29, "security", "describe_acls", 1, 3, guard="guard_describe_acls"),
+    Row(
+        30, "security", "create_acls", 1, 3, guard="guard_create_acls", parts=("creations=results",)
+    ),
+    Row(
+        31,
+        "security",
+        "delete_acls",
+        1,
+        3,
+        guard="guard_delete_acls",
+        parts=("filters=filter_results",),
+    ),
+    Row(
+        32,
+        "configs",
+        "describe_configs",
+        1,
+        4,
+        guard="guard_describe_configs",
+        parts=("resources=results",),
+    ),
+    Row(
+        33,
+        "configs",
+        "alter_configs",
+        0,
+        2,
+        guard="guard_alter_configs",
+        parts=("resources=responses",),
+    ),
+    Row(
+        34,
+        "cluster",
+        "alter_replica_log_dirs",
+        1,
+        2,
+        guard="guard_alter_replica_log_dirs",
+        at_once=5000,
+    ),
+    Row(35, "cluster", "describe_log_dirs", 1, 5, guard="guard_describe_log_dirs", at_once=5000),
+    Row(36, "security", "sasl_authenticate", 0, 2),
+    Row(
+        37,
+        "topics",
+        "create_partitions",
+        0,
+        3,
+        guard="guard_create_partitions",
+        parts=("topics=results",),
+    ),
+    Row(22, "transactions", "init_producer_id", 0, 5, guard="guard_init_producer_id"),
+    Row(
+        24,
+        "transactions",
+        "add_partitions_to_txn",
+        0,
+        5,
+        guard="guard_add_partitions_to_txn",
+        parts=(
+            "transactions/topics/partitions=results_by_transaction/topic_results/results_by_partition",
+            "v3_and_below_topics/partitions=results_by_topic_v3_and_below/results_by_partition",
+        ),
+    ),
+    Row(25, "transactions", "add_offsets_to_txn", 0, 4, guard="guard_add_offsets_to_txn"),
+    Row(26, "transactions", "end_txn", 0, 5, guard="guard_end_txn"),
+    Row(
+        27,
+        "transactions",
+        "write_txn_markers",
+        1,
+        2,
+        guard="guard_write_txn_markers",
+        parts=("markers/topics/partition_indexes=markers/topics/partitions",),
+    ),
+    Row(
+        42,
+        "classic_groups",
+        "delete_groups",
+        0,
+        2,
+        guard="guard_delete_groups",
+        parts=("groups_names=results",),
+    ),
+    Row(
+        43,
+        "cluster",
+        "elect_leaders",
+        0,
+        2,
+        guard="guard_elect_leaders",
+        parts=("topic_partitions/partitions=replica_election_results/partition_result",),
+    ),
+    Row(
+        44,
+        "configs",
+        "incremental_alter_configs",
+        0,
+        1,
+        guard="guard_incremental_alter_configs",
+        parts=("resources=responses",),
+    ),
+    Row(
+        45,
+        "cluster",
+        "alter_partition_reassignments",
+        0,
+        1,
+        guard="guard_alter_partition_reassignments",
+        parts=("topics/partitions=responses/partitions",),
+    ),
+    Row(
+        46,
+        "cluster",
+        "list_partition_reassignments",
+        0,
+        0,
+        guard="guard_list_partition_reassignments",
+    ),
+    Row(
+        47,
+        "group_offsets",
+        "offset_delete",
+        0,
+        0,
+        guard="guard_offset_delete",
+        parts=("topics/partitions=topics/partitions",),
+    ),
+    Row(48, "configs", "describe_client_quotas", 0, 1, guard="guard_describe_client_quotas"),
+    Row(49, "configs", "alter_client_quotas", 0, 1, guard="guard_alter_client_quotas"),
+    Row(
+        50,
+        "security",
+        "describe_user_scram_credentials",
+        0,
+        0,
+        guard="guard_describe_user_scram_credentials",
+        parts=("users=results",),
+    ),
+    Row(
+        51,
+        "security",
+        "alter_user_scram_credentials",
+        0,
+        0,
+        guard="guard_alter_user_scram_credentials",
+    ),
+    Row(
+        55,
+        "cluster",
+        "describe_quorum",
+        0,
+        2,
+        guard="guard_describe_quorum",
+        parts=("topics/partitions=topics/partitions",),
+    ),
+    Row(57, "cluster", "update_features", 0, 2, guard="guard_update_features"),
+    Row(60, "metadata", "describe_cluster", 0, 2, guard="guard_describe_cluster"),
+    Row(
+        61,
+        "transactions",
+        "describe_producers",
+        0,
+        0,
+        guard="guard_describe_producers",
+        parts=("topics/partition_indexes=topics/partitions",),
+    ),
+    Row(64, "cluster", "unregister_broker", 0, 0, guard="guard_unregister_broker"),
+    Row(
+        65,
+        "transactions",
+        "describe_transactions",
+        0,
+        0,
+        guard="guard_describe_transactions",
+        parts=("transactional_ids=transaction_states",),
+    ),
+    Row(66, "transactions", "list_transactions", 0, 2, guard="guard_list_transactions"),
+    Row(
+        68,
+        "modern_groups",
+        "consumer_group_heartbeat",
+        0,
+        1,
+        guard="guard_consumer_group_heartbeat",
+        at_once=5000,
+    ),
+    Row(
+        69,
+        "modern_groups",
+        "consumer_group_describe",
+        0,
+        1,
+        guard="guard_consumer_group_describe",
+        parts=("group_ids=groups",),
+    ),
+    Row(74, "configs", "list_config_resources", 0, 1, guard="guard_list_config_resources"),
+    Row(75, "metadata", "describe_topic_partitions", 0, 0, guard="guard_describe_topic_partitions"),
+    Row(
+        76,
+        "modern_groups",
+        "share_group_heartbeat",
+        1,
+        1,
+        guard="guard_share_group_heartbeat",
+        at_once=5000,
+    ),
+    Row(
+        77,
+        "modern_groups",
+        "share_group_describe",
+        1,
+        1,
+        guard="guard_share_group_describe",
+        parts=("group_ids=groups",),
+    ),
+    Row(78, "share_fetch", "share_fetch", 1, 2, at_once=5000),
+    Row(
+        79,
+        "share_fetch",
+        "share_acknowledge",
+        1,
+        2,
+        parts=("topics/partitions=responses/partitions",),
+        at_once=5000,
+    ),
+    Row(80, "cluster", "add_raft_voter", 0, 1, guard="guard_add_raft_voter"),
+    Row(81, "cluster", "remove_raft_voter", 0, 0, guard="guard_remove_raft_voter"),
+    Row(
+        90,
+        "share_offsets",
+        "describe_share_group_offsets",
+        0,
+        1,
+        guard="guard_describe_share_group_offsets",
+        parts=("groups/topics/partitions=groups/topics/partitions",),
+    ),
+    Row(
+        91,
+        "share_offsets",
+        "alter_share_group_offsets",
+        0,
+        0,
+        guard="guard_alter_share_group_offsets",
+        parts=("topics/partitions=responses/partitions",),
+    ),
+    Row(
+        92,
+        "share_offsets",
+        "delete_share_group_offsets",
+        0,
+        0,
+        guard="guard_delete_share_group_offsets",
+        parts=("topics=responses",),
+    ),
+)
+
+
+BY_KEY: Final = {row.key: row for row in ROWS}
+
+
+_AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
+
+
+# Elements of long texts take longer than others: so few of them are worked on without a stop.
+_LONG_FRAME_BYTES: Final = 64 << 10
+
+
+_LONG_TEXTS: Final = 16
+
+
+# Their frames are long for the records in them.
+_WITH_RECORDS: Final = frozenset({0})
+
+
+_SPLIT: Final = frozenset(row.key for row in ROWS if row.parts) - _WITH_RECORDS
+
+
+def items_at_once(key: int, frame_bytes: int) -> int:
+    """How many list elements of a request are worked on without a stop."""
+    if frame_bytes > _LONG_FRAME_BYTES and key in _SPLIT:
+        return _LONG_TEXTS
+    return _AT_ONCE[key]
+
+
+# APIs about groups or transactional ids, which wait while these are loaded. Heartbeats don't: while
+# a group is loaded a member is believed.
+_AFTER_LOAD: Final = frozenset(
+    {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
+)
+
+
+# Importing these takes a tenth of a second, so a thread does it.
+_GROUPS: Final = "tidelog.server.groups.coordinator"
+
+
+_TRANSACTIONS: Final = "tidelog.server.transactions.coordinator"
+
+
+_SHARES: Final = "tidelog.server.shares.share_partitions"
+
+
+_COORDINATORS: Final = {
+    **dict.fromkeys((8, 9, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69), (_GROUPS,)),
+    **dict.fromkeys((24, 26, 65, 66), (_TRANSACTIONS,)),
+    **dict.fromkeys((25, 28), (_GROUPS, _TRANSACTIONS)),
+    **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), (_GROUPS, _SHARES)),
+}
+
+
+# FindCoordinator, by the type of its key; InitProducerId, which may have no transactional id.
+_FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
+
+
+_BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARES)}
+
+
+# What the members of a consumer group ask for, in their order.
+_OF_MEMBERS: Final = (_FIND_COORDINATOR, 11, 14, 12, 9, 2, 1, 8, 13)
+
+
+# Names of coordinators, keys of handlers.
+_imported: Final = set[object]()
+
+
+@cache
+def handler_of(key: int) -> Handler:
+    """The handler of an API that stands in the table."""
+    if key in _COORDINATORS or key in {_FIND_COORDINATOR, _INIT_PRODUCER_ID}:
+        return _importing(key)
+    return _handler_of(key)
+
+
+@cache
+def _handler_of(key: int) -> Handler:
+    row = BY_KEY[key]
+    module = import_module(f"tidelog.server.api.{row.module}")
+    found = cast("Handler", getattr(module, row.function))
+    if key not in _AFTER_LOAD:
+        return found
+    from tidelog.server.api.waiting import after_load  # no need of it to listen
+
+    return after_load(key, found)
+
+
+def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
+    """Import the handler of an API, and what it uses; for any thread."""
+    names = (*coordinators, *_COORDINATORS.get(key, ()))
+    for name in names:
+        import_module(name)
+    _handler_of(key)
+    _imported.update(names, (key,))
+
+
+def import_coordinators(with_transactions: bool) -> None:
+    """Import what a consumer group uses, and transactions where there are some; for any thread."""
+    for key in _OF_MEMBERS:
+        import_for(key, _BY_KEY_TYPE[0])
+    if with_transactions:
+        import_for(_FIND_COORDINATOR, _BY_KEY_TYPE[1])
+
+
+def _importing(key: int) -> Handler:
+    """A handler whose modules are imported in a thread, at its first request."""
+
+    def answer(context: "RequestContext", request: "DataclassInstance") -> "Answer":
+        names = _used_by(key, request)
+        if key in _imported and _imported.issuperset(names):
+            return _handler_of(key)(context, request)
+        return later(names, context, request)
+
+    async def later(
+        names: "Iterable[str]", context: "RequestContext", request: "DataclassInstance"
+    ) -> "DataclassInstance | Long | None":
+        await context.node.work.run(import_for, key, names)
+        said = _handler_of(key)(context, request)
+        return await said if isinstance(said, Awaitable) else said
+
+    return answer
+
+
+def _used_by(key: int, request: object) -> tuple[str, ...]:
+    """The coordinators that a request is for."""
+    if key == _FIND_COORDINATOR:
+        return _BY_KEY_TYPE.get(getattr(request, "key_type", 0), ())
+    if key == _INIT_PRODUCER_ID:
+        return (_TRANSACTIONS,) if getattr(request, "transactional_id", None) else ()
+    return _COORDINATORS[key]
+
+
+@cache
+def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
+    """The versions of each API that are served, both inclusive."""
+    return {row.key: (row.first_for(legacy=legacy), row.last) for row in ROWS}
+
+
+DENIED_TEXT: Final[dict[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+}
+
+
+Guard: TypeAlias = "Callable[[Asker, DataclassInstance], Answer]"
+
+
+Item = TypeVar("Item")
+
+
+Said = TypeVar("Said", bound="DataclassInstance")
+
+
+Kept = TypeVar("Kept")
+
+
+class Asker:
+    """Who asks, and what he may do. Lives as long as one request."""
+
+    __slots__ = ("_authorizer", "_who", "context")
+
+    def __init__(self, context: RequestContext) -> None:
+        authorizer = context.node.authorizer
+        assert authorizer is not None
+        self.context = context
+        self._authorizer = authorizer
+        self._who = Client(context.connection.principal, context.connection.host)
+
+    def may_topic(self, operation: Operation, name: str) -> bool:
+        """Whether he may do that to a topic."""
+        return self._authorizer.may(self._who, operation, ResourceType.TOPIC, name)
+
+    def may_describe(self, name: str | None) -> bool:
+        """Whether there is a name, of a topic that he may describe."""
+        return name is not None and self.may_topic(Operation.DESCRIBE, name)
+
+    def may_group(self, operation: Operation, name: str) -> bool:
+        """Whether he may do that to a group."""
+        return self._authorizer.may(self._who, operation, ResourceType.GROUP, name)
+
+    def may_cluster(self, operation: Operation) -> bool:
+        """Whether he may do that to the cluster."""
+        return self._authorizer.may_cluster(self._who, operation)
+
+    def may_transact(self, operation: Operation, name: str) -> bool:
+        """Whether he may do that to a transactional id."""
+        kind = ResourceType.TRANSACTIONAL_ID
+        return self._authorizer.may(self._who, operation, kind, name)
+
+    def may_write_somewhere(self) -> bool:
+        """Whether there can be a topic that he may write to."""
+        return self._authorizer.may_any(self._who, Operation.WRITE, ResourceType.TOPIC)
+
+    def bits(self, kind: ResourceType, name: str, possible: int) -> int:
+        """What of that he may do, as bits by the operations' numbers."""
+        return operations_bits(self._authorizer, self._who, kind, name, possible)
+
+    def cluster_bits(self, possible: int) -> int:
+        """The same of the cluster; nothing is said to who may not describe it."""
+        if not self.may_cluster(Operation.DESCRIBE):
+            return 0
+        return self.bits(ResourceType.CLUSTER, CLUSTER_NAME, possible)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of the topic with an id, None where it is nobody's."""
+        info = self.context.node.topics.find_by_id(topic_id)
+        return None if info is None else info.name
+
+    def split(
+        self, items: Iterable[Item], operation: Operation, name_of: Callable[[Item], str | None]
+    ) -> tuple[list[Item], list[Item]]:
+        """Items whose topics he may do that to (or that have no name), and the others."""
+        allowed: list[Item] = []
+        denied: list[Item] = []
+        for item in items:
+            name = name_of(item)
+            is_allowed = name is None or self.may_topic(operation, name)
+            (allowed if is_allowed else denied).append(item)
+        return allowed, denied
+
+    def split_groups(
+        self, names: Iterable[str], operation: Operation
+    ) -> tuple[list[str], list[str]]:
+        """Groups that he may do that to, and the others."""
+        allowed: list[str] = []
+        denied: list[str] = []
+        for name in names:
+            (allowed if self.may_group(operation, name) else denied).append(name)
+        return allowed, denied
+
+    def go_on(self, request: "DataclassInstance") -> Answer:
+        """What the handler says."""
+        return handler_of(self.context.api.key)(self.context, request)
+
+
+def then(said: Answer, change: Callable[[Said], None]) -> Answer:
+    """The same answer, now or later, once `change` has changed it."""
+    if said is None:
+        return None
+    if isinstance(said, Awaitable):
+        return _later(said, change)
+    change(cast("Said", said))
+    return said
+
+
+def then_keep(asker: Asker, said: Answer, name: str, passes: Callable[[Kept], bool]) -> Answer:
+    """The same answer, with the items of its list `name` that pass; very many are judged in slices.
+
+    Args:
+        asker: Who asks.
+        said: The answer, now or later.
+        name: Of the list; it is changed in place.
+        passes: Called once with each item, in order.
+    """
+    if said is None or isinstance(said, Awaitable):
+        return _kept(asker, said, name, passes)
+    items = cast("list[Kept]", getattr(said, name))
+    if len(items) > FEW:
+        return _kept(asker, said, name, passes)
+    items[:] = filter(passes, items)
+    return said
+
+
+async def _kept(
+    asker: Asker, said: Answer, name: str, passes: Callable[[Kept], bool]
+) -> "DataclassInstance | Long | None":
+    found = await said if isinstance(said, Awaitable) else said
+    if found is not None:
+        message = found.response if isinstance(found, Long) else found
+        items = cast("list[Kept]", getattr(message, name))
+        clock = asker.context.node.env.clock
+        # In place: a `Long` lets go of the items of this very list.
+        items[:] = compress(items, await in_slices(clock, map(passes, items)))
+    return found
+
+
+async def _later(
+    said: "Awaitable[DataclassInstance | Long | None]", change: Callable[[Said], None]
+) -> "DataclassInstance | Long | None":
+    found = await said
+    if isinstance(found, Long):
+        change(cast("Said", found.response))
+    elif found is not None:
+        change(cast("Said", found))
+    return found
+
+
+# Those of fetches ask by themselves; the others are about versions, log-ins, what clients tell of
+# themselves.
+OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72, 78, 79})
+
+
+def guarded(context: RequestContext, request: "DataclassInstance") -> Answer:
+    """What a handler says, and what is denied.
+
+    Raises:
+        NotLoggedIn: An API without a guard, asked by who may not do all to the cluster.
+    """
+    key = context.api.key
+    if key in OPEN_TO_ALL:
+        return handler_of(key)(context, request)
+    asker = Asker(context)
+    guard = guard_of(key)
+    if guard is not None:
+        return guard(asker, request)
+    if asker.may_cluster(Operation.ALL):
+        return asker.go_on(request)
+    raise NotLoggedIn(f"{context.api.name} is for those who may do all to the cluster")
+
+
+@cache
+def guard_of(key: int) -> "Guard | None":
+    """The guard of an API, None where it has none."""
+    row = BY_KEY[key]
+    if not row.guard:
+        return None
+    module = import_module(f"tidelog.server.api.{row.module}")
+    return cast("Callable[[Asker, DataclassInstance], Answer]", getattr(module, row.guard))
+
+
+TOPIC_DENIED_TEXT: Final = DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+
+CLUSTER_DENIED_TEXT: Final = DENIED_TEXT[ErrorCode.CLUSTER_AUTHORIZATION_FAILED]

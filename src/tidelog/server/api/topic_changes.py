@@ -1,0 +1,148 @@
+"""Changes of topics, with what syncs done beside the loop; one change at a time.
+
+The registry's file and each partition's metadata are synced: none of that may hold the loop up.
+Everybody sees a new topic when all of it is there.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TypeVar
+
+from tidelog.errors import StorageFailure, TidelogError
+from tidelog.server.api.node import LOGGER, Node
+from tidelog.server.runtime.loop import Slices
+from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo, unknown_topic
+
+_Told = TypeVar("_Told")
+
+
+async def create(
+    node: Node, name: str, partitions: int, config: Mapping[str, str] | None = None
+) -> TopicInfo:
+    """Create a topic; errors as `LogDir.create_topic`."""
+    (made,) = await create_all(node, [NewTopic(name, partitions, config or {})])
+    if isinstance(made, TidelogError):
+        raise made
+    return made
+
+
+async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | TidelogError]:
+    """Create topics together; for each the topic, or why it is not there."""
+
+    async def change() -> list[TopicInfo | TidelogError]:
+        async with node.topics.changing:
+            made = await node.work.run(node.log_dir.create_topics, new)
+        infos = [found if isinstance(found, TidelogError) else found[0] for found in made]
+        for info in infos:
+            if not isinstance(info, TidelogError):
+                LOGGER.info("topic %s created, %d partitions", info.name, info.partitions)
+        return infos
+
+    return await _carried_out(node, change())
+
+
+async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
+    """Raise topics' numbers of partitions together; for each the topic, or why it has not grown."""
+
+    async def change() -> list[TopicInfo | TidelogError]:
+        async with node.topics.changing:
+            grown = await node.work.run(node.log_dir.add_all_partitions, counts)
+        for info in grown:
+            if not isinstance(info, TidelogError):
+                LOGGER.info("topic %s has %d partitions from now on", info.name, info.partitions)
+        return grown
+
+    return await _carried_out(node, change())
+
+
+async def alter(
+    node: Node, name: str, changes_of: Callable[[TopicInfo], Mapping[str, str | None]]
+) -> None:
+    """Change a topic's settings; errors as `LogDir.alter_config`, and what `changes_of` raises.
+
+    Args:
+        node: The broker.
+        name: The topic.
+        changes_of: What to change, None for the default, by the topic as it is then.
+
+    Open partitions go by the settings when this returns.
+    """
+
+    async def change() -> None:
+        async with node.topics.changing:
+            changes = changes_of(node.log_dir.topic(name))
+            if changes:
+                await node.work.run(node.log_dir.save_config, name, changes)
+                node.log_dir.follow_config(name)
+                LOGGER.info("topic %s: settings changed: %s", name, ", ".join(sorted(changes)))
+
+    await _carried_out(node, change())
+
+
+async def _carried_out(node: Node, change: Coroutine[object, object, _Told]) -> _Told:
+    """What comes of a change, which goes on where whoever waits for it goes away.
+
+    A thread may be at it by then: what it does is to be followed, and nobody else may change
+    topics meanwhile.
+    """
+    return await asyncio.shield(node.topics.begin(change))
+
+
+async def delete(node: Node, name: str) -> None:
+    """Delete a topic; raises UnknownTopic, StorageFailure: it is there."""
+    (failure,) = await delete_all(node, [node.log_dir.topic(name)])
+    if failure is not None:
+        raise failure
+
+
+async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
+    """Delete topics together; for each why it is not deleted: UnknownTopic, StorageFailure.
+
+    Renames and syncs go in threads. Those that somebody rebuilds wait for him, the others don't
+    wait for them. Their files go later (`Removals`).
+    """
+    failures: dict[str, TidelogError] = {}
+    await _carried_out(node, _delete(node, topics, failures))
+    for info in topics:
+        if info.name not in failures:
+            LOGGER.info("topic %s deleted, %d partitions", info.name, info.partitions)
+    return [failures.get(info.name) for info in topics]
+
+
+async def _delete(
+    node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
+) -> None:
+    waiting = {info.name: info for info in topics}
+    while waiting:
+        async with node.topics.changing:
+            # Who holds one may have come while this one waited for its turn.
+            free = [name for name in waiting if not node.partitions.holds.stops_deletion(name)]
+            left = await _delete_free(node, [waiting.pop(name) for name in free], failures)
+        node.removals.add(left)
+        await node.partitions.holds.wait_for_deletion(waiting)
+    await node.removals.wait_for_room()
+
+
+async def _delete_free(
+    node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
+) -> list[str]:
+    """Delete topics that nobody holds; directories that are left."""
+    there = []
+    for info in topics:
+        found = node.topics.find(info.name)
+        if found is not None and found.topic_id == info.topic_id:
+            there.append(info)
+        else:  # deleted meanwhile, and perhaps made anew
+            failures[info.name] = unknown_topic(info.name, ())
+    if not there:
+        return []
+    try:
+        left = await node.work.run(node.topics.hide([info.name for info in there]))
+    except StorageFailure as error:
+        failures |= {info.name: error for info in there}
+        return []
+    slices = Slices(node.env.clock)
+    for info in there:
+        await slices.rest()
+        node.topics.tell_deleted(info)
+    return left

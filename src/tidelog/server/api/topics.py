@@ -1,0 +1,561 @@
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
+
+CreateTopics, DeleteTopics and CreatePartitions.
+
+Items of one request are looked at one by one: what one is refused for is not the others' business.
+
+Source: Kafka's protocol guide, APIs 19, 20 and 37; Kafka 4.3's ReplicationControlManager.
+
+Guards of APIs about topics. Source: Kafka 4.3's KafkaApis and ControllerApis.
+
+Guard of DeleteTopics. Source: Kafka 4.3's ControllerApis.
+
+DeleteRecords: the start of a log moves up. Source: Kafka's protocol guide, API 21; KIP-107.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from typing import Final
+from uuid import UUID
+
+from tidelog.config import TopicConfig
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import StorageFailure, TidelogError
+from tidelog.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.admin.config_display import described_topic_settings
+from tidelog.server.admin.topic_rules import (
+    NEW_PARTITIONS_MAX,
+    Layout,
+    count_of,
+    ensure_growth,
+    ensure_name,
+    ensure_new,
+    topic_settings,
+)
+from tidelog.server.api import topic_changes
+from tidelog.server.api.context import Answer, Long, RequestContext
+from tidelog.server.api.node import Node
+from tidelog.server.api.table import DENIED_TEXT, TOPIC_DENIED_TEXT, Asker, then
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.errors import Refusal, refusal_of
+from tidelog.server.runtime.loop import Slices
+from tidelog.server.security.authorizer import Operation
+from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
+from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
+from tidelog.storage.log.deletion import HIGH_WATERMARK
+from tidelog.types import NO_OFFSET
+
+# What Kafka's controller says at once where it is given no time for what it could do: it does
+# nothing then. What is refused by itself is refused all the same, where there is nothing else.
+# Answers about so many new topics, with all their settings, are made into bytes at once.
+AT_ONCE: Final = 8
+
+
+NOT_HOSTED: Final = "This server does not host this topic-partition."
+
+
+_NAMED_TWICE: Final = "The provided topic name maps to an ID that was already supplied."
+
+
+_ID_NOT_HOSTED: Final = "This server does not host this topic ID."
+
+
+# -- CreateTopics --------------------------------------------------------------------------------
+
+
+async def create_topics(
+    context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse | Long:
+    """Create topics, or say whether they could be."""
+    times = Counter(topic.name for topic in request.topics)
+    single = [topic for topic in request.topics if times[topic.name] == 1]
+    if single and request.timeout_ms <= 0:
+        late = Refusal(ErrorCode.REQUEST_TIMED_OUT)
+        return CreateTopicsResponse(topics=[_refused(topic.name, late) for topic in request.topics])
+    results = [
+        _refused(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        for name, count in times.items()
+        if count > 1
+    ]
+    results += await _create_all(context.node, single, is_trial=request.validate_only)
+    response = CreateTopicsResponse(topics=results)
+    return Long(response, results) if len(results) > AT_ONCE else response
+
+
+async def _create_all(
+    node: Node, topics: Sequence[CreatableTopic], *, is_trial: bool
+) -> list[CreatableTopicResult]:
+    """What comes of each topic: all are looked at, then made together, then told."""
+    is_too_much = _wanted(node, topics) > NEW_PARTITIONS_MAX
+    slices = Slices(node.env.clock)
+    asked = list[NewTopic | CreatableTopicResult]()
+    for topic in topics:
+        await slices.rest()
+        try:
+            if is_too_much:
+                text = "Excessively large number of partitions per request."
+                raise Refusal(ErrorCode.POLICY_VIOLATION, text)
+            asked.append(_asked(node, topic))
+        except TidelogError as error:
+            asked.append(_refused(topic.name, refusal_of(error)))
+    new = [each for each in asked if isinstance(each, NewTopic)]
+    made: Sequence[TopicInfo | TidelogError] = ()
+    if is_trial:
+        made = [_imagined(node, each) for each in new]
+    elif new:
+        made = await topic_changes.create_all(node, new)
+    found, results = iter(made), []
+    for each in asked:
+        await slices.rest()
+        results.append(_told(node, each, next(found)) if isinstance(each, NewTopic) else each)
+    return results
+
+
+def _wanted(node: Node, topics: Sequence[CreatableTopic]) -> int:
+    """Partitions that are asked for in all; a count that can't be takes nothing off the others."""
+    default = node.config.num_partitions
+    counts = (default if topic.num_partitions == -1 else topic.num_partitions for topic in topics)
+    return sum(
+        len(topic.assignments) or max(count, 0) for topic, count in zip(topics, counts, strict=True)
+    )
+
+
+def _refused(name: str, why: Refusal) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=why.error_code, error_message=why.message, configs=[]
+    )
+
+
+def _asked(node: Node, topic: CreatableTopic) -> NewTopic:
+    """What is to be made; raises Refusal, ConfigError."""
+    if topic.name == CLUSTER_METADATA_TOPIC:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited."
+        )
+    ensure_name(topic.name)
+    ensure_new(topic.name, node.topics.all())
+    pairs = [(config.name, config.value) for config in topic.configs]
+    given, _ = topic_settings(pairs, node.config.topic_defaults)
+    assignments = [(each.partition_index, each.broker_ids) for each in topic.assignments]
+    layout = Layout(topic.num_partitions, topic.replication_factor, assignments)
+    count = count_of(layout, default=node.config.num_partitions, node_id=node.node_id)
+    return NewTopic(topic.name, count, given)
+
+
+def _imagined(node: Node, new: NewTopic) -> TopicInfo:
+    return TopicInfo(
+        name=new.name,
+        topic_id=random_topic_id(node.env.random),
+        partitions=new.partitions,
+        given=new.config,
+        config=TopicConfig.parse(new.config, broker=node.config.topic_defaults)[0],
+    )
+
+
+def _told(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> CreatableTopicResult:
+    if isinstance(made, TidelogError):
+        return _refused(new.name, refusal_of(made))
+    settings = described_topic_settings(
+        made.given, made.config, node.started_config.topic_defaults, node.changed
+    )
+    return CreatableTopicResult(
+        name=made.name,
+        topic_id=made.topic_id or NO_UUID,
+        error_code=0,
+        num_partitions=made.partitions,
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfigs(
+                name=found.name, value=found.value, config_source=found.source, read_only=False
+            )
+            for found in sorted(settings, key=lambda found: found.name)
+        ],
+    )
+
+
+# -- DeleteTopics --------------------------------------------------------------------------------
+
+
+async def delete_topics(
+    context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    """Delete topics by name, or by id."""
+    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    # A name that came with an id is refused by itself, and is nobody's double.
+    names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
+    ids = Counter(state.topic_id for state in states if state.name is None)
+    if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
+        return DeleteTopicsResponse(responses=[_too_late(state) for state in states])
+    results, slices = [], Slices(context.node.env.clock)
+    asked = list[tuple[TopicInfo, DeletableTopicResult]]()
+    for state in {(state.name, state.topic_id): state for state in states}.values():
+        await slices.rest()
+        found = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
+        try:
+            info = _to_delete(context.node, state, names, ids)
+            found.name, found.topic_id = info.name, info.topic_id or NO_UUID
+            asked.append((info, found))
+        except TidelogError as error:
+            _say(found, error)
+        results.append(found)
+    failures = await topic_changes.delete_all(context.node, [info for info, _ in asked])
+    for (_, found), failure in zip(asked, failures, strict=True):
+        if failure is not None:
+            _say(found, failure)
+    return DeleteTopicsResponse(responses=results)
+
+
+def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> bool:
+    """Whether a topic is named in one way, and once."""
+    if state.name is None:
+        return state.topic_id != NO_UUID and ids[state.topic_id] == 1
+    return state.topic_id == NO_UUID and names[state.name] == 1
+
+
+def _too_late(state: DeleteTopicState) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=state.name, topic_id=state.topic_id, error_code=ErrorCode.REQUEST_TIMED_OUT
+    )
+
+
+def _to_delete(
+    node: Node, state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]
+) -> TopicInfo:
+    """The topic meant; raises Refusal."""
+    if not node.config.delete_topic_enable:
+        raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+    if state.name is not None and state.topic_id != NO_UUID:
+        text = "You may not specify both topic name and topic id."
+        raise Refusal(ErrorCode.INVALID_REQUEST, text)
+    if state.name is not None:
+        return _named(node, state.name, names, ids)
+    if state.topic_id == NO_UUID:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if ids[state.topic_id] > 1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+    info = node.topics.find_by_id(state.topic_id)
+    if info is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, _ID_NOT_HOSTED)
+    if info.name in names:
+        raise Refusal(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+    return info
+
+
+def _named(node: Node, name: str, names: Counter[str], ids: Counter[UUID]) -> TopicInfo:
+    if names[name] > 1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    info = node.topics.find(name)
+    if info is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
+    if info.topic_id in ids:
+        raise Refusal(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+    return info
+
+
+# -- CreatePartitions ----------------------------------------------------------------------------
+
+
+async def create_partitions(
+    context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Add partitions to topics, or say whether they could be."""
+    times = Counter(topic.name for topic in request.topics)
+    if request.timeout_ms <= 0 and 1 in times.values():
+        return CreatePartitionsResponse(
+            results=[
+                CreatePartitionsTopicResult(
+                    name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=None
+                )
+                for topic in request.topics
+            ]
+        )
+    results, slices = [], Slices(context.node.env.clock)
+    counts = dict[str, int]()
+    for topic in {topic.name: topic for topic in request.topics}.values():
+        await slices.rest()
+        found = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
+        try:
+            if times[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            _ensure_growth(context.node, topic)
+            counts[topic.name] = topic.count
+        except TidelogError as error:
+            _say(found, error)
+        results.append(found)
+    if counts and not request.validate_only:
+        grown = await topic_changes.grow_all(context.node, counts)
+        ended = dict(zip(counts, grown, strict=True))
+        for found in results:
+            end = ended.get(found.name)
+            if isinstance(end, TidelogError):
+                _say(found, end)
+    return CreatePartitionsResponse(results=results)
+
+
+def _say(result: CreatePartitionsTopicResult | DeletableTopicResult, error: TidelogError) -> None:
+    why = refusal_of(error)
+    result.error_code, result.error_message = why.error_code, why.message
+
+
+def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
+    info = node.topics.find(topic.name)
+    if info is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    brokers = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
+    ensure_growth(topic.name, info.partitions, topic.count, brokers, node.node_id)
+    if topic.count - info.partitions > NEW_PARTITIONS_MAX:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+        )
+
+
+def guard_delete_records(asker: Asker, request: DeleteRecordsRequest) -> Answer:
+    """DELETE on each topic."""
+    request.topics, denied = asker.split(request.topics, Operation.DELETE, lambda t: t.name)
+
+    def add(said: DeleteRecordsResponse) -> None:
+        for topic in denied:
+            partitions = [
+                DeleteRecordsPartitionResult(
+                    partition_index=asked.partition_index,
+                    low_watermark=-1,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                )
+                for asked in topic.partitions
+            ]
+            said.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+
+    return then(asker.go_on(request), add)
+
+
+# -- changes -------------------------------------------------------------------------------------
+
+
+def guard_create_topics(asker: Asker, request: CreateTopicsRequest) -> Answer:
+    """CREATE on the cluster or on each topic; its settings are told to who may describe them.
+
+    One that is named twice, or that nobody may create, is refused for that.
+    """
+    times = Counter(topic.name for topic in request.topics)
+
+    def asked_for(topic: CreatableTopic) -> str | None:
+        is_refused = times[topic.name] > 1 or topic.name == CLUSTER_METADATA_TOPIC
+        return None if is_refused else topic.name
+
+    denied: list[CreatableTopic] = []
+    if not asker.may_cluster(Operation.CREATE):
+        request.topics, denied = asker.split(request.topics, Operation.CREATE, asked_for)
+
+    def change(said: CreateTopicsResponse) -> None:
+        for topic in said.topics:
+            if not topic.error_code and not asker.may_topic(Operation.DESCRIBE_CONFIGS, topic.name):
+                topic.configs = []
+                topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                topic.num_partitions = topic.replication_factor = -1
+        said.topics.extend(
+            CreatableTopicResult(
+                name=topic.name,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=TOPIC_DENIED_TEXT,
+                configs=[],
+            )
+            for topic in denied
+        )
+
+    return then(asker.go_on(request), change)
+
+
+def guard_create_partitions(asker: Asker, request: CreatePartitionsRequest) -> Answer:
+    """ALTER on each topic; one that is named twice is refused for that."""
+    times = Counter(topic.name for topic in request.topics)
+    request.topics, denied = asker.split(
+        request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name
+    )
+
+    def add(said: CreatePartitionsResponse) -> None:
+        said.results.extend(
+            CreatePartitionsTopicResult(
+                name=topic.name,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=TOPIC_DENIED_TEXT,
+            )
+            for topic in denied
+        )
+
+    return then(asker.go_on(request), add)
+
+
+def guard_delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
+    """DELETE on the cluster or on each topic.
+
+    Who may not describe one that he named by its id hears no name; who may describe one that is not
+    there hears that it is not there. One that is named twice, or by name and id, is refused for
+    that, by the handler.
+    """
+    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    times = Counter(_key_of(state) for state in states if not _has_both(state))
+
+    def name_of(state: DeleteTopicState) -> str | None:
+        return asker.name_of(state.topic_id) if state.name is None else state.name
+
+    def denied_name_of(state: DeleteTopicState) -> str | None:
+        name = name_of(state)
+        if _has_both(state) or times[_key_of(state)] > 1:
+            return None
+        is_there = name is not None and asker.context.node.topics.find(name) is not None
+        return None if not is_there and asker.may_describe(name) else name
+
+    if asker.may_cluster(Operation.DELETE):
+        return asker.go_on(request)
+    allowed, denied = asker.split(states, Operation.DELETE, denied_name_of)
+    absent, allowed = _absent_of(asker, allowed, times)
+    refused = [
+        DeletableTopicResult(
+            name=name,
+            topic_id=NO_UUID,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=NOT_HOSTED,
+        )
+        for name in absent
+    ]
+    for state in denied:
+        name = name_of(state)
+        if state.name is None and not asker.may_describe(name):
+            name = None
+        refused.append(
+            DeletableTopicResult(
+                name=name,
+                topic_id=state.topic_id,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED],
+            )
+        )
+    request.topics, request.topic_names = allowed, []
+    if not allowed:
+        return DeleteTopicsResponse(responses=refused)
+
+    def add(said: DeleteTopicsResponse) -> None:
+        said.responses.extend(refused)
+
+    return then(asker.go_on(request), add)
+
+
+def _key_of(state: DeleteTopicState) -> str | UUID:
+    return state.topic_id if state.name is None else state.name
+
+
+def _has_both(state: DeleteTopicState) -> bool:
+    return state.name is not None and state.topic_id != NO_UUID
+
+
+def _absent_of(
+    asker: Asker, states: list[DeleteTopicState], times: Counter[str | UUID]
+) -> tuple[dict[str, None], list[DeleteTopicState]]:
+    """Names of which nothing is there and nothing may be deleted, and the other states.
+
+    They are answered at once: should a topic of such a name come while others are being deleted,
+    nobody would ask for rights again. Where none is deleted at all the handler says so.
+    """
+    absent: dict[str, None] = {}
+    others = []
+    is_enabled = asker.context.node.config.delete_topic_enable
+    for state in states:
+        name = state.name
+        if (
+            name is None
+            or not is_enabled
+            or state.topic_id != NO_UUID
+            or times[name] > 1
+            or asker.may_topic(Operation.DELETE, name)
+        ):
+            others.append(state)
+        else:
+            absent[name] = None
+    return absent, others
+
+
+def delete_records(
+    context: RequestContext, request: DeleteRecordsRequest
+) -> Awaitable[DeleteRecordsResponse]:
+    """The new starts, once they are durable."""
+    return _delete(context.node, request)
+
+
+async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    topics = []
+    partitions, named = node.partitions, _named_once(request)
+    names = [(topic, number) for topic, places in named.items() for number in places]
+    await partitions.open_beside(partitions.unopened(names), node.work)
+    await partitions.holds.wait(named)
+    for topic, places in named.items():
+        results = [await _one(node, topic, asked) for asked in places.values()]
+        topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _named_once(
+    request: DeleteRecordsRequest,
+) -> dict[str, dict[int, DeleteRecordsPartition]]:
+    """Each partition as it was named last; topics without partitions are left out, as by Kafka."""
+    found: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            found.setdefault(topic.name, {})[asked.partition_index] = asked
+    return found
+
+
+async def _one(
+    node: Node, topic: str, asked: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    try:
+        partition = node.partitions.get(topic, asked.partition_index)
+        if node.topics.is_internal(topic):
+            return _result(asked, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        start = _moved(partition, asked.offset)
+        if start is None:
+            return _result(asked, ErrorCode.OFFSET_OUT_OF_RANGE)
+        await partition.flushed()
+    except StorageFailure:
+        return _result(asked, ErrorCode.KAFKA_STORAGE_ERROR)
+    except TidelogError as error:
+        return _result(asked, ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code)
+    return _result(asked, 0, start)
+
+
+def _moved(partition: Partition, offset: int) -> int | None:
+    """The new log start; None where the offset is none that can be deleted up to."""
+    end = partition.high_watermark
+    target = end if offset == HIGH_WATERMARK else offset
+    if not 0 <= target <= end:
+        # Asked for its policy all the same: Kafka looks at that first.
+        partition.log.delete_records(partition.log.log_start_offset)
+        return None
+    return partition.log.delete_records(target)
+
+
+def _result(
+    asked: DeleteRecordsPartition, code: int, start: int = NO_OFFSET
+) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=asked.partition_index, low_watermark=start, error_code=code
+    )

@@ -1,0 +1,769 @@
+"""InitProducerId, AddPartitions/OffsetsToTxn, EndTxn, WriteTxnMarkers.
+
+Describe-/ListTransactions, DescribeProducers.
+
+AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: a producer's transaction, from its first partition.
+
+Source: Kafka's protocol guide, APIs 24 to 26; KIP-98, KIP-890.
+
+Guards of APIs about producers and transactions. Source: Kafka 4.3's KafkaApis.
+
+ListTransactions and DescribeTransactions: what the coordinator knows of transactional ids.
+
+Source: Kafka's protocol guide, APIs 65 and 66; KIP-664, KIP-994 (by duration), KIP-1152 (by name).
+
+WriteTxnMarkers: markers for transactions that nobody ends, as the admin tool sends them.
+
+Source: Kafka's protocol guide, API 27; KIP-664 (hanging transactions), KIP-1228.
+
+InitProducerId: ids for idempotent producers, ids and epochs for transactional ones.
+
+A producer without a transactional id gets a new id each time, with epoch 0, whatever it had before
+(it raises its epoch itself). Source: Kafka's protocol guide, API 22; KIP-98, KIP-360.
+
+DescribeProducers: which producers a partition remembers, and which transactions are open in it.
+
+Source: Kafka's protocol guide, API 61; KIP-664.
+
+AddPartitionsToTxn of very many partitions: read in parts, and added to a transaction at once.
+
+Each part is checked as a request of its own, and nothing is written meanwhile. Then the partitions
+of all parts are added by one write, or none of them where some part was refused.
+
+Source: Kafka 4.3's KafkaApis: a client's partitions are added together or not at all.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import MissingDependency, TidelogError
+from tidelog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    DescribedTransactionState,
+    DescribeProducersPartitionResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ProducerState,
+    TopicData,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tidelog.server.admin.topic_rules import ensure_name
+from tidelog.server.api.context import MANY, Answer, Long, RequestContext, long_if_many
+from tidelog.server.api.leader_epochs import find_partition
+from tidelog.server.api.node import LOGGER, Node
+from tidelog.server.api.table import TOPIC_DENIED_TEXT, Asker, then, then_keep
+from tidelog.server.regexes import UnusableRegex, find_matches
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.loop import Slices, in_slices
+from tidelog.server.runtime.reply import arrival
+from tidelog.server.security.authorizer import Operation
+from tidelog.server.transactions.coordinator import TransactionCoordinator
+from tidelog.server.transactions.metadata import Transaction, TransactionMetadata, TransactionState
+from tidelog.server.transactions.rules import AddAsked, EndAsked, ProducerRef
+from tidelog.server.transactions.state_topic import by_topic
+from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
+from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
+
+
+def guard_describe_producers(asker: Asker, request: DescribeProducersRequest) -> Answer:
+    """READ on each topic."""
+    request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
+
+    def add(said: DescribeProducersResponse) -> None:
+        for topic in denied:
+            partitions = [
+                DescribeProducersPartitionResponse(
+                    partition_index=number,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_message=TOPIC_DENIED_TEXT,
+                )
+                for number in topic.partition_indexes
+            ]
+            said.topics.append(
+                DescribeProducersTopicResponse(name=topic.name, partitions=partitions)
+            )
+
+    return then(asker.go_on(request), add)
+
+
+# From here on brokers ask, for many transactions at once.
+BATCHED_FIRST_VERSION: Final = 4
+
+
+# Older clients know only the code that partitions fence with.
+FENCED_FIRST_VERSION: Final = 2
+
+
+EPOCH_BUMP_FIRST_VERSION: Final = 5
+
+
+def fenced(version: int, code: int) -> int:
+    """A code as a client of that version knows it."""
+    is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
+    return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
+
+
+# -- partitions --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Checking(RequestContext):
+    """The context of a part of a long request: its partitions are checked and not added.
+
+    Attributes:
+        checked: What the part asks for by transaction, without partitions where it only verifies;
+            None where it was refused.
+    """
+
+    checked: list[AddAsked | None] = field(default_factory=list)
+
+
+async def add_partitions_to_txn(
+    context: RequestContext, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    """Take partitions into transactions, or (from brokers) say whether they are in them."""
+    if context.version >= BATCHED_FIRST_VERSION:
+        results = [
+            AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id,
+                topic_results=results_of(each.topics, await _add(context, each)),
+            )
+            for each in request.transactions
+        ]
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+    asked = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    codes = await _add(context, asked)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results_of(asked.topics, codes))
+
+
+async def _add(
+    context: RequestContext, asked: AddPartitionsToTxnTransaction
+) -> Mapping[TopicPartition, int]:
+    """A code for each partition: all are added, or none."""
+    partitions = [
+        TopicPartition(topic.name, number) for topic in asked.topics for number in topic.partitions
+    ]
+    refused = refusals(context, partitions)
+    if refused:
+        if isinstance(context, Checking):
+            context.checked.append(None)
+        return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
+    producer = ProducerRef(asked.producer_id, asked.producer_epoch)
+    transactions = context.node.transactions
+    adding = AddAsked(
+        transactional_id=asked.transactional_id,
+        producer=producer,
+        partitions=frozenset(() if asked.verify_only else partitions),
+    )
+    if isinstance(context, Checking):
+        context.checked.append(adding)
+        if not asked.verify_only:
+            return dict.fromkeys(partitions, ErrorCode.NONE)
+    if asked.verify_only:
+        return transactions.verify(asked.transactional_id, producer, partitions)
+    code = await arrival(transactions.add(adding))
+    return dict.fromkeys(partitions, fenced(context.version, code))
+
+
+def refusals(
+    context: RequestContext, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Those that can't be in a client's transaction: internal ones, and ones that are not there."""
+    topics = context.node.topics
+    is_client = context.version < BATCHED_FIRST_VERSION
+    found: dict[TopicPartition, int] = {}
+    for each in partitions:
+        info = topics.find(each.topic)
+        if is_client and topics.is_internal(each.topic):
+            found[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif info is None or not 0 <= each.partition < info.partitions:
+            found[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return found
+
+
+def results_of(
+    topics: Sequence[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, int]
+) -> list[AddPartitionsToTxnTopicResult]:
+    """A code for each partition, by topics as they were asked for."""
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number,
+                    partition_error_code=codes[TopicPartition(topic.name, number)],
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+# -- offsets -----------------------------------------------------------------------------------
+
+
+async def add_offsets_to_txn(
+    context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    """Take the partition of a group's offsets into a transaction."""
+    code = await context.node.groups.shards.ensure_topic()
+    if code is not ErrorCode.NONE:
+        return AddOffsetsToTxnResponse(error_code=code)
+    asked = AddAsked(
+        transactional_id=request.transactional_id,
+        producer=ProducerRef(request.producer_id, request.producer_epoch),
+        partitions=frozenset({offsets_partition(context.node, request.group_id)}),
+    )
+    added = await arrival(context.node.transactions.add(asked))
+    return AddOffsetsToTxnResponse(error_code=fenced(context.version, added))
+
+
+def offsets_partition(node: Node, group_id: str) -> TopicPartition:
+    """Where a group's offsets are kept; the topic must be there."""
+    return TopicPartition(OFFSETS_TOPIC, node.groups.shards.number_of(group_id))
+
+
+# -- the end -----------------------------------------------------------------------------------
+
+
+def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxnResponse]:
+    """Commit or abort; with version 5 the client goes on with another epoch."""
+    bumps = context.version >= EPOCH_BUMP_FIRST_VERSION
+    asked = EndAsked(
+        transactional_id=request.transactional_id,
+        producer=ProducerRef(request.producer_id, request.producer_epoch),
+        commit=request.committed,
+        version=EPOCH_BUMP_VERSION if bumps else 0,
+    )
+    return _end(context, asked)
+
+
+async def _end(context: RequestContext, asked: EndAsked) -> EndTxnResponse:
+    said = await context.node.transactions.end(asked)
+    return EndTxnResponse(
+        error_code=fenced(context.version, said.code),
+        producer_id=said.producer_id,
+        producer_epoch=said.producer_epoch,
+    )
+
+
+_STATES: Final = {state.title: state for state in TransactionState}
+
+
+Filter = Callable[[TransactionMetadata], bool]
+
+
+async def list_transactions(
+    context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse | Long:
+    """Transactional ids that pass all filters, a slice at a time."""
+    coordinator = context.node.transactions
+    if coordinator.log.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    try:
+        listed = await _passing(context, request)
+    except UnusableRegex:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    except MissingDependency as error:
+        LOGGER.warning("transactions can't be listed by a pattern: %s", error)
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    response = ListTransactionsResponse(
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=[each for each in request.state_filters if each not in _STATES],
+        transaction_states=listed,
+    )
+    return long_if_many(response, listed)
+
+
+async def _passing(
+    context: RequestContext, request: ListTransactionsRequest
+) -> list[ListedTransactionState]:
+    """What passes the filters and the pattern; an empty pattern is none."""
+    passes = _filter(request, context.node.env.clock.now_ms())
+    listed = []
+    slices = Slices(context.node.env.clock)
+    for each in context.node.transactions.table.all():
+        known = each.metadata
+        if passes(known):
+            listed.append(_listed(known))
+        await slices.rest()
+    pattern = request.transactional_id_pattern
+    return await context.node.work.run(_matching, pattern, listed) if pattern else listed
+
+
+def _matching(pattern: str, listed: list[ListedTransactionState]) -> list[ListedTransactionState]:
+    found = find_matches(pattern, (each.transactional_id for each in listed))
+    return [each for each in listed if each.transactional_id in found]
+
+
+def _listed(known: TransactionMetadata) -> ListedTransactionState:
+    return ListedTransactionState(
+        transactional_id=known.transactional_id,
+        producer_id=known.producer_id,
+        transaction_state=known.state.title,
+    )
+
+
+def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
+    """Whether an id passes; names of states that nobody knows let none of them pass."""
+    ids = frozenset(request.producer_id_filters)
+    states = {_STATES[each] for each in request.state_filters if each in _STATES}
+    has_states = bool(request.state_filters)
+    duration_ms = request.duration_filter
+
+    def passes(known: TransactionMetadata) -> bool:
+        return (
+            (not ids or known.producer_id in ids)
+            and (not has_states or known.state in states)
+            and (duration_ms < 0 or now_ms - known.start_ms > duration_ms)
+        )
+
+    return passes
+
+
+def describe_transactions(
+    context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """What is known of each transactional id."""
+    coordinator = context.node.transactions
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            _described(coordinator, each) for each in dict.fromkeys(request.transactional_ids)
+        ]
+    )
+
+
+def _described(
+    coordinator: TransactionCoordinator, transactional_id: str
+) -> DescribedTransactionState:
+    found = coordinator.table.find(transactional_id)
+    if not transactional_id:
+        code = ErrorCode.INVALID_REQUEST
+    elif isinstance(found, Transaction):
+        return _told(found.metadata)
+    else:
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if found is None else found
+    return DescribedTransactionState(error_code=code, transactional_id=transactional_id)
+
+
+def _told(known: TransactionMetadata) -> DescribedTransactionState:
+    return DescribedTransactionState(
+        error_code=ErrorCode.NONE,
+        transactional_id=known.transactional_id,
+        transaction_state=known.state.title,
+        transaction_timeout_ms=known.timeout_ms,
+        transaction_start_time_ms=known.start_ms,
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch,
+        topics=[
+            TopicData(topic=topic, partitions=numbers)
+            for topic, numbers in by_topic(known.partitions).items()
+        ],
+    )
+
+
+async def write_txn_markers(
+    context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """End transactions in the partitions named, whatever their coordinator knows.
+
+    A producer that is named twice is answered once, with all its partitions.
+    """
+    found: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for marker in request.markers:
+        codes = found.setdefault(marker.producer_id, {})
+        codes.update(await _write(context.node, marker))
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(producer_id=producer_id, topics=_topics(codes))
+            for producer_id, codes in found.items()
+        ]
+    )
+
+
+async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartition, ErrorCode]:
+    places = dict.fromkeys(
+        TopicPartition(topic.name, number)
+        for topic in marker.topics
+        for number in topic.partition_indexes
+    )
+    return await node.markers.write(
+        list(places),
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        commit=marker.transaction_result,
+        transaction_version=marker.transaction_version,
+    )
+
+
+def _topics(codes: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
+    topics: dict[str, WritableTxnMarkerTopicResult] = {}
+    for place, code in codes.items():
+        topic = topics.setdefault(place.topic, WritableTxnMarkerTopicResult(name=place.topic))
+        topic.partitions.append(
+            WritableTxnMarkerPartitionResult(partition_index=place.partition, error_code=code)
+        )
+    return list(topics.values())
+
+
+INIT_FENCED_FIRST_VERSION: Final = 4
+
+
+NONE: Final = -1
+
+
+def init_producer_id(
+    context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    """A new producer id; with a transactional id its own, and an epoch that nobody has."""
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        return _refused(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        return _init(context, request, request.transactional_id)
+    producer_id = context.node.producer_ids.next()
+    return _take(context) if producer_id is None else _answer(producer_id)
+
+
+async def _init(
+    context: RequestContext, request: InitProducerIdRequest, transactional_id: str
+) -> InitProducerIdResponse:
+    # Producers without transactions need none of this.
+    from tidelog.server.transactions.rules import InitAsked, ProducerRef
+
+    expected = None
+    if request.producer_id != NONE:
+        expected = ProducerRef(request.producer_id, request.producer_epoch)
+    asked = InitAsked(
+        transactional_id=transactional_id,
+        timeout_ms=request.transaction_timeout_ms,
+        expected=expected,
+    )
+    said = await context.node.transactions.init_producer_id(asked)
+    if said.code:
+        is_unknown = (
+            said.code == ErrorCode.PRODUCER_FENCED and context.version < INIT_FENCED_FIRST_VERSION
+        )
+        return _refused(ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else said.code)
+    return InitProducerIdResponse(
+        error_code=0, producer_id=said.producer_id, producer_epoch=said.producer_epoch
+    )
+
+
+async def _take(context: RequestContext) -> InitProducerIdResponse:
+    try:
+        return _answer(await context.node.producer_ids.take())
+    except TidelogError as error:
+        LOGGER.warning("no producer id: %s", error)
+        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client asks again
+
+
+def _answer(producer_id: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)
+
+
+def _refused(code: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
+
+
+NO_TOPIC: Final = "This server does not host this topic-partition."
+
+
+async def describe_producers(
+    context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse | Long:
+    """The producers of each partition."""
+    node = context.node
+    missing = node.partitions.unopened(
+        (topic.name, number) for topic in request.topics for number in topic.partition_indexes
+    )
+    if missing:
+        await node.partitions.open_beside(missing, node.work)
+    topics = [
+        DescribeProducersTopicResponse(
+            name=topic.name,
+            partitions=[
+                await _partition(context, topic.name, number) for number in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics
+    ]
+    response = DescribeProducersResponse(topics=topics)
+    count = sum(len(each.active_producers) for topic in topics for each in topic.partitions)
+    return Long(response, topics) if count > MANY else response
+
+
+async def _partition(
+    context: RequestContext, topic: str, number: int
+) -> DescribeProducersPartitionResponse:
+    found = find_partition(context.node, topic, number)
+    if isinstance(found, int):
+        why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(found)
+        return DescribeProducersPartitionResponse(
+            partition_index=number, error_code=why.error_code, error_message=why.message
+        )
+    producers = map(_producer, found.log.producer_states().producers.values())  # of a copy
+    return DescribeProducersPartitionResponse(
+        partition_index=number,
+        error_code=0,
+        active_producers=await in_slices(context.node.env.clock, producers),
+    )
+
+
+def _no_topic(topic: str) -> Refusal:
+    """Why there is none of that name."""
+    try:
+        ensure_name(topic)
+    except Refusal as why:
+        return why
+    return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
+
+
+def _producer(entry: ProducerEntry) -> ProducerState:
+    first = entry.txn_first_offset
+    return ProducerState(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=NO_OFFSET if first is None else first,
+    )
+
+
+BROKERS_FIRST_VERSION: Final = 4
+
+
+def guard_init_producer_id(asker: Asker, request: InitProducerIdRequest) -> Answer:
+    """WRITE on the transactional id; else IDEMPOTENT_WRITE on the cluster, or WRITE somewhere."""
+    name = request.transactional_id
+    code = 0
+    if name is not None:
+        code = (
+            0
+            if asker.may_transact(Operation.WRITE, name)
+            else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        )
+    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE) and not asker.may_write_somewhere():
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if not code:
+        return asker.go_on(request)
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+def guard_add_partitions_to_txn(asker: Asker, request: AddPartitionsToTxnRequest) -> Answer:
+    """WRITE on the transactional id and on each topic: all of them, or none is added.
+
+    Then each partition hears what is wrong with it itself. From version 4 on brokers ask, who need
+    CLUSTER_ACTION.
+    """
+    if asker.context.version >= BROKERS_FIRST_VERSION:
+        if asker.may_cluster(Operation.CLUSTER_ACTION):
+            return asker.go_on(request)
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    topics = request.v3_and_below_topics
+    places = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+    codes: dict[TopicPartition, int]
+    if not asker.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
+        codes = dict.fromkeys(places, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    else:
+        allowed, denied = asker.split(places, Operation.WRITE, lambda place: place.topic)
+        if not denied:
+            return asker.go_on(request)
+        codes = refusals(asker.context, allowed) | dict.fromkeys(
+            denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        )
+    results = results_of(
+        topics, {place: codes.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}
+    )
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+
+def guard_add_offsets_to_txn(asker: Asker, request: AddOffsetsToTxnRequest) -> Answer:
+    """WRITE on the transactional id, READ on the group."""
+    if not asker.may_transact(Operation.WRITE, request.transactional_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not asker.may_group(Operation.READ, request.group_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return asker.go_on(request)
+
+
+def guard_end_txn(asker: Asker, request: EndTxnRequest) -> Answer:
+    """WRITE on the transactional id."""
+    if asker.may_transact(Operation.WRITE, request.transactional_id):
+        return asker.go_on(request)
+    return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+def guard_write_txn_markers(asker: Asker, request: WriteTxnMarkersRequest) -> Answer:
+    """ALTER or CLUSTER_ACTION on the cluster."""
+    if asker.may_cluster(Operation.ALTER) or asker.may_cluster(Operation.CLUSTER_ACTION):
+        return asker.go_on(request)
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=number,
+                                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                            )
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def guard_describe_transactions(asker: Asker, request: DescribeTransactionsRequest) -> Answer:
+    """DESCRIBE on each transactional id; topics that may not be described are not named."""
+    names = dict.fromkeys(request.transactional_ids)
+    denied = [name for name in names if not asker.may_transact(Operation.DESCRIBE, name)]
+    for name in denied:
+        del names[name]
+    request.transactional_ids = [name for name in request.transactional_ids if name in names]
+
+    def change(said: DescribeTransactionsResponse) -> None:
+        for state in said.transaction_states:
+            may = asker.may_topic
+            state.topics = [t for t in state.topics if may(Operation.DESCRIBE, t.topic)]
+        said.transaction_states.extend(
+            DescribedTransactionState(
+                error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transactional_id=name
+            )
+            for name in denied
+        )
+
+    return then(asker.go_on(request), change)
+
+
+def guard_list_transactions(asker: Asker, request: ListTransactionsRequest) -> Answer:
+    """DESCRIBE on each transactional id: the others are not named."""
+
+    def passes(state: ListedTransactionState) -> bool:
+        return asker.may_transact(Operation.DESCRIBE, state.transactional_id)
+
+    return then_keep(asker, asker.go_on(request), "transaction_states", passes)
+
+
+# What is wrong with a partition itself, or with the client's rights.
+_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+    }
+)
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """What all parts say of one transaction of a request.
+
+    Attributes:
+        asked: Whose partitions; None where the guard refused all parts.
+        partitions: What is to be added.
+        topics: The results of all parts.
+        is_refused: Whether some part was refused.
+    """
+
+    asked: AddAsked | None = None
+    partitions: set[TopicPartition] = field(default_factory=set)
+    topics: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
+    is_refused: bool = False
+
+
+class WholeAdd:
+    """Collects the checks of the parts of one request, then adds all of them or none."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self.context = Checking(
+            context.node, context.api, context.version, context.client_id, context.connection
+        )
+        self._transactions: list[_Transaction] = []
+
+    def take(self, response: AddPartitionsToTxnResponse, *, joins: bool) -> None:
+        """Take what the check of one part said.
+
+        Args:
+            response: The response to the part.
+            joins: Whether its first transaction is the last one of the part before.
+        """
+        checked = self.context.checked
+        if self.context.version < BATCHED_FIRST_VERSION:
+            told = [response.results_by_topic_v3_and_below]
+            joins = bool(self._transactions)
+        else:
+            told = [each.topic_results for each in response.results_by_transaction]
+        for number, topics in enumerate(told):
+            if number or not joins:
+                self._transactions.append(_Transaction())
+            last = self._transactions[-1]
+            last.topics += topics
+            # Without a check of the handler's, the guard has refused the part.
+            asked = checked[number] if number < len(checked) else None
+            last.is_refused |= asked is None
+            if asked is not None:
+                last.asked = asked
+                last.partitions |= asked.partitions
+        checked.clear()
+
+    async def finish(self, slices: Slices) -> None:
+        """Write what is to be added, and put the codes into the responses of the parts."""
+        for each in self._transactions:
+            code = 0
+            if each.is_refused:
+                code = ErrorCode.OPERATION_NOT_ATTEMPTED
+            elif each.asked is not None and each.partitions:
+                asked = replace(each.asked, partitions=frozenset(each.partitions))
+                said = await arrival(self.context.node.transactions.add(asked))
+                code = fenced(self.context.version, said)
+            if code:
+                await _set(each.topics, code, slices)
+
+
+async def _set(topics: list[AddPartitionsToTxnTopicResult], code: int, slices: Slices) -> None:
+    for topic in topics:
+        for result in topic.results_by_partition:
+            if result.partition_error_code not in _REFUSALS:
+                result.partition_error_code = code
+            await slices.rest()

@@ -1,0 +1,321 @@
+"""The listening broker: start, connections and their limits, timers, stop."""
+
+import asyncio
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import BrokerConfig
+from tidelog.config.broker import BROKER_CONFIG_BY_NAME
+from tidelog.config.listeners import Endpoint, ListenerPlan, plan_listeners
+from tidelog.config.values import PASSWORD
+from tidelog.env import Env, os_env
+from tidelog.errors import ConfigError, TidelogError
+from tidelog.server.api.node import LOGGER, Address, Node
+from tidelog.server.api.table import import_coordinators
+from tidelog.server.kernels import load_beside
+from tidelog.server.logs import TOLD_ONCE
+from tidelog.server.maintenance.log_manager import Background
+from tidelog.server.net.clients import Clients
+from tidelog.server.net.connection import Connection
+from tidelog.server.net.listener import SEND_BUFFER, Listener, listening_sockets, naming, prepare
+from tidelog.server.net.listener_authentication import Door
+from tidelog.server.runtime.loop import Slices, is_inside
+from tidelog.server.runtime.threads import Beside, Work
+from tidelog.storage.directory.broker_files import read_cluster, settings_of
+from tidelog.storage.directory.dir_state import DirectoryState, LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.segment.time_search import search_on_loop
+from tidelog.types import TRANSACTIONS_TOPIC
+
+if TYPE_CHECKING:
+    from tidelog.server.maintenance.control import Control
+    from tidelog.server.maintenance.log_cleaner import Compaction
+    from tidelog.server.metrics.http import MetricsServer
+
+
+BACKLOG: Final = 1024
+
+
+def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Node:
+    """Take a directory's lock and make a broker of it.
+
+    Raises:
+        DirectoryLocked: Another process has it.
+        StorageFailure, InvalidRequest, ConfigError, CorruptFile, UnsupportedVersion: As
+            `LogDir.open` and `Node`.
+    """
+    syncs = Work()
+    options = LogDirOptions(
+        create=True,
+        topic_defaults=config.topic_defaults,
+        deferrals=lambda: Beside(syncs),
+        producer_expiration_ms=config.producer_id_expiration_ms,
+        leaves_set_aside=True,
+        prepare=lambda state: _heed_kept(state, config),
+    )
+    clock = (env or os_env()).clock
+    began_ms = clock.monotonic_ms()
+    log_dir = LogDir.open(path, env=env, options=options)
+    took_s = (clock.monotonic_ms() - began_ms) / 1000
+    count = len(log_dir.topics())
+    text = "%s: opened in %.1f s, %d topics%s"
+    recovered = "" if log_dir.was_clean or not count else "; recovered, as it was not closed"
+    LOGGER.info(text, path, took_s, count, recovered, extra=TOLD_ONCE)
+    others = ", ".join(_differing(config))
+    LOGGER.info("settings that differ from defaults: %s", others or "none", extra=TOLD_ONCE)
+    try:
+        return Node(log_dir, config, syncs)
+    except TidelogError:
+        syncs.close()
+        log_dir.close()
+        raise
+
+
+def _differing(config: BrokerConfig) -> Iterator[str]:
+    """The settings that differ from Kafka's defaults, without secrets."""
+    for name in sorted(config.given_names):
+        key = BROKER_CONFIG_BY_NAME[name]
+        value = config.text(name)
+        if value != key.default:
+            yield f"{name}={'[hidden]' if key.kind is PASSWORD else value}"
+    for name, value in sorted(config.topic_defaults.items()):
+        yield f"{name}={value} (topics)"
+
+
+def _heed_kept(state: DirectoryState, config: BrokerConfig) -> None:
+    """Let recovery, too, go by what was changed while the broker ran, and kept."""
+    assert isinstance(state, LogDir)
+    # `Node` reads it again and refuses it, behind a clean opening.
+    with suppress(TidelogError, OSError):
+        kept = settings_of(read_cluster(state.env.files, state.path), config.node_id)
+        if kept:
+            from tidelog.config.broker import changed_config  # few have changed any
+
+            changed = changed_config(config, kept)
+            state.use_topic_defaults(changed.topic_defaults)
+            state.producer_expiration_ms = changed.producer_id_expiration_ms
+
+
+def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[ListenerPlan, ...]:
+    """The listeners of the settings.
+
+    Args:
+        config: The settings.
+        place: Where the only one listens, in place of what the settings say.
+
+    Raises:
+        ConfigError: As `plan_listeners`; or several listeners, and a place for one.
+    """
+    plans = plan_listeners(config)
+    if place is None:
+        return plans
+    if len(plans) > 1:
+        text = f"has {len(plans)} listeners, and a place was given for one"
+        raise ConfigError("listeners", config.listeners, text)
+    return (replace(plans[0], place=place),)
+
+
+def advertised(plan: ListenerPlan, port: int) -> Address:
+    """Where clients are told to connect to; a port of 0 there is the one that is listened on."""
+    place = plan.told(port)
+    return Address(place.host, place.port)
+
+
+async def use_kernels(node: Node) -> None:
+    """Let logs check and search with kernels: those opened from now on, the others in slices."""
+    node.partitions.has_kernels = True
+    slices = Slices(node.env.clock)
+    for partition in node.partitions.opened():
+        if partition.failure is None and not partition.is_gone:
+            partition.log.use_kernels()
+        await slices.rest()
+
+
+class Server:
+    """One broker on one event loop. start -> ... -> stop."""
+
+    def __init__(self, node: Node, *, kernels_after_s: float = 0.0) -> None:
+        """A broker that does not listen yet.
+
+        Args:
+            node: What it serves.
+            kernels_after_s: Kernels are loaded so long after it listens, in a thread, and the
+                cleaner starts then. Until then logs do without; the load takes the interpreter from
+                the first clients.
+        """
+        self.node = node
+        self._kernels_after_s = kernels_after_s
+        self._listeners: list[Listener] = []
+        self.clients = Clients(node)
+        self._wake: asyncio.TimerHandle | None = None
+        self._pages: MetricsServer | None = None
+        self._control: Control | None = None
+        self._compaction: Compaction | None = None
+        self._rest: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen where it is said, on the only listener of the settings; its port.
+
+        Raises:
+            OSError, TidelogError: As `open_doors`; ConfigError also where there are several.
+        """
+        plans = planned(self.node.config, Endpoint(host, port))
+        return (await self.open_doors(plans))[plans[0].name]
+
+    async def open_doors(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
+        """Listen; the port of each listener, which the system chooses where it is 0.
+
+        Raises:
+            OSError: An address, or that of the metrics, can't be had.
+            ConfigError: A certificate or a users' file can't be used, or
+                `tidelog.metrics.listen` can't be read.
+            CorruptFile, StorageFailure: Users and rules can't be read.
+        """
+        loop = asyncio.get_running_loop()
+        self.node.timers.on_earlier = self._schedule
+        search_on_loop(partial(is_inside, loop))
+        doors = [Door(self.node, plan) for plan in plans]
+        found: dict[str, int] = {}
+        for door in doors:
+            with naming(door.plan.place):
+                found[door.plan.name] = await self._listen(door)
+            told = self.node.listeners[door.plan.name]
+            place = Endpoint(door.plan.place.host, found[door.plan.name])
+            LOGGER.info(
+                "listener %s (%s) on %s, clients are told %s",
+                door.plan.name,
+                door.plan.protocol.name,
+                place,
+                told,
+                extra=TOLD_ONCE,
+            )
+        self.node.address = self.node.listeners[plans[0].name]
+        if self.node.config.tidelog_metrics_listen:
+            from tidelog.server.metrics.http import start_pages
+
+            self._pages = await start_pages(self.node, self._is_serving)
+        self.clients.watch_idle()
+        Background(self.node).start()
+        self.node.removals.add(self.node.log_dir.set_aside)
+        await self._serve_control()
+        self._rest = loop.create_task(self._start_rest())
+        return found
+
+    async def _start_rest(self) -> None:
+        """Start what nobody needs to listen: clients can ask already.
+
+        Its modules are imported in a thread, those that the first group waits for before others.
+        """
+        node = self.node
+        await node.work.run(import_coordinators, node.topics.find(TRANSACTIONS_TOPIC) is not None)
+        node.resume_groups()
+        node.resume_transactions()
+        if self._kernels_after_s:
+            await asyncio.sleep(self._kernels_after_s)
+        await node.work.run(import_module, "tidelog.server.maintenance.log_cleaner")
+        self._started_compaction()
+        load_beside(self._use_kernels)
+
+    async def _listen(self, door: Door) -> int:
+        """Open one door; its port."""
+        place = door.plan.place
+        sockets = await listening_sockets(place.host, place.port, BACKLOG, self._prepare)
+        port: int = sockets[0].getsockname()[1]
+        self._listeners.append(self._listener(door, sockets))
+        self.node.places[door.plan.name] = str(Endpoint(place.host, port))
+        door.address = self.node.listeners[door.plan.name] = advertised(door.plan, port)
+        return port
+
+    def _prepare(self, bound: socket.socket) -> None:
+        config = self.node.config
+        is_asked = SEND_BUFFER in config.given_names
+        prepare(bound, config.socket_send_buffer_bytes, is_asked=is_asked)
+
+    def _listener(self, door: Door, sockets: Sequence[socket.socket]) -> Listener:
+        """Who accepts at a door."""
+
+        def make() -> Connection:
+            return Connection(self.node, self.clients, door)
+
+        if door.context is None:
+            return Listener(sockets, self.node, make)
+        from tidelog.server.net.listener import TlsListener
+
+        return TlsListener(sockets, self.node, make, door.context)
+
+    def _is_serving(self) -> bool:
+        return all(listener.is_serving() for listener in self._listeners)
+
+    def _use_kernels(self) -> None:
+        self.node.topics.begin(use_kernels(self.node))
+
+    def _started_compaction(self) -> "Compaction":
+        """The cleaner, started at the first call."""
+        if self._compaction is None:
+            from tidelog.server.maintenance.log_cleaner import Compaction
+
+            self._compaction = Compaction(self.node)
+            self._compaction.start()
+        return self._compaction
+
+    async def _serve_control(self) -> None:
+        """Let other processes ask for changes; a broker works without that, too."""
+        from tidelog.server.maintenance.control import Control  # what it may be asked for is much
+
+        control = Control(self.node, self._started_compaction)
+        try:
+            await control.start()
+        except (TidelogError, OSError) as error:
+            LOGGER.warning("no control channel: %s", error)
+            return
+        self._control = control
+
+    async def stop(self) -> None:
+        """Close all connections, then the directory: a clean stop.
+
+        Raises:
+            StorageFailure: A partition could not be closed.
+        """
+        for listener in self._listeners:
+            listener.close()
+        if self._rest is not None:
+            self._rest.cancel()
+        self.clients.close()
+        if self._pages is not None:
+            await self._pages.stop()
+        if self._control is not None:
+            await self._control.stop()
+        if self._compaction is not None:
+            await self._compaction.stop()
+        await self.node.removals.stop()  # first: a deletion may wait for room there
+        await self.node.topics.settle()
+        # What was cancelled ends before the directory is closed under it.
+        await asyncio.sleep(0)
+        if self._wake is not None:
+            self._wake.cancel()
+        for listener in self._listeners:
+            with suppress(asyncio.CancelledError):
+                await listener.wait_closed()
+        self.node.close()
+
+    # -- timers ------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        delay_ms = self.node.timers.next_delay_ms()
+        if delay_ms is None:
+            self._wake = None
+            return
+        loop = asyncio.get_running_loop()
+        self._wake = loop.call_later(delay_ms / 1000, self._run_due)
+
+    def _run_due(self) -> None:
+        self._wake = None
+        self.node.timers.run_due()
+        self._schedule()

@@ -1,0 +1,137 @@
+"""Java's string hash, key -> partition, HashMap order.
+
+Which partition of `__consumer_offsets` a group lives in.
+
+Source: Java's `String.hashCode` over UTF-16, as Kafka's coordinator takes it.
+
+The order in which Java's hash tables tell their keys: where Kafka's assignors begin.
+
+Who gets a partition more is a matter of that order, so the same members get the same partitions
+as from Kafka. Keys that fall into one bucket keep the order in which they are given here, which
+is the one thing that a table's history could change.
+
+Source: Java's `HashMap`; Kafka's `Uuid.hashCode`.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from operator import mul
+from struct import unpack
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID
+
+from tidelog.server.runtime.name_cache import is_short, remembers_short
+from tidelog.types import UINT32_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_INT32_SIGN: Final = 1 << 31
+
+
+_INT32_SPAN: Final = 1 << 32
+
+
+# Of 31, the last one 1: what each of a name's last characters counts.
+_POWERS: Final = tuple(pow(31, power, _INT32_SPAN) for power in reversed(range(64)))
+
+
+# The same for the longest names, made when one comes.
+_long_powers: list[int] = []
+
+
+def _units(data: bytes) -> tuple[int, ...]:
+    """The numbers of UTF-16 that a string is made of."""
+    return unpack(f">{len(data) // 2}H", data)
+
+
+@remembers_short(is_short)
+def java_hash(text: str) -> int:
+    """Java's hash of a string, from -2**31 to 2**31 - 1."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    units = _units(data)
+    powers: Sequence[int] = _POWERS
+    if len(units) > len(_POWERS):
+        powers = _powers_for(len(units))
+    places = islice(powers, len(powers) - len(units), None)
+    found: int = sum(map(mul, units, places)) % _INT32_SPAN
+    return found - _INT32_SPAN if found >= _INT32_SIGN else found
+
+
+def _powers_for(count: int) -> list[int]:
+    if len(_long_powers) < count:
+        found = [1]
+        for _ in range(2 * count):
+            found.append(found[-1] * 31 % _INT32_SPAN)
+        _long_powers[:] = reversed(found)
+    return _long_powers
+
+
+@remembers_short(lambda group_id, _: is_short(group_id))
+def partition_for(group_id: str, partition_count: int) -> int:
+    """The partition of a group, of so many."""
+    found = abs(java_hash(group_id))
+    # Java has no positive number for its smallest one; Kafka takes 0.
+    return (0 if found == _INT32_SIGN else found) % partition_count
+
+
+T = TypeVar("T")
+
+
+SMALLEST_TABLE: Final = 16
+
+
+_LOAD_PERCENT: Final = 75
+
+
+_INT64: Final = (1 << 64) - 1
+
+
+def table_size(count: int) -> int:
+    """Buckets of a table that has grown to so many keys."""
+    size = SMALLEST_TABLE
+    while count * 100 > size * _LOAD_PERCENT:
+        size *= 2
+    return size
+
+
+def ample_table_size(count: int) -> int:
+    """Buckets of a table that Kafka's assignors make for so many keys in advance."""
+    wanted = (count + 1) * 100 // _LOAD_PERCENT + 1
+    return 1 << (wanted - 1).bit_length()
+
+
+def hash_order(
+    keys: Iterable[T], hash_of: Callable[[T], int], buckets: int | None = None
+) -> list[T]:
+    """The keys in the order in which such a table tells them; `buckets` where it has not grown."""
+    given = list(keys)
+    if len(given) < 2:
+        return given
+    mask = (table_size(len(given)) if buckets is None else buckets) - 1
+    hashes = [hash_of(key) & UINT32_MAX for key in given]
+    # Stable: as `sorted` by bucket, without a call for each of many members.
+    places = sorted(range(len(given)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
+    return [given[place] for place in places]
+
+
+def number_order(numbers: Collection[int]) -> list[int]:
+    """Numbers of partitions in the order in which a table that has grown to them tells them."""
+    mask = table_size(len(numbers)) - 1
+    return sorted(sorted(numbers), key=lambda number: (number ^ number >> 16) & mask)
+
+
+def uuid_hash(topic_id: UUID) -> int:
+    """Kafka's hash of a topic id, as an unsigned number of 32 bits."""
+    folded = (topic_id.int >> 64) ^ (topic_id.int & _INT64)
+    return ((folded >> 32) ^ folded) & UINT32_MAX
+
+
+def uuid_order(topic_id: UUID) -> tuple[int, int]:
+    """What Kafka orders topic ids by: both halves as signed numbers."""
+    return _signed(topic_id.int >> 64), _signed(topic_id.int & _INT64)
+
+
+def _signed(half: int) -> int:
+    return half - (1 << 64) if half >> 63 else half

@@ -1,0 +1,183 @@
+"""Pieces of a log of the broker's own, taken by kernels: without the GIL but for what is new.
+
+Of batches that follow each other only the last record of each key is handed on. What kernels don't
+read (transactions, markers, compressed and old batches, and all that is damaged) is taken as
+the plain code takes it, batch by batch and in its place.
+
+Imports numpy and numba: reached only once kernels are loaded.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from tidelog.errors import CorruptBatch, CorruptData
+from tidelog.record.batch_walk import Batch, view_batch
+from tidelog.record.columns.decode import SECRET_BYTES, LatestFinder, LatestRecord
+from tidelog.record.header import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    TRANSACTIONAL_BIT,
+)
+from tidelog.record.kernels import layout
+from tidelog.record.kernels.batch_scan import scan_batches
+from tidelog.record.kernels.layout import scan_error
+from tidelog.record.offset_order import cut_problem, segment_limit
+from tidelog.storage.open_files import typed_reads
+from tidelog.storage.segment.segment import holds_to
+from tidelog.storage.segment.slices import LogSlice
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Longs
+
+__all__ = ["SECRET_BYTES", "KernelPieces"]
+
+
+# Read at a time. A key that comes in several pieces is taken once in each, so they are large.
+KERNEL_PIECE_BYTES: Final = 16 << 20
+
+
+# Batches that are looked at together.
+TABLE_BATCHES: Final = 1 << 15
+
+
+_NOT_PLAIN: Final = CODEC_MASK | CONTROL_BIT | TRANSACTIONAL_BIT
+
+
+class Taker(Protocol):
+    """Who keeps of each key the last record."""
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch; raises CorruptData where its records can't be read."""
+        ...
+
+    def add_latest(self, found: Iterable[LatestRecord]) -> None:
+        """Take what some batches come to that are neither control nor transactional."""
+        ...
+
+
+class KernelPieces:
+    """Takes slices of logs. Not for two threads at once."""
+
+    def __init__(self, secret: bytes, *, piece_bytes: int = KERNEL_PIECE_BYTES) -> None:
+        """Hash keys with 16 bytes that nobody who writes records knows."""
+        self._finder = LatestFinder(secret)
+        self._piece_bytes = piece_bytes
+        self._table: Longs = np.empty((TABLE_BATCHES, layout.BATCH_FIELDS), np.int64)
+
+    def take(self, part: LogSlice, taker: Taker) -> Iterator[int]:
+        """Take a slice; a pause after each piece of it, with its bytes.
+
+        Raises:
+            CorruptData: A batch is damaged; names file and position.
+            StorageFailure: The disk failed.
+        """
+        with typed_reads(part.segment.log_path):
+            file, end = part.segment.open_file(), part.end_position
+            position, wanted = part.start_position, self._piece_bytes
+            run = _Run(self._finder, part, taker)
+            while position < end:
+                data = file.pread(min(wanted, end - position), position)
+                used = self._take_piece(run, data, position)
+                if used:
+                    position, wanted = position + used, self._piece_bytes
+                    yield used
+                    continue
+                wanted = _batch_size(data)
+                if wanted <= len(data) or position + wanted > end:
+                    run.end_in_batch(position, end)
+                    return
+
+    def _take_piece(self, run: "_Run", data: bytes, position: int) -> int:
+        """Take the whole batches that `data` begins with; how many bytes these are."""
+        array, at, status = np.frombuffer(data, np.uint8), 0, layout.FULL
+        while status == layout.FULL:
+            table, between = self._table, run.between
+            count, behind, status = scan_batches(array, at, array.size, table, *between)
+            error = None
+            if status not in (layout.DONE, layout.FULL, layout.PARTIAL):
+                error = scan_error(array, table, count, behind, status, *between)
+            run.take(data, position, table[:count])
+            if error is not None:
+                raise error.located(run.path, position)
+            at = behind
+        return at
+
+
+class _Run:
+    """One slice on its way."""
+
+    def __init__(self, finder: LatestFinder, part: LogSlice, taker: Taker) -> None:
+        self._finder = finder
+        self._part = part
+        self._taker = taker
+        self.path = part.segment.log_path
+        self._next_offset = part.segment.base_offset
+        segment = part.segment
+        end = segment.end_offset if segment.has_known_end else INT64_MAX
+        self._limit = segment_limit(segment.base_offset, end)
+
+    @property
+    def between(self) -> tuple[int, int]:
+        """Smallest offset that the next batch may have, and the offset that no batch reaches."""
+        return self._next_offset, self._limit
+
+    def take(self, data: bytes, position: int, table: "Longs") -> None:
+        """Take some batches that lie in `data`, whose first byte has that position."""
+        if not len(table):
+            return
+        self._next_offset = int(table[-1, layout.LAST_OFFSET]) + 1
+        table = self._wanted(table)
+        is_plain = (table[:, layout.MAGIC] == MAGIC_2) & (
+            table[:, layout.ATTRIBUTES] & _NOT_PLAIN == 0
+        )
+        edges = (np.flatnonzero(is_plain[1:] != is_plain[:-1]) + 1).tolist()
+        for start, end in pairwise([0, *edges, len(table)]):
+            rows = table[start:end]
+            found = self._finder.find(data, rows) if len(rows) and is_plain[start] else None
+            if found is None:
+                self._take_singly(data, position, rows)
+            else:
+                self._taker.add_latest(found)
+
+    def _wanted(self, table: "Longs") -> "Longs":
+        """The rows of batches with an offset of the slice."""
+        last = table[:, layout.LAST_OFFSET]
+        first = int(np.searchsorted(last, self._part.start_offset))
+        behind = int(np.searchsorted(last, self._part.end_offset - 1)) + 1
+        table = table[first:behind]
+        is_behind = len(table) and table[-1, layout.BASE_OFFSET] >= self._part.end_offset
+        return table[:-1] if is_behind else table
+
+    def _take_singly(self, data: bytes, position: int, rows: "Longs") -> None:
+        try:
+            for at in rows[:, layout.POSITION].tolist():
+                batch = view_batch(data, at)
+                batch.ensure_valid()
+                self._taker.add(batch)
+        except CorruptData as error:
+            raise error.located(self.path, position) from error
+
+    def end_in_batch(self, position: int, end: int) -> None:
+        """Pass over a torn tail that never was part of the segment; else raise CorruptBatch."""
+        segment = self._part.segment
+        if not holds_to(segment, end):
+            return
+        end_offset = min(self._limit, segment.end_offset)
+        problem = cut_problem(end - position, self._next_offset, end_offset)
+        if problem is not None:
+            error = CorruptBatch(problem, at=0, offset=self._next_offset)
+            raise error.located(self.path, position)
+
+
+def _batch_size(data: bytes) -> int:
+    """Size of the batch that these bytes begin with, 0 where they don't tell."""
+    if len(data) < LOG_OVERHEAD:
+        return 0
+    return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

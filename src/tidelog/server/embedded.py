@@ -1,0 +1,228 @@
+"""A broker in this process, its event loop in a thread: for tests, notebooks, small services.
+
+with tidelog.broker() as broker:
+producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
+from tempfile import TemporaryDirectory
+from typing import Final, TypeVar
+
+from tidelog.arguments import reads_arguments
+from tidelog.closing import Closing
+from tidelog.config import BrokerConfig
+from tidelog.config.files import setting_texts
+from tidelog.config.listeners import (
+    LOOPBACK,
+    Endpoint,
+    ListenerPlan,
+    data_directory,
+    ensure_private,
+    plan_listeners,
+)
+from tidelog.env import Env
+from tidelog.errors import Closed, ConfigError
+from tidelog.server.api.node import Node
+from tidelog.server.broker import Server, open_node, planned
+from tidelog.server.runtime import loop
+from tidelog.types import PORT_MAX
+
+_Result = TypeVar("_Result")
+
+
+# Other than a broker's own defaults: a first consumer waits three seconds for others by Kafka's,
+# which is what most tests would wait for.
+_EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
+
+
+# Of a broker whose directory goes with it: fifty partitions take a tenth of a second to make.
+_FEW: Final = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+}
+
+
+_DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
+
+
+# The first client of a process comes at once, and often is the only one.
+_KERNELS_AFTER_S: Final = 1.0
+
+
+# Where a listener on all addresses is reached from here.
+_HERE: Final = {4: LOOPBACK, 6: "::1"}
+
+
+class Broker(Closing):
+    """A running broker. Made by `broker(...)`; closed by `close` or at the end of its block."""
+
+    def __init__(
+        self,
+        node: Node,
+        plans: Sequence[ListenerPlan],
+        folder: "TemporaryDirectory[str] | None",
+    ) -> None:
+        self._node = node
+        self._plans = plans
+        self._folder = folder
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._ports: dict[str, int] = {}
+        self._thread = threading.Thread(target=self._run, name="tidelog-broker", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise what ended the thread, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._thread.join()
+            raise failure
+
+    def _run(self) -> None:
+        try:
+            loop.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised where `close` is called
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        server = Server(self._node, kernels_after_s=_KERNELS_AFTER_S)
+        try:
+            self._ports = await server.open_doors(self._plans)
+            self._ready.set()
+            await self._stopping.wait()
+        finally:
+            await server.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` of the first listener, for clients on this machine."""
+        first = self._plans[0]
+        host = first.place.host
+        if first.place.is_wildcard:
+            host = _HERE[ip_address(host).version]
+        return str(Endpoint(host, self._ports[first.name]))
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The port of each listener, by name."""
+        return self._ports
+
+    @property
+    def metrics_address(self) -> str | None:
+        """`host:port` of /metrics, /healthz and /readyz; None where they are not served."""
+        address = self._node.metrics_address
+        return None if address is None else str(address)
+
+    @property
+    def data(self) -> str:
+        """The directory of topics; gone after `close` where it was not given."""
+        return self._node.log_dir.path
+
+    def call(self, function: Callable[[Node], _Result]) -> _Result:
+        """Call a function with the broker's node on its loop; what it raises is raised here.
+
+        Raises:
+            Closed: The broker was closed.
+        """
+        if self._loop is None or not self._thread.is_alive():
+            raise Closed(f"{self.data}: the broker is closed")
+
+        async def run() -> _Result:
+            return function(self._node)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def run_due(self) -> int:
+        """Run every timer that is due by the broker's clock, and return their number.
+
+        For a clock that a test moves (`ManualClock`): the broker itself looks at its timers by
+        real time, and sees a moved clock at its next look.
+
+        Raises:
+            Closed: The broker was closed.
+        """
+        return self.call(lambda node: node.timers.run_due())
+
+    def close(self) -> None:
+        """Close connections and directory: a clean stop. Closing twice is fine.
+
+        Raises:
+            StorageFailure: A partition could not be closed.
+        """
+        if self._thread.is_alive() and self._loop is not None and self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._raise_failure()
+
+
+@reads_arguments()
+def broker(
+    data: str | None = None,
+    *,
+    port: int | None = None,
+    settings: Mapping[str, object] | None = None,
+    env: Env | None = None,
+    insecure: bool = False,
+) -> Broker:
+    """Start a broker on the loopback interface; several may run in one process.
+
+    Args:
+        data: Its directory, made where it is missing. Where None: what the settings name as
+            `log.dirs`, else a temporary one.
+        port: Where its only listener listens on the loopback interface; the system chooses where
+            0. Where None: as `listeners` says, else as with 0.
+        settings: Broker settings by Kafka's names, as in server.properties; values are texts, or
+            as in TOML: numbers, flags, lists. Unless given, `group.initial.rebalance.delay.ms` is
+            0, and with a temporary directory the topics of groups, transactions and share groups
+            have one partition.
+        env: Files, clock and randomness; the machine's where None.
+        insecure: Allows an address that other machines can reach without TLS and log-in.
+
+    Raises:
+        ConfigError: An unknown setting, a value outside its range, a port that can't be, several
+            directories or, with a port, several listeners; an address that other machines can
+            reach, without `insecure`.
+        DirectoryLocked: Another process, or another broker here, has the directory.
+        OSError: The port can't be had.
+    """
+    texts = setting_texts(settings or {})
+    is_temporary = data is None and not texts.keys() & _DIRECTORIES
+    config = BrokerConfig.parse({**_EAGER, **(_FEW if is_temporary else {}), **texts})[0]
+    plans = _planned(config, port)
+    if not insecure:
+        ensure_private(config, plans, "insecure=True")
+    given = data_directory(config) or None if data is None else str(data)
+    folder = TemporaryDirectory(prefix="tidelog-") if given is None else None
+    path = folder.name if given is None and folder is not None else str(given)
+    try:
+        return Broker(open_node(path, config, env=env), plans, folder)
+    except BaseException:
+        if folder is not None:
+            folder.cleanup()
+        raise
+
+
+def _planned(config: BrokerConfig, port: int | None) -> tuple[ListenerPlan, ...]:
+    if port is None and "listeners" in config.given_names:
+        return plan_listeners(config)
+    return planned(config, Endpoint(LOOPBACK, _checked_port(port or 0)))
+
+
+def _checked_port(port: object) -> int:
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= PORT_MAX:
+        raise ConfigError("port", str(port), f"must be a whole number from 0 to {PORT_MAX}")
+    return port

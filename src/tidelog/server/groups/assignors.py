@@ -1,0 +1,353 @@
+"""Uniform, range, simple.
+
+Who is to have which partitions: `uniform` and `range`, as Kafka's own assignors decide.
+
+`range` gives each member of a topic a run of its partitions; `uniform` balances the number of
+partitions and moves as few as it can.
+
+Source: Kafka 4.3's UniformAssignor (members that read the same topics) and RangeAssignor; KIP-848.
+
+Who of a share group reads which partitions: `simple`, by Kafka's rules.
+
+Every partition is read by the same number of members, as few as leave nobody idle; members get as
+many partitions as each other, give or take one, and keep what they had where that allows it. Where
+members read different topics, each topic is shared out by itself. Between equals the order of
+Java's hash tables decides, as in Kafka.
+
+Source: Kafka 4.3's SimpleAssignor.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from tidelog.server.coordinator.java_hash import (
+    ample_table_size,
+    hash_order,
+    java_hash,
+    number_order,
+    uuid_hash,
+)
+from tidelog.server.groups.mixed_assignor import assign_mixed
+from tidelog.server.groups.modern_group import Target
+
+
+class MemberSpec(NamedTuple):
+    """A member as assignors see it.
+
+    Attributes:
+        instance_id: A static member's name.
+        topics: Topics that it reads, of those that there are.
+        target: What it was to have so far.
+    """
+
+    instance_id: str | None
+    topics: frozenset[UUID]
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A group as assignors see it.
+
+    Attributes:
+        members: By id.
+        partitions: How many each topic that somebody reads has.
+        is_uniform: Whether all members read the same topics.
+    """
+
+    members: Mapping[str, MemberSpec]
+    partitions: Mapping[UUID, int]
+    is_uniform: bool
+
+
+NOTHING: Final[frozenset[int]] = frozenset()
+
+
+Targets: TypeAlias = dict[str, Target]
+
+
+Assignor: TypeAlias = Callable[[GroupSpec], Targets]
+
+
+def _text_key(text: str) -> bytes:
+    """What Java orders strings by: the numbers of UTF-16."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+# -- range -------------------------------------------------------------------------------------
+
+
+def assign_range(spec: GroupSpec) -> Targets:
+    """A run of each topic's partitions for each of its readers, the first ones one more."""
+
+    def place(member_id: str) -> tuple[bool, bytes]:
+        instance = spec.members[member_id].instance_id
+        return instance is None, _text_key(member_id if instance is None else instance)
+
+    members = sorted(spec.members, key=place)
+    readers: dict[UUID, list[str]] = {}
+    for member_id in members:
+        for topic in spec.members[member_id].topics:
+            readers.setdefault(topic, []).append(member_id)
+    targets: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in members}
+    for topic in sorted(readers, key=lambda each: each.int):
+        share, more = divmod(spec.partitions[topic], len(readers[topic]))
+        start = 0
+        for number, member_id in enumerate(readers[topic]):
+            end = start + share + (number < more)
+            if end > start:
+                targets[member_id][topic] = frozenset(range(start, end))
+            start = end
+    return dict(targets)
+
+
+# -- uniform -----------------------------------------------------------------------------------
+
+
+def assign_uniform(spec: GroupSpec) -> Targets:
+    """As many partitions for each as for any other, give or take one; few move."""
+    if not spec.members:
+        return {}
+    order = hash_order(spec.members, java_hash)
+    if spec.is_uniform:
+        return _assign_same(spec, order)
+    return assign_mixed(
+        [(member_id, spec.members[member_id].topics) for member_id in order],
+        {member_id: spec.members[member_id].target for member_id in order},
+        spec.partitions,
+    )
+
+
+def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
+    topics = hash_order(sorted(spec.members[order[0]].topics, key=lambda each: each.int), uuid_hash)
+    if not topics:
+        return {}
+    counts, free = _planned(spec, topics)
+    known = frozenset(topics)
+    share, more = divmod(sum(spec.partitions[topic] for topic in topics), len(order))
+    targets: dict[str, Target] = {}
+    wanting: list[tuple[str, int]] = []
+    for place, member_id in enumerate(order):
+        gets_more = more > 0
+        left = share + gets_more - counts[member_id]
+        target = spec.members[member_id].target
+        if left < 0:
+            target, left = _keep(target, known, share + gets_more, free)
+        # Who keeps all keeps the very same value: most do, and nothing is written of them.
+        targets[member_id] = target
+        if left > 0 and gets_more and len(order) - place > more:
+            # Whoever comes later may have that one already: it need not move.
+            left, gets_more = left - 1, False
+        more -= gets_more
+        if left > 0:
+            wanting.append((member_id, left))
+    _hand_out(targets, wanting, free)
+    return targets
+
+
+# More than anybody can have: what is not read any more has to be taken away.
+_TOO_MANY: Final = 1 << 40
+
+
+def _planned(
+    spec: GroupSpec, topics: Iterable[UUID]
+) -> tuple[dict[str, int], list[tuple[UUID, int]]]:
+    """How many partitions each member was to have, and those that nobody was to have, in order."""
+    planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
+    counts: dict[str, int] = {}
+    last: UUID | None = None
+    taken: set[int] | None = None
+    for member_id, (_, _, target) in spec.members.items():
+        count = 0
+        for topic, numbers in target.items():
+            if topic is not last:  # mostly it is: an id's hash is Python's to compute
+                last, taken = topic, planned.get(topic)
+            if taken is None:
+                count = _TOO_MANY
+            else:
+                taken |= numbers
+                count += len(numbers)
+        counts[member_id] = count
+    return counts, [
+        (topic, number)
+        for topic, taken in planned.items()
+        for number in range(spec.partitions[topic])
+        if number not in taken
+    ]
+
+
+def _keep(
+    target: Target, topics: frozenset[UUID], quota: int, free: list[tuple[UUID, int]]
+) -> tuple[Target, int]:
+    """What a member keeps of what it had, and how many it may still get; the rest is free."""
+    kept: dict[UUID, frozenset[int]] = {}
+    for topic in hash_order(target, uuid_hash):
+        if topic not in topics:
+            continue
+        numbers = number_order(target[topic])
+        stay = numbers[: max(quota, 0)]
+        quota -= len(stay)
+        if stay:
+            kept[topic] = frozenset(stay)
+        free.extend((topic, number) for number in numbers[len(stay) :])
+    return kept, quota
+
+
+def _hand_out(
+    targets: dict[str, Target],
+    wanting: Iterable[tuple[str, int]],
+    free: Iterable[tuple[UUID, int]],
+) -> None:
+    left = iter(free)
+    for member_id, quota in wanting:
+        gets: dict[UUID, set[int]] = {}
+        for topic, number in islice(left, quota):
+            gets.setdefault(topic, set()).add(number)
+        if gets:
+            had = targets[member_id]
+            targets[member_id] = {**had, **_joined(had, gets)}
+    assert next(left, None) is None, "partitions were left over"
+
+
+def _joined(had: Target, gets: Mapping[UUID, set[int]]) -> Target:
+    return {topic: had.get(topic, NOTHING) | numbers for topic, numbers in gets.items()}
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
+
+
+SIMPLE: Final = "simple"
+
+
+TopicPartition: TypeAlias = tuple[UUID, int]
+
+
+def assign_simple(
+    readers: Mapping[str, frozenset[UUID]],
+    targets: Mapping[str, Target],
+    partitions: Mapping[UUID, frozenset[int]],
+) -> dict[str, Target]:
+    """What each member is to have.
+
+    Args:
+        readers: The topics that each member reads, of those that there are.
+        targets: What members were to have so far.
+        partitions: Those of each topic that may be read.
+    """
+    members = hash_order(readers, java_hash)
+    had = {member: _flat(targets.get(member, {})) for member in members}
+    found: dict[str, set[TopicPartition]] = {member: set() for member in members}
+    topics = sorted(frozenset[UUID]().union(*readers.values()), key=lambda each: each.int)
+    are_alike = len(set(readers.values())) == 1
+    for together in [topics] if are_alike else [[topic] for topic in topics]:
+        pool = [(topic, number) for topic in together for number in sorted(partitions[topic])]
+        if are_alike:
+            pool = hash_order(pool, _hash, ample_table_size(len(pool)))
+        sharers = [member for member in members if readers[member].issuperset(together)]
+        order = _by_hash if are_alike else list[TopicPartition]
+        for member, given in _share_out(pool, sharers, had, order).items():
+            found[member] |= given
+    return {member: _nested(given) for member, given in found.items()}
+
+
+def _by_hash(given: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return hash_order(given, _hash)
+
+
+def _share_out(
+    pool: Sequence[TopicPartition],
+    members: Sequence[str],
+    had: Mapping[str, frozenset[TopicPartition]],
+    order: Callable[[Iterable[TopicPartition]], list[TopicPartition]],
+) -> Mapping[str, set[TopicPartition]]:
+    """Partitions of the pool for members that may read all of it."""
+    if not pool or not members:
+        return {}
+    sharing = -(-len(members) // len(pool))
+    quotas = dict(zip(members, _quotas(sharing * len(pool), len(members)), strict=True))
+    given: dict[str, set[TopicPartition]] = {}
+    holders: dict[TopicPartition, list[str]] = {each: [] for each in pool}
+    places, shared = {each: place for place, each in enumerate(pool)}, frozenset(pool)
+    for member in members:
+        # In the pool's order. The smaller set is gone through, not the pool for each member.
+        still = order(sorted(had[member] & shared, key=places.__getitem__))
+        # Who has too many gives the first ones up, as in Kafka.
+        given[member] = set(still[max(len(still) - quotas[member], 0) :])
+        for each in given[member]:
+            holders[each].append(member)
+    for each, sharers in holders.items():
+        for member in sharers[: max(len(sharers) - sharing, 0)]:
+            given[member].remove(each)
+            sharers.remove(member)
+    _fill(pool, holders, sharing, _Wanting(members, quotas, given))
+    return given
+
+
+def _fill(
+    pool: Iterable[TopicPartition],
+    holders: Mapping[TopicPartition, list[str]],
+    sharing: int,
+    wanting: "_Wanting",
+) -> None:
+    """Give each partition to as many members as are to read it."""
+    for each in pool:
+        while len(holders[each]) < sharing:
+            holders[each].append(wanting.take(each))
+
+
+def _quotas(count: int, members: int) -> Iterator[int]:
+    """So many partitions for each of so many members, `count` in all."""
+    for place in range(members):
+        yield -(-count * (place + 1) // members) - -(-count * place // members)
+
+
+class _Wanting:
+    """Members that get something yet, in turn."""
+
+    def __init__(
+        self,
+        members: Sequence[str],
+        quotas: Mapping[str, int],
+        given: Mapping[str, set[TopicPartition]],
+    ) -> None:
+        self._members = members
+        self._quotas = quotas
+        self._given = given
+        self._at = 0
+
+    def take(self, wanted: TopicPartition) -> str:
+        """Who gets a partition, and has it then."""
+        member = self._next_without(wanted)
+        self._given[member].add(wanted)
+        return member
+
+    def _next_without(self, wanted: TopicPartition) -> str:
+        """The next that has room and lacks a partition; else who lacks it and has least."""
+        for step in range(len(self._members)):
+            at = (self._at + step) % len(self._members)
+            member = self._members[at]
+            given = self._given[member]
+            if len(given) < self._quotas[member] and wanted not in given:
+                self._at = at + 1
+                return member
+        lacking = (member for member in self._members if wanted not in self._given[member])
+        return min(lacking, key=lambda member: len(self._given[member]))
+
+
+def _hash(partition: TopicPartition) -> int:
+    """Java's hash of a topic's id and a number."""
+    return 31 * uuid_hash(partition[0]) + partition[1]
+
+
+def _flat(target: Target) -> frozenset[TopicPartition]:
+    return frozenset((topic, number) for topic, numbers in target.items() for number in numbers)
+
+
+def _nested(given: Iterable[TopicPartition]) -> Target:
+    found: dict[UUID, set[int]] = {}
+    for topic, number in sorted(given, key=lambda each: (each[0].int, each[1])):
+        found.setdefault(topic, set()).add(number)
+    return {topic: frozenset(numbers) for topic, numbers in found.items()}

@@ -1,0 +1,331 @@
+"""Members of the classic protocol in a group whose coordinator assigns.
+
+They join, sync and heartbeat as ever; a join is answered at once with the member's epoch as the
+generation, and a heartbeat tells them to join again when there is something to give up or to get.
+
+Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.messages.group_records import ConsumerProtocolSubscription
+from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
+from tidelog.server.groups.group_updates import (
+    Draft,
+    Found,
+    find_dynamic,
+    find_static,
+    member_of,
+    names_after,
+    reads_the_same,
+    regexes_after,
+    require_room,
+    static_member_of,
+    topics_of,
+)
+from tidelog.server.groups.migration import Parts, Replaced, read_subscription, subscription_version
+from tidelog.server.groups.modern_group import (
+    Asks,
+    ClassicPart,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Wait,
+)
+from tidelog.server.groups.records import MemberChange
+from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, Owned, SyncAsked, Synced
+from tidelog.server.groups.topic_regexes import RegexStatus
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.reply import Reply
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+
+class ClassicMembers:
+    """What they ask. Belongs to the loop's thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._steps = parts.steps
+        self._fencing = parts.fencing
+        self._conversion = parts.conversion
+        self._regexes = parts.regexes
+        self._new_id = parts.new_member_id
+
+    # -- joining -----------------------------------------------------------------------------
+
+    def join(self, group: ConsumerGroup, asked: JoinAsked) -> Reply[Joined]:
+        """Become or stay a member, in the group's epoch."""
+        is_unknown = not asked.member_id
+        member_id = asked.member_id or self._new_id()
+        try:
+            require_room(group, member_id, self._steps.config.group_consumer_max_size)
+            if not group.supports(asked.protocol_type, (name for name, _ in asked.protocols)):
+                raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if is_unknown and asked.needs_member_id and asked.instance_id is None:
+                return Reply.of(Joined(code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+            return self._join(group, asked, member_id, is_unknown=is_unknown)
+        except Refusal as refusal:
+            return Reply.of(Joined(code=ErrorCode(refusal.error_code), member_id=asked.member_id))
+
+    def _join(
+        self, group: ConsumerGroup, asked: JoinAsked, member_id: str, *, is_unknown: bool
+    ) -> Reply[Joined]:
+        draft = Draft(group)
+        subscription = _subscription(asked)
+        found = self._find(draft, asked, member_id, joins=is_unknown)
+        known = group.static_member(asked.instance_id)
+        downgrades = known is not None and self._conversion.may_downgrade_replaced(group, known)
+        new = replace(found.member, asks=_updated(found.member.asks, asked, subscription))
+        if new.asks != found.member.asks:
+            draft.changes.append(MemberChange(new.member_id, new.asks))
+        status = self._regexes.change(draft, found, new)
+        names_changed = new.asks.topics != found.member.asks.topics
+        has_changed = names_changed or status is not RegexStatus.SAME
+        owned = self._owned(subscription)
+        if downgrades and known is not None:
+            return self._downgrade(draft, found, new, owned, has_changed=has_changed)
+        moved = self._move(draft, found, new, owned, has_changed=has_changed)
+        return self._answer(draft, moved, asked)
+
+    def _find(self, draft: Draft, asked: JoinAsked, member_id: str, *, joins: bool) -> Found:
+        if asked.instance_id is None:
+            return find_dynamic(draft.group, member_id, joins=True)
+        return find_static(draft, member_id, asked.instance_id, joins=joins, is_classic=True)
+
+    def _move(
+        self,
+        draft: Draft,
+        found: Found,
+        new: ConsumerMember,
+        owned: Owned,
+        *,
+        has_changed: bool,
+    ) -> ConsumerMember:
+        """Begin an epoch where that is due, then move the member."""
+        group = draft.group
+        names = names_after(group, found.known, new.asks)
+        regexes = regexes_after(group, found.known, new.asks)
+        epoch = group.epoch
+        if has_changed or self._steps.has_stale_topics(group):
+            topics = {*names, *topics_of(group, regexes)}
+            epoch = self._steps.bump(draft, topics, is_due=has_changed)
+        count = len(group.members) + (found.known is None)
+        same = reads_the_same(names, regexes, count)
+        aim = self._steps.aim(draft, epoch, found.known, new, same=same)
+        return self._steps.reconcile(draft, new, aim, owned, has_changed=has_changed)
+
+    def _downgrade(
+        self,
+        draft: Draft,
+        found: Found,
+        new: ConsumerMember,
+        owned: Owned,
+        *,
+        has_changed: bool,
+    ) -> Reply[Joined]:
+        """It takes the place of the last member of the new protocol: the group is classic again."""
+        epoch = draft.group.epoch
+        moved = new
+        if not has_changed:
+            aim = self._steps.aim(draft, draft.group.target_epoch, found.known, new, same=True)
+            moved = self._steps.reconcile(draft, new, aim, owned, has_changed=False)
+        replaced = Replaced(found.replaced_id or new.member_id, moved, has_changed)
+        written = self._conversion.downgrade_replaced(draft, epoch, replaced)
+        return _after(written, _joined(moved))
+
+    def _answer(self, draft: Draft, member: ConsumerMember, asked: JoinAsked) -> Reply[Joined]:
+        group = draft.group
+
+        def go_on() -> None:
+            group.stop(Wait.JOIN, member.member_id)
+            self._steps.await_sign(group, member)
+            timeout_ms = asked.rebalance_timeout_ms
+            self._steps.wait_for(group, member.member_id, Wait.SYNC, timeout_ms)
+
+        draft.actions.append(go_on)
+        return _after(self._steps.write(draft), _joined(member))
+
+    def _owned(self, subscription: ConsumerProtocolSubscription) -> Owned:
+        topics = self._steps.topics.all()
+        owned: dict[UUID, frozenset[int]] = {}
+        for part in subscription.owned_partitions:
+            info = topics.get(part.topic)
+            if info is not None and info.topic_id is not None:
+                owned[info.topic_id] = frozenset(part.partitions)
+        return owned
+
+    # -- syncing -----------------------------------------------------------------------------
+
+    def sync(self, group: ConsumerGroup, asked: SyncAsked) -> Reply[Synced]:
+        """Ask for one's assignment, which is there already."""
+        try:
+            member = _classic_member(group, asked.member_id, asked.instance_id)
+            _require_generation(member, asked.generation)
+            _require_protocol(member, asked)
+            self._require_calm(group, member)
+        except Refusal as refusal:
+            return Reply.of(Synced(code=ErrorCode(refusal.error_code)))
+        group.stop(Wait.SYNC, member.member_id)
+        self._steps.await_sign(group, member)
+        assert member.asks.classic is not None
+        version = subscription_version(member.asks.classic.protocols[0][1])
+        synced = Synced(
+            protocol_type=asked.protocol_type,
+            protocol_name=asked.protocol_name,
+            assignment=self._conversion.assignment_data(
+                {topic: list(numbers) for topic, numbers in member.place.assigned.items()}, version
+            ),
+        )
+        reply: Reply[Synced] = Reply()
+        self._steps.write(Draft(group)).then(
+            lambda code: reply.complete(synced if code is ErrorCode.NONE else Synced(code=code))
+        )
+        return reply
+
+    def _require_calm(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """Refuse who has to join again first; who is giving up has joined already."""
+        is_behind = _epoch_to_join(group) > member.place.epoch
+        if is_behind and member.place.state is not MemberState.UNREVOKED_PARTITIONS:
+            self._await_join(group, member)
+            raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def _await_join(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        if (Wait.JOIN, member.member_id) not in group.waits:
+            ms = member.asks.rebalance_timeout_ms
+            self._steps.wait_for(group, member.member_id, Wait.JOIN, ms)
+
+    # -- staying and leaving -----------------------------------------------------------------
+
+    def heartbeat(self, group: ConsumerGroup, ref: MemberRef, generation: int) -> ErrorCode:
+        """Say that a member is there; whether it has to join again."""
+        try:
+            member = _classic_member(group, ref.member_id, ref.instance_id)
+            _require_generation(member, generation)
+        except Refusal as refusal:
+            return ErrorCode(refusal.error_code)
+        self._steps.await_sign(group, member)
+        place = member.place
+        may_get_more = place.state is MemberState.UNRELEASED_PARTITIONS and not group.awaits_others(
+            member
+        )
+        if (
+            place.epoch < _epoch_to_join(group)
+            or place.state is MemberState.UNREVOKED_PARTITIONS
+            or may_get_more
+        ):
+            self._await_join(group, member)
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def leave(self, group: ConsumerGroup, refs: Sequence[MemberRef]) -> list[ErrorCode]:
+        """Let members go: one code for each."""
+        codes: list[ErrorCode] = []
+        gone: dict[str, ConsumerMember] = {}
+        for ref in refs:
+            try:
+                member = _leaving(group, ref)
+            except Refusal as refusal:
+                codes.append(ErrorCode(refusal.error_code))
+            else:
+                gone[member.member_id] = member
+                codes.append(ErrorCode.NONE)
+        written = self._fencing.fence(group, tuple(gone.values()))
+        if written.is_done and written.value is not ErrorCode.NONE:
+            return [written.value if code is ErrorCode.NONE else code for code in codes]
+        return codes
+
+
+def _subscription(asked: JoinAsked) -> ConsumerProtocolSubscription:
+    """What a member says that it reads, which all of its protocols say alike."""
+    try:
+        return read_subscription(asked.protocols[0][1])
+    except (CorruptMessage, UnsupportedVersion) as error:
+        raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
+
+
+def _updated(asks: Asks, asked: JoinAsked, subscription: ConsumerProtocolSubscription) -> Asks:
+    return Asks(
+        instance_id=asks.instance_id if asked.instance_id is None else asked.instance_id,
+        rack_id=subscription.rack_id or asks.rack_id,
+        client_id=asked.client_id,
+        client_host=asked.client_host,
+        rebalance_timeout_ms=asked.rebalance_timeout_ms,
+        topics=frozenset(subscription.topics),
+        assignor=asks.assignor,
+        classic=ClassicPart(asked.session_timeout_ms, asked.protocols),
+    )
+
+
+def _joined(member: ConsumerMember) -> Joined:
+    assert member.asks.classic is not None
+    return Joined(
+        member_id=member.member_id,
+        generation=member.place.epoch,
+        protocol_type=CONSUMER_PROTOCOL,
+        protocol_name=member.asks.classic.protocols[0][0],
+    )
+
+
+def _classic_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> ConsumerMember:
+    member = (
+        member_of(group, member_id)
+        if instance_id is None
+        else static_member_of(group, member_id, instance_id)
+    )
+    if not member.is_classic:
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} is no classic one")
+    return member
+
+
+def _require_generation(member: ConsumerMember, generation: int) -> None:
+    if generation != member.place.epoch:
+        raise Refusal(ErrorCode.ILLEGAL_GENERATION)
+
+
+def _require_protocol(member: ConsumerMember, asked: SyncAsked) -> None:
+    assert member.asks.classic is not None
+    name = member.asks.classic.protocols[0][0]
+    if asked.protocol_type not in (None, CONSUMER_PROTOCOL) or asked.protocol_name not in (
+        None,
+        name,
+    ):
+        raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+
+def _epoch_to_join(group: ConsumerGroup) -> int:
+    """The epoch below which a member has to join again.
+
+    That of the target, which heartbeats of the new protocol make; where nobody speaks that any
+    more, only a join can make it.
+    """
+    only_classic = group.classic_count == len(group.members)
+    return group.epoch if only_classic else group.target_epoch
+
+
+def _leaving(group: ConsumerGroup, ref: MemberRef) -> ConsumerMember:
+    if ref.instance_id is None:
+        return member_of(group, ref.member_id)
+    if ref.member_id:
+        return static_member_of(group, ref.member_id, ref.instance_id)
+    member = group.static_member(ref.instance_id)
+    if member is None:
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {ref.instance_id} is not known")
+    return member
+
+
+def _after(written: Reply[ErrorCode], joined: Joined) -> Reply[Joined]:
+    """The answer once what it tells is safe."""
+    reply: Reply[Joined] = Reply()
+
+    def tell(code: ErrorCode) -> None:
+        reply.complete(joined if code is ErrorCode.NONE else Joined(code=code))
+
+    written.then(tell)
+    return reply

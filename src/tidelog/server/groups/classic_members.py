@@ -1,0 +1,381 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: what members of classic groups ask.
+
+Source: Kafka 4.3's classic groups; KIP-345 (static members), KIP-394 (a member id first), KIP-814
+(a static leader that comes back need not assign).
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from tidelog.config import BrokerConfig
+from tidelog.error_codes import ErrorCode
+from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member, protocols_bytes
+from tidelog.server.groups.classic_in_consumer import ClassicMembers
+from tidelog.server.groups.migration import end_records
+from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
+from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
+from tidelog.server.groups.records import group_record
+from tidelog.server.groups.replay import GroupTable, Journal
+from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.runtime.reply import Reply
+
+# What the protocols of one member, and of all members of a group, may take. Kafka has no such
+# bound; a group near this one could not be written, since its record would be too large.
+MEMBER_METADATA_BYTES: Final = 8 << 20
+
+
+GROUP_METADATA_BYTES: Final = 128 << 20
+
+
+# Ids of a group that were given out and that nobody has joined with yet; likewise.
+PENDING_MAX: Final = 10_000
+
+
+# The id of one member stands in answers to others, where older versions write 32,767 bytes at most.
+MEMBER_ID_BYTES: Final = 32_767
+
+
+_UUID_BYTES: Final = 37  # with its dash
+
+
+class Membership:
+    """What members ask. Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        table: GroupTable,
+        rebalances: Rebalances,
+        journal: Journal,
+        random: Random,
+        config: BrokerConfig,
+        in_consumer_groups: ClassicMembers,
+    ) -> None:
+        self._table = table
+        self._rebalances = rebalances
+        self._journal = journal
+        self._random = random
+        self._config = config
+        self._in_consumer_groups = in_consumer_groups
+
+    # -- joining -----------------------------------------------------------------------------
+
+    def join(self, asked: JoinAsked) -> Reply[Joined]:
+        """Become a member, or stay one in the next generation."""
+        low_ms = self._config.group_min_session_timeout_ms
+        high_ms = self._config.group_max_session_timeout_ms
+        if not asked.group_id:
+            return _refused(ErrorCode.INVALID_GROUP_ID, asked.member_id)
+        if not low_ms <= asked.session_timeout_ms <= high_ms:
+            return _refused(ErrorCode.INVALID_SESSION_TIMEOUT, asked.member_id)
+        group = self._table.get(asked.group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return self._in_consumer_groups.join(group, asked)
+        if isinstance(group, ShareGroup):
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group is None or isinstance(group, ConsumerGroup):
+            return self._join_first(asked, group)
+        return self._join(group, asked)
+
+    def _join_first(self, asked: JoinAsked, was: ConsumerGroup | None) -> Reply[Joined]:
+        """The first that joins makes the group; who has an id already comes too late.
+
+        One of the consumer protocol without members becomes a classic one, with its offsets.
+        """
+        if asked.member_id:
+            return _refused(ErrorCode.UNKNOWN_MEMBER_ID, asked.member_id)
+        group = self._table.new_classic(asked.group_id)
+        records = [] if was is None else end_records(was)
+        written = self._journal.append(group.group_id, [*records, group_record(group)])
+        if written.is_done and written.value is not ErrorCode.NONE:
+            return _refused(written.value)
+        if was is not None:
+            group.offsets = was.offsets
+            was.unload()
+        self._table.put(group)
+        return self._join(group, asked)
+
+    def _join(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
+        if not _fits(group, asked):
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, asked.member_id)
+        if not self._has_room(group, asked.member_id):
+            group.remove(asked.member_id)
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if not group.supports(asked.protocol_type, asked.protocols):
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, asked.member_id)
+        if asked.member_id:
+            return self._join_known(group, asked)
+        return self._join_new(group, asked)
+
+    def _join_new(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
+        """A client without an id: a static one may come back, a dynamic one may only get its id."""
+        if asked.instance_id is not None:
+            return self._join_static(group, asked, asked.instance_id)
+        member_id = self._new_id(asked.client_id)
+        if not asked.needs_member_id:
+            return self._add(group, asked, member_id)
+        if len(group.pending) >= PENDING_MAX:
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        self._rebalances.await_pending(group, member_id, asked.session_timeout_ms)
+        return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        """Whether the group has not reached its limit, or the member is in it already."""
+        member = group.members.get(member_id)
+        limit = self._config.group_max_size
+        if group.is_in(GroupState.PREPARING_REBALANCE):
+            # Those that have joined count: the group may be above a limit that was lowered.
+            return (member is not None and member.join is not None) or group.awaiting_join < limit
+        return group.is_empty or member is not None or len(group.members) < limit
+
+    def _new_id(self, name: str) -> str:
+        if len(name) > (MEMBER_ID_BYTES - _UUID_BYTES) // 4:  # a character has four bytes at most
+            name = name.encode()[: MEMBER_ID_BYTES - _UUID_BYTES].decode(errors="ignore")
+        return f"{name}-{uuid.UUID(int=self._random.getrandbits(128), version=4)}"
+
+    def _add(self, group: ClassicGroup, asked: JoinAsked, member_id: str) -> Reply[Joined]:
+        reply: Reply[Joined] = Reply()
+        member = Member(
+            member_id=member_id,
+            instance_id=asked.instance_id,
+            client_id=asked.client_id,
+            client_host=asked.client_host,
+            protocols=asked.protocols,
+            session_timeout_ms=asked.session_timeout_ms,
+            rebalance_timeout_ms=asked.rebalance_timeout_ms,
+            is_new=True,
+            join=reply,
+        )
+        if group.is_in(GroupState.PREPARING_REBALANCE) and group.previous_state is GroupState.EMPTY:
+            group.has_newcomers = True
+        group.add(member, asked.protocol_type)
+        self._rebalances.await_sign(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalances.prepare_or_complete(group)
+        return reply
+
+    def _join_known(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
+        """A client that has an id: it was given out a moment ago, or is a member's."""
+        if asked.member_id in group.pending and asked.instance_id is None:
+            return self._add(group, asked, asked.member_id)
+        code = group.member_error(asked.member_id, asked.instance_id)
+        if code is not ErrorCode.NONE:
+            return _refused(code, asked.member_id)
+        member = group.members[asked.member_id]
+        is_same = member.protocols == asked.protocols
+        # A leader joins again in a stable group because what it reads has changed.
+        leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id
+        if group.is_in(GroupState.PREPARING_REBALANCE) or leads or not is_same:
+            return self._join_again(group, asked, member)
+        # It may not have got the answer to its first try.
+        return Reply.of(self._rebalances.joined(group, member.member_id))
+
+    def _join_again(self, group: ClassicGroup, asked: JoinAsked, member: Member) -> Reply[Joined]:
+        reply = self._park(group, asked, member)
+        self._rebalances.prepare_or_complete(group)
+        return reply
+
+    @staticmethod
+    def _park(group: ClassicGroup, asked: JoinAsked, member: Member) -> Reply[Joined]:
+        """Make the member what it says that it is now, and let its answer wait."""
+        superseded: Reply[Joined] | None = member.join
+        reply: Reply[Joined] = Reply()
+        times = asked.rebalance_timeout_ms, asked.session_timeout_ms
+        group.update(member, (asked.protocols, *times), reply)
+        if superseded is not None:
+            # Its connection broke and it asks again; nobody is there to read the first answer.
+            superseded.complete(
+                Joined(code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+            )
+        return reply
+
+    def _join_static(
+        self, group: ClassicGroup, asked: JoinAsked, instance_id: str
+    ) -> Reply[Joined]:
+        """A static member without an id: a new one, or one that comes back."""
+        member_id = self._new_id(instance_id)
+        if group.static_member(instance_id) is None:
+            return self._add(group, asked, member_id)
+        before = _Before(group, instance_id)
+        member = group.replace_static(instance_id, member_id)
+        self._rebalances.await_sign(group, member)
+        reply = self._park(group, asked, member)
+        if not group.is_in(GroupState.STABLE):
+            self._rebalances.prepare_or_complete(group)
+        elif group.select_protocol() != group.protocol_name:
+            self._rebalances.prepare(group)
+        else:
+            self._keep_place(group, asked, member, before)
+        return reply
+
+    def _keep_place(
+        self, group: ClassicGroup, asked: JoinAsked, member: Member, before: "_Before"
+    ) -> None:
+        """A static member comes back with what it had: its new id is written, nobody rebalances."""
+        written = self._journal.append(group.group_id, [group_record(group)])
+
+        def answer(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                self._give_back(group, member, before, code)
+                return
+            joined = self._rebalances.joined(group, member.member_id, skip=asked.knows_skipping)
+            if not asked.knows_skipping:
+                # An old client that leads would assign; told of its old id, it just syncs.
+                joined = replace(joined, leader=before.leader or "", members=())
+            group.answer_join(member, joined)
+
+        written.then(answer)
+
+    def _give_back(
+        self, group: ClassicGroup, member: Member, before: "_Before", code: ErrorCode
+    ) -> None:
+        """Its new id could not be written: the old one stays."""
+        group.answer_join(
+            member,
+            Joined(
+                code=code,
+                generation=group.generation,
+                protocol_type=group.protocol_type,
+                protocol_name=group.protocol_name,
+                leader=before.leader or "",
+            ),
+        )
+        if group.members.get(member.member_id) is member and member.instance_id is not None:
+            old = group.replace_static(member.instance_id, before.member_id)
+            group.update(old, before.asked, None)
+            self._rebalances.await_sign(group, old)
+
+    # -- syncing -----------------------------------------------------------------------------
+
+    def sync(self, asked: SyncAsked) -> Reply[Synced]:
+        """Ask for one's assignment; the leader brings everybody's."""
+        if not asked.group_id:
+            return Reply.of(Synced(code=ErrorCode.INVALID_GROUP_ID))
+        group = self._table.get(asked.group_id)
+        if group is None or group.is_empty or isinstance(group, ShareGroup):
+            return Reply.of(Synced(code=ErrorCode.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.sync(group, asked)
+        code = _sync_error(group, asked)
+        if code is not ErrorCode.NONE:
+            return Reply.of(Synced(code=code))
+        member = group.members[asked.member_id]
+        self._rebalances.has_synced(group, member.member_id)
+        if group.is_in(GroupState.STABLE):
+            return Reply.of(self._rebalances.synced(group, member))
+        return self._await_assignment(group, asked, member)
+
+    def _await_assignment(
+        self, group: ClassicGroup, asked: SyncAsked, member: Member
+    ) -> Reply[Synced]:
+        superseded: Reply[Synced] | None = member.sync
+        reply: Reply[Synced] = Reply()
+        member.sync = reply
+        if superseded is not None:
+            superseded.complete(Synced(code=ErrorCode.REBALANCE_IN_PROGRESS))
+        if group.leader == member.member_id:
+            given = dict(asked.assignments)
+            self._rebalances.assign(group, {name: given.get(name, b"") for name in group.members})
+        return reply
+
+    # -- staying and leaving -----------------------------------------------------------------
+
+    def heartbeat(self, group_id: str, member: MemberRef, generation: int) -> ErrorCode:
+        """Say that a member is there; whether it has to join again."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._table.get(group_id)
+        if group is None or isinstance(group, ShareGroup):
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.heartbeat(group, member, generation)
+        code = group.member_error(member.member_id, member.instance_id)
+        if code is not ErrorCode.NONE:
+            return code
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._rebalances.await_sign(group, group.members[member.member_id])
+        is_preparing = group.is_in(GroupState.PREPARING_REBALANCE)
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
+
+    def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[ErrorCode] | ErrorCode:
+        """Let members go: one code for each, or one for the request."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._table.get(group_id)
+        if group is None or isinstance(group, ShareGroup):
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.leave(group, members)
+        codes = [self._leave(group, member) for member in members]
+        if ErrorCode.NONE in codes:
+            if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+                self._rebalances.prepare(group)
+            else:
+                self._rebalances.maybe_complete_join(group)
+        return codes
+
+    def _leave(self, group: ClassicGroup, left: MemberRef) -> ErrorCode:
+        member_id = left.member_id
+        if not member_id:
+            # An administrator names a static member by its instance alone.
+            known = None if left.instance_id is None else group.static_member(left.instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = known
+        elif member_id in group.pending:
+            group.remove(member_id)
+            return ErrorCode.NONE
+        else:
+            code = group.member_error(member_id, left.instance_id)
+            if code is not ErrorCode.NONE:
+                return code
+        self._rebalances.remove(group, group.members[member_id])
+        return ErrorCode.NONE
+
+
+class _Before:
+    """What a static member was before it came back."""
+
+    __slots__ = ("asked", "leader", "member_id")
+
+    def __init__(self, group: ClassicGroup, instance_id: str) -> None:
+        self.member_id = group.static_member(instance_id) or ""
+        self.leader = group.leader
+        member = group.members[self.member_id]
+        times = member.rebalance_timeout_ms, member.session_timeout_ms
+        self.asked = (member.protocols, *times)
+
+
+def _refused(code: ErrorCode, member_id: str = "") -> Reply[Joined]:
+    return Reply.of(Joined(code=code, member_id=member_id))
+
+
+def _fits(group: ClassicGroup, asked: JoinAsked) -> bool:
+    """Whether what the member says has room in the group."""
+    member = group.members.get(asked.member_id)
+    taken = 0 if member is None else member.metadata_bytes
+    size = protocols_bytes(asked.protocols)
+    total = group.metadata_bytes - taken + size
+    return size <= MEMBER_METADATA_BYTES and total <= GROUP_METADATA_BYTES
+
+
+def _sync_error(group: ClassicGroup, asked: SyncAsked) -> ErrorCode:
+    code = group.member_error(asked.member_id, asked.instance_id)
+    if code is not ErrorCode.NONE:
+        return code
+    if asked.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if _differ(asked.protocol_type, group.protocol_type):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if _differ(asked.protocol_name, group.protocol_name):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.is_in(GroupState.PREPARING_REBALANCE):
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _differ(said: str | None, known: str | None) -> bool:
+    """Whether a client means another protocol; old ones say nothing."""
+    return said is not None and known is not None and said != known

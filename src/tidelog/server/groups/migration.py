@@ -1,0 +1,400 @@
+"""A group in use becomes a consumer group or a classic one; removing members.
+
+A classic group becomes one whose coordinator assigns, and back, while it is used.
+
+The first member of the new protocol upgrades a group of consumers: who waits for an answer is told
+to join again, generation and assignments go on as epoch and targets. When the last one goes the
+group is classic again, with the targets as assignments, and its members join again.
+
+Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
+
+Members that go: by their own wish, by silence, or because they did not give up in time.
+
+When only members of the classic protocol are left, the group becomes a classic one.
+
+Source: Kafka 4.3's group coordinator; KIP-848 (downgrade).
+
+What those who answer members of a group with a server-side assignor work with.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.messages.group_records import (
+    ASSIGNMENT,
+    SUBSCRIPTION,
+    VERSION_BYTES,
+    AssignedPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from tidelog.server.coordinator.state_topic import KeyValue
+from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
+from tidelog.server.groups.group_updates import Draft, Steps, drop_regex, names_after, topics_of
+from tidelog.server.groups.modern_group import (
+    NO_TARGET,
+    Asks,
+    ClassicPart,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Place,
+    Target,
+    Wait,
+)
+from tidelog.server.groups.rebalance import Rebalances
+from tidelog.server.groups.records import (
+    ConsumerChange,
+    EpochChange,
+    MemberChange,
+    PartitionMetadataChange,
+    PlaceChange,
+    RegexChange,
+    TargetChange,
+    TargetEpochChange,
+    group_record,
+    tombstone,
+)
+from tidelog.server.groups.topic_regexes import Regexes
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.reply import Reply
+from tidelog.storage.files import encode_topic_id
+
+_LAST_VERSION: Final = ASSIGNMENT.last
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A static member of the new protocol whose place a classic one takes."""
+
+    old_id: str
+    member: ConsumerMember
+    has_changed: bool
+
+
+class Conversion:
+    """Changes a group's protocol. Belongs to the loop's thread."""
+
+    def __init__(self, steps: Steps, rebalances: Rebalances) -> None:
+        self._steps = steps
+        self._rebalances = rebalances
+
+    # -- to the new protocol -----------------------------------------------------------------
+
+    def upgrade(self, classic: ClassicGroup) -> Draft:
+        """The same group with its members under the new protocol, not written yet.
+
+        Raises:
+            Refusal: It can't be: the policy, its kind, its size, or what its members say.
+        """
+        self._require_upgradable(classic)
+        group = ConsumerGroup(classic.group_id)
+        group.offsets = classic.offsets
+        try:
+            members = [self._consumer(classic, member) for member in classic.members.values()]
+        except (CorruptMessage, UnsupportedVersion) as error:
+            raise self._kept(classic, f"its members' data can't be read: {error}") from error
+        names = {topic for member in members for topic in member.asks.topics}
+        metadata_hash = self._steps.facts.metadata_hash(names)
+        for change in _founding(classic.generation, metadata_hash, members):
+            change.apply(group)
+        draft = Draft(group, records=[tombstone(classic.group_id)])
+        # The group is made already: these are only written. Applying them again changes nothing.
+        draft.changes.extend(_founding(classic.generation, metadata_hash, members))
+        draft.actions.append(partial(self._dismiss, classic, group))
+        return draft
+
+    def _require_upgradable(self, classic: ClassicGroup) -> None:
+        config = self._steps.config
+        if not config.group_consumer_migration_policy.may_upgrade:
+            raise self._kept(classic, "the migration policy forbids it")
+        if classic.protocol_type != CONSUMER_PROTOCOL:
+            raise self._kept(classic, "its members are no consumers")
+        if len(classic.members) > config.group_consumer_max_size:
+            raise self._kept(classic, f"it has more than {config.group_consumer_max_size} members")
+
+    @staticmethod
+    def _kept(classic: ClassicGroup, why: str) -> Refusal:
+        return Refusal(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"group {classic.group_id} can't become one of the consumer protocol: {why}",
+        )
+
+    def _consumer(self, classic: ClassicGroup, member: Member) -> ConsumerMember:
+        name = classic.protocol_name or classic.select_protocol()
+        subscription = read_subscription(member.metadata(name))
+        asks = Asks(
+            instance_id=member.instance_id,
+            rack_id=subscription.rack_id or None,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            topics=frozenset(subscription.topics),
+            classic=ClassicPart(member.session_timeout_ms, member.protocols),
+        )
+        target = self._read_assignment(classic, member.assignment)
+        epoch = classic.generation
+        assigned = {topic: dict.fromkeys(sorted(n), epoch) for topic, n in target.items()}
+        place = Place(epoch=epoch, previous_epoch=epoch, assigned=assigned)
+        return ConsumerMember(member.member_id, asks, place)
+
+    def _read_assignment(self, classic: ClassicGroup, data: bytes) -> Target:
+        if not data:
+            return NO_TARGET
+        found = ASSIGNMENT.read(data)[1]
+        if found.user_data:
+            raise self._kept(classic, "its assignor keeps data of its own with assignments")
+        topics = self._steps.topics.all()
+        target: dict[UUID, frozenset[int]] = {}
+        for part in found.assigned_partitions:
+            info = topics.get(part.topic)
+            if info is not None and info.topic_id is not None:
+                target[info.topic_id] = frozenset(part.partitions)
+        return target
+
+    def _dismiss(self, classic: ClassicGroup, group: ConsumerGroup) -> None:
+        """The classic group is no more: who waits joins again, sessions go on in the new one."""
+        left_ms = {
+            member.member_id: self._rebalances.session_left_ms(member)
+            for member in classic.members.values()
+        }
+        self._rebalances.unload(classic, ErrorCode.REBALANCE_IN_PROGRESS)
+        for member_id, ms in left_ms.items():
+            if member_id in group.members:
+                self._steps.wait_for(group, member_id, Wait.SESSION, ms)
+
+    # -- to the classic protocol -------------------------------------------------------------
+
+    def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
+        """Whether only classic members are left without these, and the group may be theirs."""
+        left = len(group.members) - len(leaving)
+        classic_left = group.classic_count - sum(member.is_classic for member in leaving)
+        return 0 < left == classic_left and self._may_be_classic(left)
+
+    def may_downgrade_replaced(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
+        """The same where a classic member takes a static one's place."""
+        others = len(group.members) - 1
+        classic_others = group.classic_count - replaced.is_classic
+        return (
+            not replaced.is_classic
+            and others == classic_others
+            and self._may_be_classic(len(group.members))
+        )
+
+    def _may_be_classic(self, count: int) -> bool:
+        config = self._steps.config
+        policy = config.group_consumer_migration_policy
+        return policy.may_downgrade and count <= config.group_max_size
+
+    def downgrade(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
+    ) -> Reply[ErrorCode]:
+        """Make it a classic group without these; its members are to join again."""
+        gone = {member.member_id for member in leaving}
+        stay = [member for member in group.members.values() if member.member_id not in gone]
+        targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
+        return self._replace(
+            group, group.epoch, stay, targets, silent=list(targets), rebalances=True
+        )
+
+    def downgrade_replaced(self, draft: Draft, epoch: int, replaced: Replaced) -> Reply[ErrorCode]:
+        """Make it a classic group in which a static member has come back as a classic one."""
+        group, member = draft.group, replaced.member
+        stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
+        targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
+        silent = list(targets)
+        targets[member.member_id] = group.targets.get(replaced.old_id, NO_TARGET)
+        return self._replace(
+            group,
+            epoch,
+            [*stay, member],
+            targets,
+            silent=silent,
+            rebalances=replaced.has_changed,
+        )
+
+    def _replace(
+        self,
+        group: ConsumerGroup,
+        epoch: int,
+        members: Iterable[ConsumerMember],
+        targets: Mapping[str, Target],
+        *,
+        silent: Iterable[str],
+        rebalances: bool,
+    ) -> Reply[ErrorCode]:
+        """Write and do it; sessions of `silent` members go on, the others' begin anew."""
+        classic = self._classic(group, epoch, members, targets)
+        records = [*end_records(group), group_record(classic, rebalances=rebalances)]
+        written = self._steps.journal.append(group.group_id, records)
+        if not written.is_done or written.value is ErrorCode.NONE:
+            left_ms = {name: self._steps.session_left_ms(group, name) for name in silent}
+            group.unload()
+            self._steps.table.put(classic)
+            for member in classic.members.values():
+                self._rebalances.await_sign(classic, member, left_ms.get(member.member_id))
+            if rebalances:
+                self._rebalances.prepare(classic)
+        return written
+
+    def _classic(
+        self,
+        group: ConsumerGroup,
+        epoch: int,
+        members: Iterable[ConsumerMember],
+        targets: Mapping[str, Target],
+    ) -> ClassicGroup:
+        classic = ClassicGroup(group.group_id, self._steps.clock.now_ms())
+        classic.offsets = group.offsets
+        for member in members:
+            classic.add(_classic_member(member), CONSUMER_PROTOCOL)
+        classic.generation = epoch
+        classic.protocol_name = classic.select_protocol()
+        classic.subscribed = classic.find_subscribed()
+        for each in classic.members.values():
+            version = subscription_version(each.metadata(classic.protocol_name))
+            each.assignment = self.assignment_data(targets[each.member_id], version)
+        classic.move_to(GroupState.STABLE, self._steps.clock.now_ms())
+        return classic
+
+    def assignment_data(self, target: Mapping[UUID, Collection[int]], version: int) -> bytes:
+        """Partitions as members of the classic protocol are told them; of topics there are."""
+        names = {info.topic_id: name for name, info in self._steps.topics.all().items()}
+        parts = [
+            AssignedPartitions(topic=names[topic], partitions=sorted(numbers))
+            for topic, numbers in target.items()
+            if topic in names
+        ]
+        found = ConsumerProtocolAssignment(assigned_partitions=parts)
+        return ASSIGNMENT.write(min(max(version, 0), _LAST_VERSION), found)
+
+
+def _founding(
+    epoch: int, metadata_hash: int, members: Iterable[ConsumerMember]
+) -> Iterable[ConsumerChange]:
+    """All that makes a group of these members, who have what they are to have."""
+    listed = list(members)
+    for member in listed:
+        yield MemberChange(member.member_id, member.asks)
+    yield EpochChange(epoch, metadata_hash)
+    for member in listed:
+        target = {topic: frozenset(n) for topic, n in member.place.assigned.items()}
+        yield TargetChange(member.member_id, target)
+    yield TargetEpochChange(epoch)
+    for member in listed:
+        yield PlaceChange(member.member_id, member.place)
+
+
+def end_records(group: ConsumerGroup) -> list[KeyValue]:
+    """What ends a group of the new protocol."""
+    changes: list[ConsumerChange] = []
+    changes.extend(PlaceChange(member_id, None) for member_id in group.members)
+    changes.extend(TargetChange(member_id, None) for member_id in group.targets)
+    changes.append(TargetEpochChange(None))
+    changes.extend(MemberChange(member_id, None) for member_id in group.members)
+    changes.extend(RegexChange(regex, None) for regex in group.regexes)
+    changes.append(PartitionMetadataChange())
+    changes.append(EpochChange(None))
+    return [change.record(group.group_id) for change in changes]
+
+
+def _classic_member(member: ConsumerMember) -> Member:
+    classic = member.asks.classic
+    assert classic is not None, "only classic members are in a classic group"
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.asks.instance_id,
+        client_id=member.asks.client_id,
+        client_host=member.asks.client_host,
+        protocols=classic.protocols,
+        session_timeout_ms=classic.session_timeout_ms,
+        rebalance_timeout_ms=member.asks.rebalance_timeout_ms,
+    )
+
+
+def subscription_version(data: bytes) -> int:
+    """The version that a classic member's data name."""
+    return int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+
+
+def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
+    """What a classic member says that it reads.
+
+    Raises:
+        CorruptMessage: It breaks a rule.
+        UnsupportedVersion: A version below those that there are.
+    """
+    return SUBSCRIPTION.read(data)[1]
+
+
+class Fencing:
+    """Takes members out of groups. Belongs to the loop's thread."""
+
+    def __init__(self, steps: Steps, conversion: Conversion) -> None:
+        self._steps = steps
+        self._conversion = conversion
+        steps.on_silence = self._silent
+
+    def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
+        """Let members go; when that is safe, or why it could not be written."""
+        if not members:
+            return self._steps.write(Draft(group))
+        if self._conversion.may_downgrade(group, members):
+            return self._conversion.downgrade(group, members)
+        draft = Draft(group)
+        for member in members:
+            self._steps.remove(draft, member.member_id)
+        self._begin_epoch(draft, members)
+        return self._steps.write(draft)
+
+    def _begin_epoch(self, draft: Draft, members: Collection[ConsumerMember]) -> None:
+        group = draft.group
+        names = names_after(group, None, None)
+        regexes = dict(group.subscribed_regexes)
+        for member in members:
+            names.subtract(dict.fromkeys(member.asks.topics, 1))
+            if member.asks.regex:
+                regexes[member.asks.regex] -= 1
+        for regex in [each for each, count in regexes.items() if not count]:
+            drop_regex(draft, regex)
+            del regexes[regex]
+        self._steps.bump(draft, {*(+names), *topics_of(group, regexes)}, is_due=True)
+
+    def _silent(self, group: ConsumerGroup, member_id: str, wait: Wait) -> None:
+        """A member's time is over."""
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        if wait is Wait.REBALANCE and member.place.state is not MemberState.UNREVOKED_PARTITIONS:
+            return
+        self.fence(group, (member,))
+
+    def resume(self, group: ConsumerGroup) -> None:
+        """A group was loaded: its members' sessions begin anew."""
+        for member in group.members.values():
+            self._steps.await_sign(group, member)
+            if not member.is_classic:
+                self._steps.watch_revocation(group, member.member_id)
+
+
+_UUID_BITS: Final = 128
+
+
+class Parts(NamedTuple):
+    """The coordinator's parts. Belong to the loop's thread."""
+
+    steps: Steps
+    fencing: Fencing
+    conversion: Conversion
+    regexes: Regexes
+    random: Random
+
+    def new_member_id(self) -> str:
+        """An id that nobody has, as Kafka writes them."""
+        return encode_topic_id(UUID(int=self.random.getrandbits(_UUID_BITS), version=4))

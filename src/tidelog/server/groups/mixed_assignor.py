@@ -1,0 +1,224 @@
+"""Uniform for members with different topics.
+
+The `uniform` assignor where members read different topics.
+
+Everybody keeps what he had and still reads; partitions without a reader go to the topic's least
+loaded readers; then each topic in turn moves partitions from its most loaded readers to its least
+loaded ones, until a round changes nothing.
+
+Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder.
+
+Which of a topic's readers gets the next partition, and which one gives one up.
+
+Readers stand in a row, the least loaded first. At the left a range of those with the smallest load
+grows to the right as each of them gets one more; at the right one of those with the largest load
+grows to the left as each gives one. When the loads of both ranges differ by one at most, nothing
+more is to be won.
+
+Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, whose choices these are.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from tidelog.server.coordinator.java_hash import uuid_order
+from tidelog.server.groups.modern_group import Target
+
+
+class Balancer:
+    """One topic's readers. Reads `loads`, which its owner keeps up to date."""
+
+    def __init__(self, loads: Sequence[int], readers: Sequence[int]) -> None:
+        """A row of readers.
+
+        Args:
+            loads: Partitions of each member, by number.
+            readers: Numbers of the topic's readers; at least one.
+        """
+        self._loads = loads
+        self._row = sorted(readers, key=lambda number: (loads[number], number))
+        self._least_end = 0
+        self._least_load = loads[self._row[0]] - 1
+        self._next_least = 0
+        self._most_start = len(self._row)
+        self._most_end = len(self._row)
+        self._most_load = loads[self._row[-1]] + 1
+        self._next_most = len(self._row) - 1
+
+    @property
+    def imbalance(self) -> int:
+        """How much more the most loaded one has than the least loaded one, at the start."""
+        return self._loads[self._row[-1]] - self._loads[self._row[0]]
+
+    def is_balanced(self) -> bool:
+        """Whether the ranges' loads differ by one at most."""
+        return self._most_load - self._least_load <= 1
+
+    def next_least_loaded(self) -> int:
+        """Who gets the next partition."""
+        if self._next_least >= self._least_end:
+            self._least_load += 1
+            while (
+                self._least_end < len(self._row)
+                and self._loads[self._row[self._least_end]] == self._least_load
+            ):
+                self._least_end += 1
+            self._next_least = 0
+        number = self._row[self._next_least]
+        self._next_least += 1
+        return number
+
+    def next_most_loaded(self) -> int | None:
+        """Who gives a partition up, None where nobody is left who could."""
+        if self._next_most < self._most_start:
+            if self._most_end <= self._most_start and self._most_start > 0:
+                # All of the range were excluded: go on with whoever stands left of it.
+                self._most_load = self._loads[self._row[self._most_start - 1]]
+            else:
+                self._most_load -= 1
+            while (
+                self._most_start > 0
+                and self._loads[self._row[self._most_start - 1]] == self._most_load
+            ):
+                self._most_start -= 1
+            self._next_most = self._most_end - 1
+        if self._next_most < 0:
+            return None
+        number = self._row[self._next_most]
+        self._next_most -= 1
+        return number
+
+    def exclude_most_loaded(self) -> None:
+        """Who was told last has nothing to give: put it behind the range."""
+        at, end = self._next_most + 1, self._most_end - 1
+        self._row[at], self._row[end] = self._row[end], self._row[at]
+        self._most_end -= 1
+
+
+# Rounds over all topics; the first ones do nearly all of it.
+ROUNDS_MAX: Final = 16
+
+
+NOBODY: Final = -1
+
+
+def assign_mixed(
+    members: Sequence[tuple[str, frozenset[UUID]]],
+    targets: Mapping[str, Target],
+    partitions: Mapping[UUID, int],
+) -> dict[str, Target]:
+    """New targets.
+
+    Args:
+        members: Ids with the topics that they read, in the order that decides between equals.
+        targets: What each was to have.
+        partitions: How many each topic has.
+    """
+    return _Builder(members, targets, partitions).build()
+
+
+class _Builder:
+    def __init__(
+        self,
+        members: Sequence[tuple[str, frozenset[UUID]]],
+        targets: Mapping[str, Target],
+        partitions: Mapping[UUID, int],
+    ) -> None:
+        self._ids = [member_id for member_id, _ in members]
+        self._old = targets
+        self._loads = [0] * len(members)
+        self._readers: dict[UUID, list[int]] = {}
+        for number, (_, topics) in enumerate(members):
+            for topic in topics:
+                self._readers.setdefault(topic, []).append(number)
+        self._owners = {topic: [NOBODY] * partitions[topic] for topic in self._readers}
+
+    def build(self) -> dict[str, Target]:
+        if not self._owners:
+            return {}
+        self._keep()
+        topics = sorted(self._readers, key=self._weight)
+        for topic in topics:
+            self._assign_free(topic)
+        self._balance([topic for topic in topics if len(self._readers[topic]) > 1])
+        return self._targets()
+
+    def _weight(self, topic: UUID) -> tuple[float, int, tuple[int, int]]:
+        """Many partitions for each reader first, then few readers, then the id."""
+        readers = len(self._readers[topic])
+        return -(len(self._owners[topic]) / readers), readers, uuid_order(topic)
+
+    def _keep(self) -> None:
+        for number, member_id in enumerate(self._ids):
+            for topic, parts in self._old[member_id].items():
+                owners = self._owners.get(topic)
+                if owners is None or number not in self._readers[topic]:
+                    continue
+                self._loads[number] += len(parts)
+                for part in parts:
+                    owners[part] = number
+
+    def _assign_free(self, topic: UUID) -> None:
+        owners = self._owners[topic]
+        balancer = Balancer(self._loads, self._readers[topic])
+        for part, owner in enumerate(owners):
+            if owner == NOBODY:
+                self._give(owners, part, balancer.next_least_loaded())
+
+    def _give(self, owners: list[int], part: int, number: int) -> None:
+        if owners[part] != NOBODY:
+            self._loads[owners[part]] -= 1
+        owners[part] = number
+        self._loads[number] += 1
+
+    def _balance(self, topics: Sequence[UUID]) -> None:
+        last_changed: int | None = None
+        for _ in range(ROUNDS_MAX):
+            for place, topic in enumerate(topics):
+                if place == last_changed:
+                    return  # a whole round has changed nothing
+                if self._balance_topic(topic) or last_changed is None:
+                    last_changed = place
+
+    def _balance_topic(self, topic: UUID) -> int:
+        """How many of the topic's partitions moved."""
+        balancer = Balancer(self._loads, self._readers[topic])
+        if balancer.imbalance <= 1:
+            return 0
+        owners = self._owners[topic]
+        parts: dict[int, list[int]] = {}
+        for part, owner in enumerate(owners):
+            parts.setdefault(owner, []).append(part)
+        moved = 0
+        while not balancer.is_balanced():
+            giver = _next_giver(balancer, parts)
+            if giver is None:
+                break
+            part = parts[giver].pop()
+            taker = balancer.next_least_loaded()
+            if balancer.is_balanced():
+                break
+            self._give(owners, part, taker)
+            moved += 1
+        return moved
+
+    def _targets(self) -> dict[str, Target]:
+        found: list[dict[UUID, set[int]]] = [{} for _ in self._ids]
+        for topic, owners in self._owners.items():
+            for part, owner in enumerate(owners):
+                if owner != NOBODY:
+                    found[owner].setdefault(topic, set()).add(part)
+        return {
+            member_id: {topic: frozenset(parts) for topic, parts in found[number].items()}
+            for number, member_id in enumerate(self._ids)
+        }
+
+
+def _next_giver(balancer: Balancer, parts: Mapping[int, list[int]]) -> int | None:
+    """The next most loaded member that still has one of the topic's partitions."""
+    while (number := balancer.next_most_loaded()) is not None:
+        if parts.get(number):
+            return number
+        balancer.exclude_most_loaded()
+    return None

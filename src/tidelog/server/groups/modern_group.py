@@ -1,0 +1,603 @@
+"""ModernGroup with ConsumerGroup and ShareGroup (Kafka's names), members, `AnyGroup`, no I/O.
+
+Groups whose coordinator assigns (KIP-848): members, epochs, assignments, regular expressions.
+
+`group` is one group, changed only by `changes`, which are also what is written and read back;
+`reconcile` moves one member towards its target; `assignors` make targets; `heartbeats` is what
+members ask; `classic` serves members of the classic protocol in such a group, and `conversion`
+makes such a group of a classic one and back while it is used.
+
+One group whose coordinator assigns. Nothing here waits, writes or decides.
+
+It is changed only by what `changes` apply, whether they were just written or are read again after
+a restart. How often a topic, an expression or an assignor is asked for is counted along, so that
+no heartbeat looks at all members.
+
+Source: Kafka 4.3's consumer groups; KIP-848.
+
+One member: what it asks for, and what it has. Values, never changed.
+
+Source: Kafka 4.3's consumer groups; KIP-848, KIP-1251 (an epoch for each partition).
+
+Groups of the share protocol: values, the group, what changes it, and who gets what.
+
+As in `consumer`, nothing here waits, writes or decides; `share_heartbeats` does.
+
+Source: Kafka 4.3's share groups; KIP-932.
+
+One share group. Nothing here waits, writes or decides.
+
+It is changed only by what `changes` apply, whether they were just written or are read again after
+a restart.
+
+Source: Kafka 4.3's share groups; KIP-932.
+
+One member of a share group: what it asks for, and what it has. Values, never changed.
+
+Source: Kafka 4.3's share groups; KIP-932.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
+from uuid import UUID
+
+from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
+from tidelog.server.groups.committed_offsets import GroupOffsets
+from tidelog.server.groups.requests import Protocols
+
+if TYPE_CHECKING:
+    from tidelog.server.runtime.loop import Timer
+
+
+# Partitions by topic, each with the epoch in which its member got it.
+Assigned: TypeAlias = Mapping[UUID, Mapping[int, int]]
+
+
+# Partitions by topic that a member is to have.
+Target: TypeAlias = Mapping[UUID, frozenset[int]]
+
+
+JOINING: Final = 0
+
+
+LEAVING: Final = -1
+
+
+# A static member leaves and will be back: its place is kept.
+LEAVING_FOR_A_WHILE: Final = -2
+
+
+NO_TIMEOUT: Final = -1
+
+
+UNKNOWN_EPOCH: Final = -1
+
+
+class MemberState(IntEnum):
+    """How far a member is on its way to its target; the values are those of the records."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicPart:
+    """What only a member of the classic protocol has: its session and its ways to assign."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asks:
+    """Who a member is and what it asks for.
+
+    Attributes:
+        instance_id: A static member's name for itself, None for a dynamic one.
+        rack_id: Where it is, None where it doesn't say.
+        client_id: How the client calls itself.
+        client_host: Where it asks from.
+        rebalance_timeout_ms: How long it may take to give partitions up.
+        topics: Names of topics that it reads.
+        regex: An expression for further ones, empty for none.
+        assignor: Who it wants to assign, None for the group's choice.
+        classic: Its part of the classic protocol, None for a member of the new one.
+    """
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = NO_TIMEOUT
+    topics: frozenset[str] = frozenset()
+    regex: str = ""
+    assignor: str | None = None
+    classic: ClassicPart | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a member stands.
+
+    Attributes:
+        epoch: The epoch that it is expected to say; -2 while a static member is away.
+        previous_epoch: The one before: an answer may have been lost.
+        state: How far it is on its way.
+        assigned: What it may read.
+        revoking: What it has to give up first.
+    """
+
+    epoch: int = JOINING
+    previous_epoch: int = UNKNOWN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: Assigned = field(default_factory=dict)
+    revoking: Assigned = field(default_factory=dict)
+
+    def moved(
+        self, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
+    ) -> "Place":
+        """The next place, which remembers this one's epoch."""
+        return Place(
+            epoch=epoch,
+            previous_epoch=self.epoch,
+            state=state,
+            assigned=assigned,
+            revoking=revoking,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    """One member."""
+
+    member_id: str
+    asks: Asks = field(default_factory=Asks)
+    place: Place = field(default_factory=Place)
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether it speaks the classic protocol."""
+        return self.asks.classic is not None
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        """Whether it has all of its target of that epoch."""
+        return self.place.state is MemberState.STABLE and self.place.epoch == target_epoch
+
+    def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        """The epoch in which it got a partition that it has or is giving up, else None."""
+        for owned in (self.place.assigned, self.place.revoking):
+            epoch = owned.get(topic_id, {}).get(partition)
+            if epoch is not None:
+                return epoch
+        return None
+
+
+NO_TARGET: Final[Target] = {}
+
+
+NO_OWNERS: Final[Mapping[int, str]] = {}
+
+
+# Of a group that nobody has joined, and of its target; topics to read begin the next one.
+FIRST_EPOCH: Final = 1
+
+
+class ConsumerGroupState(Enum):
+    """Where a group stands; the values are what ListGroups and ConsumerGroupDescribe say."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class Wait(Enum):
+    """What a member's silence can end."""
+
+    SESSION = "session"
+    REBALANCE = "rebalance"
+    JOIN = "join"
+    SYNC = "sync"
+
+    # By identity, as members are compared: each heartbeat looks some up.
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    """Topics that an expression means.
+
+    Attributes:
+        topics: Their names.
+        version: Counts up with each look at the topics.
+        resolved_ms: Wall time of that look.
+    """
+
+    topics: frozenset[str] = frozenset()
+    version: int = 0
+    resolved_ms: int = 0
+
+
+class ConsumerGroup:
+    """Members, their targets and what they have. Belongs to the loop's thread.
+
+    Attributes:
+        group_id: Its name.
+        epoch: Counts up with each change of members, subscriptions or topics.
+        metadata_hash: Of the topics that it reads.
+        target_epoch: The epoch of the target assignment; below `epoch` a new one is due.
+        target_ms: Wall time at which the target was made, 0 before.
+        members: By id.
+        targets: What each member is to have.
+        regexes: Topics of expressions.
+        offsets: What was committed.
+        seen_topics: The topics as they were when the hash was made: another mapping is another
+            state of the cluster.
+        resolving: Whether expressions are being looked up now.
+        has_partition_metadata: Whether an older Kafka's record of topics is to be forgotten.
+    """
+
+    protocol_type: Final = CONSUMER_PROTOCOL
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.target_epoch = FIRST_EPOCH
+        self.target_ms = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.targets: dict[str, Target] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.offsets = GroupOffsets()
+        self.seen_topics: Mapping[str, object] | None = None
+        self.resolving = False
+        self.has_partition_metadata = False
+        self.waits: dict[tuple[Wait, str], Timer] = {}
+        self._static: dict[str, str] = {}
+        self._owners: dict[UUID, dict[int, str]] = {}
+        self._names: Counter[str] = Counter()
+        self._regexes: Counter[str] = Counter()
+        self._assignors: Counter[str] = Counter()
+        self._protocols: Counter[str] = Counter()
+        self._classic_count = 0
+
+    # -- questions ---------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self.members
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """Where it stands."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled(self.target_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """The member behind an instance, None where it is not in the group."""
+        member_id = None if instance_id is None else self._static.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def target_of(self, member_id: str, instance_id: str | None) -> Target:
+        """What a member is to have; a static one's goes by its instance."""
+        if instance_id is None:
+            return self.targets.get(member_id, NO_TARGET)
+        return self.targets.get(self._static.get(instance_id, ""), NO_TARGET)
+
+    def owners(self, topic_id: UUID) -> Mapping[int, str]:
+        """Who has which of a topic's partitions, or is still giving it up."""
+        return self._owners.get(topic_id, NO_OWNERS)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether some member reads a topic."""
+        return topic in self._names or any(topic in found.topics for found in self.regexes.values())
+
+    @property
+    def subscribed_regexes(self) -> Mapping[str, int]:
+        """Expressions with how many members subscribed to them."""
+        return self._regexes
+
+    @property
+    def resolved_version(self) -> int:
+        """The version of the expressions' topics, 0 where there are none."""
+        return next((found.version for found in self.regexes.values()), 0)
+
+    @property
+    def resolved_ms(self) -> int | None:
+        """When expressions were last looked up, None where none is known."""
+        return next((found.resolved_ms for found in self.regexes.values()), None)
+
+    def assignor(self, known: Asks | None = None, new: Asks | None = None) -> str | None:
+        """The assignor that most members want once one asks for something else; None: nobody does.
+
+        Between equals it is what was counted last: `uniform`, but for the one that the member who
+        asks brings. So Kafka's tables have it.
+
+        Args:
+            known: What the member asked for so far, None for a newcomer.
+            new: What it asks for then, None where it asks for nothing else.
+        """
+        counts = {name: self._assignors[name] for name in sorted(self._assignors)}
+        if known is not None and known.assignor is not None:
+            counts[known.assignor] -= 1
+            if not counts[known.assignor]:
+                del counts[known.assignor]
+        if new is not None and new.assignor is not None:
+            counts[new.assignor] = counts.get(new.assignor, 0) + 1
+        most = max(counts.values(), default=0)
+        return next((name for name in reversed(counts) if counts[name] == most), None)
+
+    @property
+    def topic_counts(self) -> Counter[str]:
+        """How many members name each topic. Not to be changed."""
+        return self._names
+
+    @property
+    def classic_count(self) -> int:
+        """How many members speak the classic protocol."""
+        return self._classic_count
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether a classic member with these ways to assign can be in the group."""
+        if protocol_type != CONSUMER_PROTOCOL:
+            return False
+        return any(self._protocols[name] == self._classic_count for name in names)
+
+    def awaits_others(self, member: ConsumerMember) -> bool:
+        """Whether something of a member's target is still another's."""
+        return any(
+            number not in member.place.assigned.get(topic, {}) and number in self.owners(topic)
+            for topic, numbers in self.targets.get(member.member_id, NO_TARGET).items()
+            for number in numbers
+        )
+
+    # -- changes -----------------------------------------------------------------------------
+
+    def put_asks(self, member_id: str, asks: Asks) -> None:
+        """A member came, or asks for something else."""
+        known = self.members.get(member_id)
+        if known is not None:
+            self._count(known.asks, -1)
+        self._count(asks, 1)
+        place = Place() if known is None else known.place
+        self.members[member_id] = ConsumerMember(member_id, asks, place)
+        if asks.instance_id is not None:
+            self._static[asks.instance_id] = member_id
+
+    def remove(self, member_id: str) -> None:
+        """A member went; fine where it was not there."""
+        self.put_place(member_id, Place())
+        self.targets.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._count(member.asks, -1)
+        instance_id = member.asks.instance_id
+        if instance_id is not None and self._static.get(instance_id) == member_id:
+            del self._static[instance_id]
+
+    def put_place(self, member_id: str, place: Place) -> None:
+        """A member moved; fine where it is not there."""
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        for topic, numbers in (*member.place.assigned.items(), *member.place.revoking.items()):
+            owners = self._owners.get(topic, {})
+            for number in numbers:
+                if owners.get(number) == member_id:
+                    del owners[number]
+            if not owners:
+                self._owners.pop(topic, None)
+        for topic, numbers in (*place.assigned.items(), *place.revoking.items()):
+            self._owners.setdefault(topic, {}).update(dict.fromkeys(numbers, member_id))
+        self.members[member_id] = ConsumerMember(member_id, member.asks, place)
+
+    def _count(self, asks: Asks, sign: int) -> None:
+        _add(self._names, asks.topics, sign)
+        _add(self._regexes, (asks.regex,) if asks.regex else (), sign)
+        _add(self._assignors, () if asks.assignor is None else (asks.assignor,), sign)
+        if asks.classic is not None:
+            self._classic_count += sign
+            _add(self._protocols, {name for name, _ in asks.classic.protocols}, sign)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def stop(self, wait: Wait, member_id: str) -> None:
+        """Don't wait for this any more; fine where nobody did."""
+        timer = self.waits.pop((wait, member_id), None)
+        if timer is not None:
+            timer.cancel()
+
+    def stop_all(self, member_id: str) -> None:
+        """Wait for nothing more of a member."""
+        for wait in Wait:
+            self.stop(wait, member_id)
+
+    def unload(self) -> None:
+        """The group goes out of memory: nothing is due any more."""
+        for timer in self.waits.values():
+            timer.cancel()
+        self.waits.clear()
+
+
+def stop_classic(group: ConsumerGroup, member_id: str) -> None:
+    """A member no longer speaks the classic protocol: it need not join or sync."""
+    group.stop(Wait.JOIN, member_id)
+    group.stop(Wait.SYNC, member_id)
+
+
+def _add(counter: Counter[str], names: Iterable[str], sign: int) -> None:
+    for name in names:
+        counter[name] += sign
+        if not counter[name]:
+            del counter[name]
+
+
+# The only state of a member that Kafka's records know: nobody has to give anything up first.
+STABLE: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareAsks:
+    """Who a member is and what it asks for.
+
+    Attributes:
+        rack_id: Where it is, None where it doesn't say.
+        client_id: How the client calls itself.
+        client_host: Where it asks from.
+        topics: Names of topics that it reads.
+    """
+
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePlace:
+    """Where a member stands.
+
+    Attributes:
+        epoch: The epoch that it is expected to say.
+        previous_epoch: The one before: an answer may have been lost.
+        assigned: What it may read.
+    """
+
+    epoch: int = JOINING
+    previous_epoch: int = UNKNOWN_EPOCH
+    assigned: Target = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMember:
+    """One member."""
+
+    member_id: str
+    asks: ShareAsks = field(default_factory=ShareAsks)
+    place: SharePlace = field(default_factory=SharePlace)
+
+
+SHARE_PROTOCOL: Final = "share"
+
+
+class ShareGroupState(Enum):
+    """Where a group stands; the values are what ListGroups and ShareGroupDescribe say."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTopic:
+    """Partitions of a topic whose delivery is kept for the group."""
+
+    name: str
+    partitions: frozenset[int]
+
+
+class ShareGroup:
+    """Members, their targets and what they have. Belongs to the loop's thread.
+
+    Attributes:
+        group_id: Its name.
+        epoch: Counts up with each change of members, subscriptions or topics.
+        metadata_hash: Of the topics that it reads.
+        target_epoch: The epoch of the target assignment; below `epoch` a new one is due.
+        target_ms: Wall time at which the target was made, 0 before.
+        founded_ms: Wall time at which its first member came, 0 where it was read from the log.
+        members: By id.
+        targets: What each member is to have.
+        shared: Topics that the group has begun to read, by id; they stay when nobody reads them.
+        offsets: Always empty: a share group commits none.
+        seen_topics: The topics as they were when the hash was made: another mapping is another
+            state of the cluster.
+        sessions: When each member is given up.
+    """
+
+    protocol_type: Final = SHARE_PROTOCOL
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.target_epoch = FIRST_EPOCH
+        self.target_ms = 0
+        self.founded_ms = 0
+        self.members: dict[str, ShareMember] = {}
+        self.targets: dict[str, Target] = {}
+        self.shared: Mapping[UUID, SharedTopic] = {}
+        self.offsets = GroupOffsets()
+        self.seen_topics: Mapping[str, object] | None = None
+        self.sessions: dict[str, Timer] = {}
+        self._names: Counter[str] = Counter()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self.members
+
+    @property
+    def state(self) -> ShareGroupState:
+        """Where it stands."""
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether some member reads a topic."""
+        return topic in self._names
+
+    def names_after(self, known: ShareAsks | None, new: ShareAsks | None) -> set[str]:
+        """Topics that members read once one, so far as in `known`, asks for something else."""
+        counts = self._names.copy()
+        counts.subtract(() if known is None else known.topics)
+        counts.update(() if new is None else new.topics)
+        return set(+counts)
+
+    # -- changes -----------------------------------------------------------------------------
+
+    def put_asks(self, member_id: str, asks: ShareAsks) -> None:
+        """A member came, or asks for something else."""
+        known = self.members.get(member_id)
+        member = ShareMember(member_id) if known is None else known
+        self._names.subtract(member.asks.topics)
+        self._names.update(asks.topics)
+        self._names = +self._names
+        self.members[member_id] = replace(member, asks=asks)
+
+    def put_place(self, member_id: str, place: SharePlace) -> None:
+        """A member moved; fine where it is not there."""
+        member = self.members.get(member_id)
+        if member is not None:
+            self.members[member_id] = replace(member, place=place)
+
+    def remove(self, member_id: str) -> None:
+        """A member went; fine where it was not there."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._names.subtract(member.asks.topics)
+            self._names = +self._names
+
+    # -- time --------------------------------------------------------------------------------
+
+    def stop(self, member_id: str) -> None:
+        """A member's silence matters no more; fine where nobody waited."""
+        timer = self.sessions.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def unload(self) -> None:
+        """The group goes out of memory: nothing is due any more."""
+        for timer in self.sessions.values():
+            timer.cancel()
+        self.sessions.clear()

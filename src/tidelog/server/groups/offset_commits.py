@@ -1,0 +1,467 @@
+"""Who may commit and fetch; commit, delete, expire; commits inside transactions.
+
+OffsetCommit, OffsetFetch, OffsetDelete, and the end of offsets and groups.
+
+Source: Kafka 4.3's offset manager; KIP-211 (expiry), KIP-496 (deleting offsets).
+
+Who may commit and who may see what was committed.
+
+Source: Kafka 4.3's offset manager; KIP-848, KIP-1251 (members that are a little behind).
+
+Offsets that are committed as part of a transaction, and what its end makes of them.
+
+Source: Kafka 4.3's OffsetMetadataManager, CoordinatorRuntime; KIP-98, KIP-447.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from tidelog.config import BrokerConfig
+from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.wire import NO_UUID
+from tidelog.server.coordinator.state_topic import KeyValue
+from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState
+from tidelog.server.groups.committed_offsets import (
+    NO_EXPIRY,
+    CommittedOffset,
+    PendingOffset,
+    PendingOffsets,
+)
+from tidelog.server.groups.migration import end_records
+from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
+from tidelog.server.groups.rebalance import Rebalances
+from tidelog.server.groups.records import offset_record, share_end_records, tombstone
+from tidelog.server.groups.replay import AnyGroup, GroupTable, Journal, LoadedPending
+from tidelog.server.groups.requests import NO_GENERATION, CommitAsked
+from tidelog.server.partitions.partition import Guard, TransactionEnd
+from tidelog.server.runtime.reply import Reply
+from tidelog.types import MINUTE_MS, NO_LEADER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One partition's part of an OffsetCommit."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str | None = None
+    topic_id: UUID = NO_UUID
+
+
+def commit_errors(
+    group: AnyGroup | None, asked: CommitAsked, commits: Sequence[Commit], config: BrokerConfig
+) -> list[ErrorCode]:
+    """Why commits are not taken, each for itself, `NONE` for those that are."""
+    if isinstance(group, ConsumerGroup):
+        codes = [_consumer_error(group, asked, commit) for commit in commits]
+    elif isinstance(group, ShareGroup):
+        codes = [ErrorCode.GROUP_ID_NOT_FOUND] * len(commits)
+    else:
+        codes = [_classic_error(group, asked)] * len(commits)
+    return [
+        _size_error(commit, config) if code is ErrorCode.NONE else code
+        for commit, code in zip(commits, codes, strict=True)
+    ]
+
+
+def _classic_error(group: ClassicGroup | None, asked: CommitAsked) -> ErrorCode:
+    """Why a commit is not taken, `NONE` where it is."""
+    if group is None:
+        if asked.generation < 0:
+            return ErrorCode.NONE
+        return (
+            ErrorCode.GROUP_ID_NOT_FOUND if asked.is_late_version else ErrorCode.ILLEGAL_GENERATION
+        )
+    if asked.generation < 0 and group.is_empty:
+        return ErrorCode.NONE
+    code = _committer_error(group, asked)
+    if code is ErrorCode.NONE and not asked.is_transactional:
+        is_completing = group.is_in(GroupState.COMPLETING_REBALANCE)
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_completing else ErrorCode.NONE
+    return code
+
+
+def _size_error(commit: Commit, config: BrokerConfig) -> ErrorCode:
+    """Why one partition's commit is not kept, `NONE` where it is."""
+    if len(commit.metadata or "") > config.offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _committer_error(group: ClassicGroup, asked: CommitAsked) -> ErrorCode:
+    """Why who commits is none of the group's members in this generation."""
+    if asked.generation < 0 and not asked.member_id and asked.instance_id is None:
+        # Old transactional commits name nobody.
+        return ErrorCode.NONE if asked.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
+    code = group.member_error(asked.member_id, asked.instance_id)
+    if code is ErrorCode.NONE and asked.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return code
+
+
+def _consumer_error(group: ConsumerGroup, asked: CommitAsked, commit: Commit) -> ErrorCode:
+    """Why a commit to a group whose coordinator assigns is not taken, `NONE` where it is.
+
+    A member that is a little behind may commit what it has had since then. Source: KIP-1251.
+    """
+    names_nobody = (
+        asked.generation == NO_GENERATION and not asked.member_id and asked.instance_id is None
+    )
+    if (asked.generation < 0 and group.is_empty) or (asked.is_transactional and names_nobody):
+        return ErrorCode.NONE
+    member = group.members.get(asked.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not (asked.is_transactional or member.is_classic or asked.is_late_version):
+        return ErrorCode.UNSUPPORTED_VERSION
+    since = member.assignment_epoch(commit.topic_id, commit.partition)
+    first = member.place.epoch if since is None else min(since, member.place.epoch)
+    if first <= asked.generation <= member.place.epoch:
+        return ErrorCode.NONE
+    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode:
+    """Why a member may not see what was committed, `NONE` where it may, as who names nobody."""
+    if isinstance(group, ClassicGroup) or (member_id is None and epoch < 0):
+        return ErrorCode.NONE
+    if isinstance(group, ShareGroup):
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    member = group.members.get(member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch == member.place.epoch:
+        return ErrorCode.NONE
+    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
+class Commits:
+    """What groups have committed. Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        table: GroupTable,
+        rebalances: Rebalances,
+        journal: Journal,
+        clock: Clock,
+        config: BrokerConfig,
+        pending: PendingOffsets | None = None,
+    ) -> None:
+        self._pending = PendingOffsets() if pending is None else pending
+        self._table = table
+        self._rebalances = rebalances
+        self._journal = journal
+        self._clock = clock
+        self._config = config
+
+    # -- committing --------------------------------------------------------------------------
+
+    def commit(self, asked: CommitAsked, commits: Sequence[Commit]) -> Reply[list[ErrorCode]]:
+        """Keep offsets; one code for each, in their order."""
+        group = self._table.get(asked.group_id)
+        codes = commit_errors(group, asked, commits, self._config)
+        if isinstance(group, ClassicGroup) and ErrorCode.NONE in codes:
+            self._note_sign(group, asked)
+        kept = [
+            commit for commit, code in zip(commits, codes, strict=True) if code is ErrorCode.NONE
+        ]
+        return self._keep(asked, kept, codes)
+
+    def _note_sign(self, group: ClassicGroup, asked: CommitAsked) -> None:
+        """A commit says that the member is there."""
+        member = group.members.get(asked.member_id)
+        if member is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+            self._rebalances.await_sign(group, member)
+
+    def _keep(
+        self, asked: CommitAsked, commits: Sequence[Commit], codes: list[ErrorCode]
+    ) -> Reply[list[ErrorCode]]:
+        if not commits:
+            return Reply.of(codes)
+        now_ms = self._clock.now_ms()
+        expire_ms = NO_EXPIRY if asked.retention_ms < 0 else now_ms + asked.retention_ms
+        kept = [(commit, committed(commit, now_ms, expire_ms)) for commit in commits]
+        written = self._journal.append(
+            asked.group_id,
+            [offset_record(asked.group_id, c.topic, c.partition, found) for c, found in kept],
+        )
+        if not written.is_done or written.value is ErrorCode.NONE:
+            group = self._table.get_or_create(asked.group_id)
+            for commit, found in kept:
+                group.offsets.put(commit.topic, commit.partition, found)
+                self._pending.supersede(asked.group_id, commit.topic, commit.partition)
+        return with_outcome(written, codes)
+
+    # -- deleting ----------------------------------------------------------------------------
+
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> ErrorCode | Reply[list[ErrorCode]]:
+        """Forget offsets: one code for each, or one for the request."""
+        group = self._table.get(group_id)
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if group is None or isinstance(group, ShareGroup):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
+            return ErrorCode.NON_EMPTY_GROUP
+        codes = [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else ErrorCode.NONE
+            for topic, _ in partitions
+        ]
+        gone = [
+            place
+            for place, code in zip(partitions, codes, strict=True)
+            if code is ErrorCode.NONE
+            and (
+                group.offsets.get(*place) is not None or self._pending.is_pending(group_id, *place)
+            )
+        ]
+        return with_outcome(self._forget(group, gone), codes)
+
+    def _forget(
+        self, group: AnyGroup, places: Sequence[tuple[str, int]], *, whole: bool = False
+    ) -> Reply[ErrorCode]:
+        """Forget offsets and, where `whole`, the group with them."""
+        records = [offset_record(group.group_id, *place, None) for place in places]
+        if whole:
+            if isinstance(group, ConsumerGroup):
+                records += end_records(group)
+            elif isinstance(group, ShareGroup):
+                records += share_end_records(group)
+            else:
+                records.append(tombstone(group.group_id))
+        if not records:
+            return Reply.of(ErrorCode.NONE)
+        written = self._journal.append(group.group_id, records)
+        if not written.is_done or written.value is ErrorCode.NONE:
+            for place in places:
+                group.offsets.remove(*place)
+                self._pending.forget(group.group_id, *place)
+            if whole:
+                self._drop(group)
+        return written
+
+    def _drop(self, group: AnyGroup) -> None:
+        self._table.remove(group.group_id)
+        if isinstance(group, ConsumerGroup | ShareGroup):
+            group.unload()
+        else:
+            self._rebalances.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def delete_group(self, group_id: str) -> Reply[ErrorCode]:
+        """Delete a group that has no members, with its offsets."""
+        group = self._table.get(group_id)
+        if group is None:
+            return Reply.of(ErrorCode.GROUP_ID_NOT_FOUND)
+        if not group.is_empty:
+            return Reply.of(ErrorCode.NON_EMPTY_GROUP)
+        return self._forget(group, self._places(group), whole=True)
+
+    def _places(self, group: AnyGroup) -> list[tuple[str, int]]:
+        """What a group has committed, also in transactions that are open."""
+        places = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
+        return list(places | dict.fromkeys(self._pending.places(group.group_id)))
+
+    def topics(self, group: AnyGroup) -> Iterable[str]:
+        """What a group has committed for, also in transactions that are open, or shares."""
+        if isinstance(group, ShareGroup):
+            return {topic.name for topic in group.shared.values()}
+        pending = self._pending.places(group.group_id)
+        return dict.fromkeys([*group.offsets.topics(), *(topic for topic, _ in pending)])
+
+    def forget_topic(
+        self, group: AnyGroup, topic: str, had: Callable[[CommittedOffset], bool]
+    ) -> bool:
+        """A topic was deleted: its offsets are not kept.
+
+        A record that forgets a partition takes along what is pending for it. Where that is a new
+        topic's its transaction has to end first: it may bring what is kept instead.
+
+        Args:
+            group: Whose offsets.
+            topic: The topic's name.
+            had: Whether an offset was committed for it, not for a new one of its name.
+
+        Returns:
+            Whether nothing of it is left; else this is to be tried again.
+        """
+        left = [
+            place
+            for place in self._places(group)
+            if place[0] == topic and self._is_left(group, place, had)
+        ]
+        ready = [place for place in left if all(map(had, self._pending_at(group, place)))]
+        self._forget(group, ready)
+        return len(ready) == len(left)
+
+    def _is_left(
+        self, group: AnyGroup, place: tuple[str, int], had: Callable[[CommittedOffset], bool]
+    ) -> bool:
+        """Whether something of a deleted topic counts, or may yet: nothing newer stands there."""
+        found = group.offsets.get(*place)
+        return any(map(had, self._pending_at(group, place))) if found is None else had(found)
+
+    def _pending_at(self, group: AnyGroup, place: tuple[str, int]) -> Sequence[CommittedOffset]:
+        return self._pending.offsets(group.group_id, *place)
+
+    # -- expiry ------------------------------------------------------------------------------
+
+    def expire(self, group: AnyGroup) -> None:
+        """Forget what is past its time, and the group where it has nothing left.
+
+        A share group stays: what it has read is kept elsewhere.
+        """
+        if isinstance(group, ShareGroup):
+            return
+        gone = self.expired(group)
+        is_pending = self._pending.has_group(group.group_id)
+        whole = group.is_empty and len(gone) == len(group.offsets) and not is_pending
+        self._forget(group, gone, whole=whole)
+
+    def expired(self, group: ClassicGroup | ConsumerGroup) -> list[tuple[str, int]]:
+        """Partitions whose offsets are past their time.
+
+        A group without members counts from when it became empty, one that never had any from each
+        commit; of a stable group of consumers what nobody reads any more counts from its commit,
+        and of one whose coordinator assigns at any time.
+        """
+        if isinstance(group, ConsumerGroup):
+            return self._past_time(group, -1)
+        is_simple = group.protocol_type is None
+        knows_topics = group.subscribed is not None and group.protocol_type == CONSUMER_PROTOCOL
+        if not (is_simple or group.is_empty or (knows_topics and group.is_in(GroupState.STABLE))):
+            return []
+        return self._past_time(group, group.state_ms if group.is_empty and not is_simple else -1)
+
+    def _past_time(self, group: AnyGroup, since_ms: int) -> list[tuple[str, int]]:
+        """What nobody reads and is past its time since then, or since its commit where -1."""
+        now_ms = self._clock.now_ms()
+        retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
+        return [
+            (topic, partition)
+            for topic, partition, offset in group.offsets
+            if not group.is_subscribed(topic)
+            and not self._pending.is_pending(group.group_id, topic, partition)
+            and offset.is_expired(
+                now_ms, offset.commit_ms if since_ms < 0 else since_ms, retention_ms
+            )
+        ]
+
+
+def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
+    """What is kept of a commit."""
+    return CommittedOffset(
+        commit.offset,
+        commit.leader_epoch,
+        commit.metadata or "",
+        now_ms,
+        expire_ms,
+        commit.topic_id,
+    )
+
+
+def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
+    """Codes of single partitions once the records are safe; the failure for all that had none."""
+    answer: Reply[list[ErrorCode]] = Reply()
+
+    def tell(outcome: ErrorCode) -> None:
+        answer.complete([code if code is not ErrorCode.NONE else outcome for code in codes])
+
+    written.then(tell)
+    return answer
+
+
+class TransactionalJournal(Protocol):
+    """Where groups are written, as far as transactions go."""
+
+    def number_of(self, group_id: str) -> int:
+        """A group's partition."""
+        ...
+
+    def append_pending(
+        self,
+        group_id: str,
+        records: Sequence[KeyValue],
+        producer: tuple[int, int],
+        guard: Guard | None,
+    ) -> Reply[ErrorCode]:
+        """Write a group's records as part of a transaction.
+
+        A failure that is known at once is answered at once: then nothing was written.
+        """
+        ...
+
+
+class TransactionalCommits:
+    """What groups have committed in transactions. Belongs to the loop's thread.
+
+    Attributes:
+        pending: What waits for the end of transactions.
+    """
+
+    def __init__(
+        self,
+        table: GroupTable,
+        journal: TransactionalJournal,
+        clock: Clock,
+        config: BrokerConfig,
+        pending: PendingOffsets,
+    ) -> None:
+        self._table = table
+        self._journal = journal
+        self._clock = clock
+        self._config = config
+        self.pending = pending
+
+    def commit(
+        self,
+        asked: CommitAsked,
+        producer: tuple[int, int],
+        guard: Guard | None,
+        commits: Sequence[Commit],
+    ) -> Reply[list[ErrorCode]]:
+        """Keep offsets until the transaction ends; one code for each, in their order.
+
+        Args:
+            asked: Who commits.
+            producer: Id and epoch.
+            guard: What was held while the coordinator of transactions was asked.
+            commits: What.
+        """
+        codes = commit_errors(self._table.get(asked.group_id), asked, commits, self._config)
+        now_ms = self._clock.now_ms()
+        kept = [
+            PendingOffset(
+                asked.group_id,
+                commit.topic,
+                commit.partition,
+                committed(commit, now_ms, NO_EXPIRY),
+            )
+            for commit, code in zip(commits, codes, strict=True)
+            if code is ErrorCode.NONE
+        ]
+        if not kept:
+            return Reply.of(codes)
+        records = [offset_record(*each) for each in kept]
+        written = self._journal.append_pending(asked.group_id, records, producer, guard)
+        if not written.is_done or written.value is ErrorCode.NONE:
+            self._table.get_or_create(asked.group_id)
+            self.pending.put(self._journal.number_of(asked.group_id), producer[0], kept)
+        return with_outcome(written, codes)
+
+    def load(self, number: int, found: Sequence[LoadedPending]) -> None:
+        """A partition of the topic was read: what was pending in it, in the order of the log."""
+        for each in found:
+            self.pending.put(number, each.producer_id, [each.found], is_stale=each.is_stale)
+
+    def end(self, number: int, end: TransactionEnd) -> None:
+        """A producer's transaction has ended in a partition of the topic."""
+        for each in self.pending.take(number, end.producer_id, commit=end.commit):
+            group = self._table.get_or_create(each.group_id)
+            group.offsets.put(each.topic, each.partition, each.offset)

@@ -1,0 +1,196 @@
+"""What groups are asked and what they say, without the wire's versions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+
+NO_GENERATION = -1
+
+
+# A member's ways to assign with what it says for each, the one that it likes best first.
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAsked:
+    """A JoinGroup.
+
+    Attributes:
+        group_id: The group.
+        member_id: Empty for a client that has none yet.
+        instance_id: A static member's name for itself, None for a dynamic one.
+        client_id: How the client calls itself.
+        client_host: Where it asks from.
+        protocol_type: What kind of group it means.
+        protocols: In its order of preference.
+        session_timeout_ms: How long it may be silent.
+        rebalance_timeout_ms: How long it may take to join again.
+        needs_member_id: Whether a dynamic member gets its id first and then joins with it.
+        knows_skipping: Whether the client understands that a leader need not assign.
+    """
+
+    group_id: str
+    member_id: str = ""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    protocol_type: str = "consumer"
+    protocols: Protocols = ()
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    needs_member_id: bool = False
+    knows_skipping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """A member as its leader sees it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """How a JoinGroup ended."""
+
+    code: ErrorCode = ErrorCode.NONE
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: Sequence[JoinedMember] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncAsked:
+    """A SyncGroup; the leader's has the assignments."""
+
+    group_id: str
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: Sequence[tuple[str, bytes]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """How a SyncGroup ended."""
+
+    code: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRef:
+    """A member by its id, or a static one by its instance alone."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitAsked:
+    """Who commits.
+
+    Attributes:
+        group_id: The group.
+        member_id: Empty where the client uses no membership.
+        instance_id: A static member's name.
+        generation: -1 where the client uses no membership.
+        retention_ms: How long the offsets are to be kept, -1 for the broker's setting.
+        is_late_version: Whether an unknown group has a code of its own (OffsetCommit v9).
+        is_transactional: Whether the commit is part of a transaction.
+    """
+
+    group_id: str
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = NO_GENERATION
+    retention_ms: int = -1
+    is_late_version: bool = True
+    is_transactional: bool = False
+
+
+Owned = Mapping[UUID, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatAsked:
+    """A ConsumerGroupHeartbeat; what is None has not changed since the last one.
+
+    Attributes:
+        group_id: The group.
+        member_id: The member's id, which it made itself.
+        epoch: 0 to join, -1 to leave, -2 to leave for a while as a static member.
+        instance_id: A static member's name for itself.
+        rack_id: Where it is.
+        rebalance_timeout_ms: How long it may take to give partitions up, -1 for no change.
+        topics: Names that it reads.
+        regex: An expression for further ones.
+        assignor: Who is to assign.
+        owned: What it has.
+        client_id: How the client calls itself.
+        client_host: Where it asks from.
+        is_first_version: Whether it may leave its id to the coordinator (version 0).
+        may_see: Which topics an expression may find, None for all.
+    """
+
+    group_id: str
+    member_id: str = ""
+    epoch: int = 0
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: frozenset[str] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Owned | None = None
+    client_id: str = ""
+    client_host: str = ""
+    is_first_version: bool = False
+    may_see: Callable[[str], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareBeatAsked:
+    """A ShareGroupHeartbeat; what is None has not changed since the last one.
+
+    Attributes:
+        group_id: The group.
+        member_id: The member's id, which it made itself.
+        epoch: 0 to join, -1 to leave.
+        rack_id: Where it is.
+        topics: Names that it reads.
+        client_id: How the client calls itself.
+        client_host: Where it asks from.
+    """
+
+    group_id: str
+    member_id: str = ""
+    epoch: int = 0
+    rack_id: str | None = None
+    topics: frozenset[str] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """How a heartbeat to the coordinator ended; the assignment only where the member needs it."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    interval_ms: int = 0
+    assignment: Owned | None = None

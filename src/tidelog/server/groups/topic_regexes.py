@@ -1,0 +1,197 @@
+"""Subscribed expressions, resolved in a thread.
+
+Regular expressions of a group: looked up beside, all at once, not more often than needed.
+
+Source: Kafka 4.3's group coordinator; KIP-848.
+
+Expressions are looked up in a thread: many topics must not hold the loop up.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Final, Protocol, TypeAlias
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import MissingDependency
+from tidelog.server.coordinator.host import LOGGER
+from tidelog.server.groups.group_updates import Draft, Found, Steps, drop_regex, regexes_after
+from tidelog.server.groups.modern_group import ConsumerGroup, ConsumerMember, ResolvedRegex
+from tidelog.server.groups.records import ConsumerChange, RegexChange
+from tidelog.server.regexes import UnusableRegex, find_matches, require_usable
+from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.threads import Work
+
+# Expressions of one group are looked up at most so often.
+LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
+
+
+# What each expression means; expressions that can't be looked up are not in it.
+Meanings: TypeAlias = Mapping[str, frozenset[str]]
+
+
+# Whether a topic may be found; None where all may be.
+MaySee: TypeAlias = Callable[[str], bool] | None
+
+
+class RegexStatus(Enum):
+    """What a heartbeat does to its member's expression."""
+
+    SAME = "same"
+    # It has another one, whose topics are not known yet.
+    CHANGED = "changed"
+    # It has another one, whose topics are known, or none any more.
+    RESOLVED = "resolved"
+
+
+class LookUp(Protocol):
+    """Looks expressions up, now or beside the loop; then tells what they mean."""
+
+    def __call__(
+        self, regexes: Iterable[str], names: Iterable[str], told: Callable[[Meanings], None]
+    ) -> None:
+        """Begin to; `told` is called on the loop, once."""
+        ...
+
+
+def find_meanings(regexes: Iterable[str], names: Iterable[str]) -> Meanings:
+    """The topics of each expression; those that take too long are left out, and logged."""
+    listed = list(names)
+    found: dict[str, frozenset[str]] = {}
+    for text in regexes:
+        try:
+            found[text] = find_matches(text, listed)
+        except (UnusableRegex, MissingDependency) as error:
+            LOGGER.warning("expression %r is not looked up: %s", text, error)
+    return found
+
+
+class Regexes:
+    """All groups' expressions. Belongs to the loop's thread."""
+
+    def __init__(self, steps: Steps, look_up: LookUp) -> None:
+        self._steps = steps
+        self._look_up = look_up
+        # Since when there are the topics that there are: wall time, for it outlives a restart.
+        self._seen = steps.topics.all()
+        self._grown_ms = steps.clock.now_ms()
+
+    # -- a member's own ----------------------------------------------------------------------
+
+    def change(self, draft: Draft, found: Found, new: ConsumerMember) -> RegexStatus:
+        """Take note of a member's expression; one that nobody has yet must be a valid one."""
+        group = draft.group
+        was = found.member.asks.regex
+        now = new.asks.regex
+        if was == now:
+            return RegexStatus.SAME
+        if was and group.subscribed_regexes.get(was) == 1:
+            drop_regex(draft, was)
+        if not now:
+            return RegexStatus.RESOLVED
+        if not group.subscribed_regexes.get(now):
+            _require_valid(now)
+            return RegexStatus.CHANGED
+        return RegexStatus.RESOLVED if now in group.regexes else RegexStatus.CHANGED
+
+    # -- the group's -------------------------------------------------------------------------
+
+    def maybe_look_up(
+        self, draft: Draft, found: Found, new: ConsumerMember, may_see: MaySee
+    ) -> None:
+        """Look all of the group's expressions up where one is new, or topics or time ask for it.
+
+        They find what the member that asks now may see, as in Kafka.
+        """
+        group = draft.group
+        if not group.subscribed_regexes and not new.asks.regex:
+            return  # most groups have none
+        regexes = regexes_after(group, found.known, new.asks)
+        if not regexes or group.resolving:
+            return
+        now_ms = self._steps.clock.now_ms()
+        last_ms = group.resolved_ms
+        if last_ms is not None and 0 <= now_ms - last_ms <= LOOK_UP_MIN_INTERVAL_MS:
+            return
+        interval_ms = self._steps.config.group_consumer_regex_refresh_interval_ms
+        is_new = new.asks.regex != found.member.asks.regex and new.asks.regex not in group.regexes
+        is_old = last_ms is not None and not 0 <= now_ms - last_ms <= interval_ms
+        has_grown = group.resolved_version < self._version()
+        if is_new or is_old or has_grown or regexes.keys() != group.regexes.keys():
+            draft.actions.append(lambda: self._begin(group, list(regexes), may_see))
+
+    def _version(self) -> int:
+        """Wall time at which topics were last seen to have grown."""
+        topics = self._steps.topics.all()
+        if topics is not self._seen:
+            if topics.keys() - self._seen.keys():
+                self._grown_ms = max(self._steps.clock.now_ms(), self._grown_ms + 1)
+            self._seen = topics
+        return self._grown_ms
+
+    def _begin(self, group: ConsumerGroup, regexes: list[str], may_see: MaySee) -> None:
+        group.resolving = True
+        version, now_ms = self._version(), self._steps.clock.now_ms()
+
+        def told(meanings: Meanings) -> None:
+            group.resolving = False
+            if self._steps.table.get(group.group_id) is group:
+                self._take(group, meanings, version, now_ms)
+
+        names = tuple(
+            filter(may_see, self._steps.topics.all()) if may_see else self._steps.topics.all()
+        )
+        self._look_up(regexes, names, told)
+
+    def _take(self, group: ConsumerGroup, found: Meanings, version: int, now_ms: int) -> None:
+        """Write down what was found; where that is other than before, an epoch begins."""
+        draft = Draft(group)
+        changed = False
+        names = set(group.topic_counts)
+        for regex in group.subscribed_regexes:
+            known = group.regexes.get(regex, ResolvedRegex())
+            # What could not be looked up means what it meant, and is not tried again at once.
+            topics = found.get(regex, known.topics)
+            names |= topics
+            changed |= topics != known.topics
+            change: ConsumerChange = RegexChange(regex, ResolvedRegex(topics, version, now_ms))
+            draft.changes.append(change)
+        if draft.changes:
+            self._steps.bump(draft, names, is_due=changed)
+            self._steps.write(draft)
+
+
+def _require_valid(text: str) -> None:
+    try:
+        require_usable(text)
+    except UnusableRegex as error:
+        raise Refusal(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"expression `{text}` of the subscribed topics is not valid: {error}",
+        ) from error
+    except MissingDependency as error:
+        raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+
+
+def look_up_beside(work: Work) -> LookUp:
+    """A look-up that goes on beside the loop, and tells on it."""
+    running = set[asyncio.Task[None]]()
+
+    async def run(
+        regexes: Iterable[str], names: Iterable[str], told: Callable[[Meanings], None]
+    ) -> None:
+        try:
+            found = await work.run(find_meanings, regexes, names)
+        except Exception:  # noqa: BLE001 - one group's trouble is not the others'
+            LOGGER.exception("expressions can't be looked up")
+            found = {}
+        told(found)
+
+    def look_up(
+        regexes: Iterable[str], names: Iterable[str], told: Callable[[Meanings], None]
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(run(regexes, names, told))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    return look_up

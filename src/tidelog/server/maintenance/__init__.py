@@ -1,0 +1,1 @@
+"""Background work of the broker: retention, flushes, compaction, the control channel."""

@@ -1,0 +1,377 @@
+"""The control channel of a running broker: attach, swap, erase, flush, tier, status.
+
+Requests come in by the loop. What they ask for is long work (an attach walks every byte of its
+segments), so it is done in a thread, on stand-ins whose calls come back to the loop (`on_loop`);
+meanwhile appends to the topics concerned wait, reading goes on (`holds`). What becomes visible is
+shown to waiting fetches at once.
+
+Source: docs/control.md.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from tidelog.control import channel
+from tidelog.control.channel import FrameReader, Message, encode_frame
+from tidelog.errors import Closed, CorruptMessage, InvalidRequest, TidelogError
+from tidelog.server.api import topic_changes
+from tidelog.server.api.node import LOGGER, Node
+from tidelog.server.runtime.threads import LoopGate, log_dir_on_loop
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    import socket
+
+    from tidelog.server.maintenance.log_cleaner import Compaction
+
+__all__ = ["Control"]
+
+_Result = Mapping[str, object]
+
+
+_Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
+
+
+class Control:
+    """Serves the channel. start -> stop; belongs to the loop's thread."""
+
+    def __init__(self, node: Node, compaction: "Callable[[], Compaction]") -> None:
+        self._node = node
+        self._compaction = compaction
+        self._connections: dict[_Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._gate = LoopGate(asyncio.get_running_loop())
+        # One thing at a time changes segments, and one copies: a tier run must not hold up others.
+        self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
+        self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
+        self._is_stopping = False
+        # Those whose asker has gone, too: a thread that works for one waits for the loop.
+        self._running: set[asyncio.Task[None]] = set()
+        self.verbs: Mapping[str, _Verb] = {
+            "status": self._status,
+            "flush": self._flush,
+            "reopen": self._reopen,
+            "accept_clock": self._accept_clock,
+            "attach": partial(self._change, "attach"),
+            "swap": partial(self._change, "swap"),
+            "erase": partial(self._change, "erase"),
+            "tier": self._tier,
+            "compact": self._compact,
+            "lend": self._lend,
+            "take_back": self._take_back,
+        }
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            InvalidRequest: The directory's path is too long for a socket.
+            OSError: The socket can't be made.
+        """
+        self._listener = channel.listen(self._node.log_dir.path)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._listener)
+
+    async def stop(self) -> None:
+        """Stop listening, and return when what runs has ended: copies end after a segment."""
+        self._is_stopping = True
+        if self._server is not None:
+            with suppress(OSError):
+                os.unlink(f"{self._node.log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108
+            self._server.close()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close()
+        self._gate.is_closed = True
+        self._changing.shutdown()
+        self._tiering.shutdown()
+
+    async def answer(self, message: Message) -> bytes:
+        """Carry out a request; its answer as a frame."""
+        try:
+            verb, arguments = channel.read_request(message)
+            found = self.verbs.get(verb)
+            if found is None:
+                known = ", ".join(self.verbs)
+                raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {known}")
+            return encode_frame(channel.answer(await found(arguments)))
+        except TidelogError as error:
+            return encode_frame(channel.refusal(error))
+
+    def begin(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        """Do something that is waited for when the channel is closed."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def admit(self, connection: "_Connection") -> None:
+        """Take a connection in, in the place of an idle one where there are too many."""
+        if len(self._connections) >= channel.CONNECTIONS_MAX:
+            idle = [each for each in self._connections if each.task is None]
+            (idle or list(self._connections))[0].close()
+        self._connections[connection] = None
+
+    def dismiss(self, connection: "_Connection") -> None:
+        """A connection has gone."""
+        self._connections.pop(connection, None)
+
+    # -- verbs -------------------------------------------------------------------------------
+
+    async def _status(self, _: Mapping[str, object]) -> _Result:
+        place_ = self._node.address
+        return {
+            "path": self._node.log_dir.path,
+            "pid": os.getpid(),
+            "verbs": list(self.verbs),
+            "broker": f"{place_.host}:{place_.port}",
+        }
+
+    async def _flush(self, _: Mapping[str, object]) -> _Result:
+        """Sync all that was appended, beside the loop."""
+        found = [each for each in self._node.partitions.opened() if each.failure is None]
+        ended = await asyncio.gather(*(each.flushed() for each in found), return_exceptions=True)
+        for partition, failure in zip(found, ended, strict=True):
+            if failure is not None and not partition.is_gone:
+                raise failure
+        return {}
+
+    async def _accept_clock(self, _: Mapping[str, object]) -> _Result:
+        """Let appends go on although the clock jumped; all partitions are opened for it."""
+        log_dir = self._node.log_dir
+        names = [name for topic in self._node.topics.all() for name in log_dir.partitions(topic)]
+        await self._open(names)
+        accepted_ms = log_dir.append_time_to_accept()
+        keep = partial(log_dir.keep_accepted_clock, accepted_ms)
+        await asyncio.get_running_loop().run_in_executor(self._changing, keep)
+        log_dir.take_clock(accepted_ms)
+        LOGGER.warning("the clock was accepted, with append times up to %d ms", accepted_ms)
+        return {"accepted_ms": accepted_ms}
+
+    async def _reopen(self, arguments: Mapping[str, object]) -> _Result:
+        """Open partitions anew that are offline since their disk failed."""
+        match arguments:
+            case {"topic": str(topic), "partition": None | int() as number}:
+                found = self._node.log_dir.partitions(topic)
+                names = [name for name in found if number in (None, name.partition)]
+            case {"topic": None, "partition": None}:
+                names = [partition.name for partition in self._node.partitions.opened()]
+            case _:
+                raise InvalidRequest("reopen: a topic or null, and a partition or null, expected")
+        reopened = [f"{name}" for name in names if await self._was_reopened(name)]
+        return {"reopened": reopened}
+
+    async def _was_reopened(self, name: TopicPartition) -> bool:
+        """Open one anew that is offline; neither twice at once nor while its topic goes."""
+        node = self._node
+        async with node.topics.changing:
+            return await node.partitions.reopen(name.topic, name.partition, node.work)
+
+    async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
+        """Attach, swap or erase, with appends to the topics concerned held up."""
+        from tidelog.control import verbs  # much, and not needed to listen
+
+        topics = _topics_of(verb, arguments)
+        internal = sorted(filter(self._node.topics.is_internal, topics))
+        if internal:
+            raise InvalidRequest(f"{internal[0]} is the broker's own; nothing is attached to it")
+        async with self._node.partitions.holds.hold(topics, stops_appends=True):
+            await self._open(self._partitions_of(verb, arguments))
+            log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+            try:
+                result = await self._in(self._changing, verbs.run, log_dir, verb, arguments)
+                for topic in _skipped_topics(result, topics):
+                    self._node.metrics.write_skipped(topic)
+                return result
+            finally:
+                self._show(topics)
+
+    async def _tier(self, arguments: Mapping[str, object]) -> _Result:
+        """One partition's run: copies, retention, removal; see docs/tiers.md."""
+        from tidelog.control.verbs import read_tier_wishes, run_tier
+
+        name, options = read_tier_wishes(arguments, self._on_copied)
+        if options.url is not None:
+            # As the command does where it has the directory itself: later runs and readers know.
+            enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
+            await topic_changes.alter(self._node, name.topic, lambda _: enabled)
+        async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
+            await self._open([name])
+            log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+            try:
+                return await self._in(self._tiering, run_tier, log_dir, name, options)
+            finally:
+                self._show([name.topic])
+
+    async def _compact(self, arguments: Mapping[str, object]) -> _Result:
+        """Compact one partition now; see docs/compaction.md."""
+        from tidelog.control.verbs import encode_report, read_compact_wishes
+
+        wanted = read_compact_wishes(arguments)
+        report = await self._compaction().clean_now(
+            wanted.name, roll=wanted.roll, is_asked=wanted.is_asked
+        )
+        return encode_report(report)
+
+    async def _lend(self, arguments: Mapping[str, object]) -> _Result:
+        """A partition's cleaning for the asker to carry out; see docs/control.md."""
+        from tidelog.control.verbs import encode_lent, read_compact_wishes
+
+        wanted = read_compact_wishes(arguments)
+        lending = self._compaction().lending
+        found = await lending.begin(wanted.name, roll=wanted.roll, is_asked=wanted.is_asked)
+        return encode_lent(*found)
+
+    async def _take_back(self, arguments: Mapping[str, object]) -> _Result:
+        """Swap in what the asker has made of it."""
+        from tidelog.control.verbs import read_take_back
+
+        made = read_take_back(arguments)
+        try:
+            more = await self._compaction().lending.take_back(made)
+        finally:
+            self._show([made.name.topic])
+        return {"more": more}
+
+    def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
+        """The partitions that a change is about; what can't be read is refused by the verb."""
+        found = []
+        for told in _told_of(verb, arguments):
+            topic, number = told.get("topic"), told.get("partition")
+            if isinstance(topic, str) and isinstance(number, int):
+                found.append(TopicPartition(topic, number))
+            elif isinstance(topic, str) and self._node.topics.find(topic) is not None:
+                found += self._node.log_dir.partitions(topic)
+        return found
+
+    async def _open(self, names: Iterable[TopicPartition]) -> None:
+        """Open partitions beside the loop; what the work does on it finds them open."""
+        await self._node.partitions.open_beside(names, self._node.work)
+
+    def _on_copied(self, _: int) -> None:
+        """After each segment, in the copying thread."""
+        if self._is_stopping:
+            raise Closed("the broker is stopping; the next run goes on")
+
+    async def _in(
+        self, pool: ThreadPoolExecutor, function: Callable[..., _Result], *args: object
+    ) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
+
+    def _show(self, topics: Iterable[str]) -> None:
+        """Readers who wait for more see what there is now."""
+        names = set(topics)
+        for partition in self._node.partitions.opened():
+            if partition.name.topic in names:
+                partition.advance()
+
+
+def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
+    """Return the topics to which an attach has added nothing since its version was known."""
+    skipped = result.get("skipped")
+    if isinstance(skipped, Mapping) and skipped:
+        return set(skipped)
+    return topics if result.get("was_done") is True else set()
+
+
+def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
+    """The topics that a change is about; what can't be read is refused by the verb itself."""
+    return {str(told.get("topic")) for told in _told_of(verb, arguments)}
+
+
+def _told_of(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """What names a topic and a partition."""
+    if verb in ("swap", "erase"):
+        return [arguments]
+    segments = arguments.get("segments")
+    told = segments if isinstance(segments, list) else []
+    return [segment for segment in told if isinstance(segment, dict)]
+
+
+class _Connection(asyncio.Protocol):
+    """One asker: bytes in, one request at a time, bytes out."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._reader = FrameReader()
+        self._requests: list[Message] = []
+        self._transport: asyncio.Transport | None = None
+        self._is_full = False  # the asker takes no more answers for now
+        self._is_paused = False
+        self.task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody has come."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._control.admit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+        """The asker has gone; what it has asked for is carried out all the same."""
+        self._transport = None
+        if self.task is None:
+            self._control.dismiss(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come; a connection whose bytes make no sense is given up."""
+        try:
+            self._requests += self._reader.feed(data)
+        except CorruptMessage as error:
+            LOGGER.warning("control channel: %s", error)
+            self.close()
+            return
+        self._go_on()
+
+    def pause_writing(self) -> None:
+        """The asker reads no answers: nothing more of it is read or carried out."""
+        self._is_full = True
+        self._pace()
+
+    def resume_writing(self) -> None:
+        """It has taken what there was."""
+        self._is_full = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Carry out the next request."""
+        is_free = self.task is None and not self._is_full and self._transport is not None
+        if is_free and self._requests:
+            self.task = self._control.begin(self._answer(self._requests.pop(0)))
+        self._pace()
+
+    def _pace(self) -> None:
+        """Read nothing while a request is carried out or an answer waits: what waits is bounded."""
+        wants_pause = self.task is not None or self._is_full
+        if self._transport is None or wants_pause == self._is_paused:
+            return
+        self._is_paused = wants_pause
+        if wants_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    async def _answer(self, message: Message) -> None:
+        try:
+            frame = await self._control.answer(message)
+        except Exception:  # noqa: BLE001 - one asker's trouble is not the broker's
+            LOGGER.exception("a request on the control channel failed")
+            frame = b""
+        self.task = None
+        if self._transport is None:
+            self._control.dismiss(self)
+        elif not frame:
+            self.close()
+        else:
+            self._transport.write(frame)
+            self._go_on()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
+        self._control.dismiss(self)

@@ -1,0 +1,601 @@
+"""Compaction threads: choose the dirtiest partition, clean, retry; jobs lent to other machines.
+
+The broker's cleaners: choose the filthiest compacted partition, clean it, go on.
+
+Choosing and swapping in touch logs, which belong to the loop: they run in a thread, on stand-ins
+whose calls come back to the loop. The cleaning itself is another process's, which only reads
+segments and writes `.cleaned` files (`storage.compaction.worker`). While segments are swapped in,
+the topic is held: retention leaves it alone, and its deletion waits that long. Retention of the
+partition itself waits from the first byte read to the last segment in place (`cleanings`).
+
+A partition whose cleaning fails is named with its reason, in the log and on /metrics, and tried
+again, after `log.cleaner.backoff.ms` first, twice as long each time. Nothing is given up for good.
+
+Source: Kafka 4.x LogCleaner, CleanerThread; facts 6.1.
+
+Cleanings that somebody else carries out: the job is lent, what it has made is swapped in here.
+
+A job of tasks on other machines can't have the directory's lock. It asks for a partition's job,
+writes the `.cleaned` files, and tells what there is; the swap, the history and the checkpoint are
+the broker's. While a job is lent no cleaner looks at the partition. Whoever asks again for the same
+partition takes it over: what the one before has made is dropped. So does a start of the broker, and
+`LEND_MS` without an answer: then the cleaning is begun again from the checkpoint.
+
+Belongs to the loop's thread; logs are looked at in the cleaners' threads.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from tidelog.env import OsFileSystem
+from tidelog.errors import (
+    CleaningAborted,
+    CleaningFailed,
+    Closed,
+    CorruptMessage,
+    InvalidRequest,
+    TidelogError,
+    UnknownTopic,
+)
+from tidelog.server.api.node import LOGGER, Node
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.threads import LoopGate, log_dir_on_loop
+from tidelog.storage import files
+from tidelog.storage.compaction.cleaner import (
+    CleaningReport,
+    Worker,
+    clean_partition,
+    drop_cleaned,
+    take_in,
+)
+from tidelog.storage.compaction.cleaning_plan import (
+    CleanerOptions,
+    CleaningPlan,
+    Look,
+    look,
+    plan_cleaning,
+)
+from tidelog.storage.compaction.eligibility import Verdict, waits_since_ms
+from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.worker import CleanerProcess, InProcess
+from tidelog.types import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.control.verbs import TakeBack
+    from tidelog.server.partitions.partitions import Cleanings
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.topic_registry import TopicInfo
+    from tidelog.storage.log.log import Log
+
+
+# A job that nobody has answered for so long is given up.
+LEND_MS: Final = 24 * 3_600_000
+
+
+Hold = Callable[[TopicPartition], AbstractContextManager[object]]
+
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    """A job that somebody carries out."""
+
+    found: Look
+    plan: CleaningPlan
+    since_ms: int
+
+
+class Lending:
+    """The jobs that are lent."""
+
+    def __init__(
+        self,
+        node: "Node",
+        gate: LoopGate,
+        threads: ThreadPoolExecutor,
+        at_work: "Cleanings",
+        hold: Hold,
+    ) -> None:
+        """None are.
+
+        Args:
+            node: The broker.
+            gate: By which threads reach the loop.
+            threads: Where logs are looked at.
+            at_work: Partitions that a cleaner is at; those that are lent are entered.
+            hold: Held while segments are swapped in.
+        """
+        self._node = node
+        self._gate = gate
+        self._threads = threads
+        self._at_work = at_work
+        self._hold = hold
+        self._lent: dict[TopicPartition, _Lent] = {}
+
+    async def begin(
+        self, name: TopicPartition, *, roll: bool, is_asked: bool
+    ) -> tuple[Verdict, CleaningJob | None]:
+        """What may be cleaned of a partition, and the job that does it; None where nothing is due.
+
+        Args:
+            name: Which.
+            roll: Finish its active segment first.
+            is_asked: Also where it is not due.
+
+        Raises:
+            UnknownTopic: No such partition.
+            InvalidRequest: A cleaner of the broker is at it, it is not compacted, or has a tier.
+            TidelogError: What looking at it has met.
+        """
+        node = self._node
+        if not node.log_dir.topic(name.topic).config.is_compacted:
+            raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
+        await self._end(name)
+        if name in self._at_work:
+            raise InvalidRequest(f"{name} is being compacted just now")
+        self._at_work.add(name)
+        try:
+            await node.partitions.open_beside([name], node.work)
+            partition = node.partitions.get(name.topic, name.partition)
+            if roll and partition.failure is None:
+                partition.log.roll()
+            if partition.failure is None:
+                await partition.flushed()
+            found, plan = await self._in(partial(self._look, name, is_asked=is_asked))
+        except BaseException:
+            self._at_work.discard(name)
+            raise
+        if plan is None:
+            self._at_work.discard(name)
+            return found.verdict, None
+        self._lent[name] = _Lent(found, plan, node.env.clock.monotonic_ms())
+        return found.verdict, plan.job
+
+    def _look(self, name: TopicPartition, *, is_asked: bool) -> tuple[Look, CleaningPlan | None]:
+        config, log_dir = self._node.config, self._log_dir()
+        options = CleanerOptions(
+            dedupe_buffer_bytes=config.cleaner_map_bytes,
+            load_factor=config.log_cleaner_io_buffer_load_factor,
+            is_asked=is_asked,
+        )
+        found = look(log_dir, name, is_asked=is_asked, options=options)
+        if found.verdict.is_reset:
+            log_dir.note_cleaned(name, found.verdict.first_dirty)
+        return found, None if found.verdict.due is None else plan_cleaning(log_dir, found, options)
+
+    async def take_back(self, made: "TakeBack") -> bool:
+        """Swap in what was made of a job; whether there is another pass to make.
+
+        Raises:
+            CleaningAborted: The job is not lent any more, or segments of it are others by now;
+                nothing more is changed, and it can be begun again.
+            CorruptMessage: Nothing that the job could have made; nothing was changed.
+            StorageFailure: The disk failed.
+        """
+        name, cleaned = made.name, made.cleaned
+        lent = self._lent.get(name)
+        if lent is None or lent.plan.job.seed != made.seed:
+            raise CleaningAborted(f"{name}: this cleaning is not lent (any more); begin it again")
+        try:
+            check(lent.plan.job, cleaned)
+            await self._in(partial(self._take_in, lent, cleaned))
+        finally:
+            await self._end(name)
+        job = lent.plan.job
+        return job.map_from < cleaned.mapped_to < job.map_to
+
+    def _take_in(self, lent: _Lent, cleaned: Cleaned) -> None:
+        self._check_sizes(lent.plan.job.directory, cleaned)
+        with self._hold(lent.plan.name):
+            take_in(self._log_dir(), lent.found.log, lent.plan, cleaned)
+
+    def _check_sizes(self, directory: str, cleaned: Cleaned) -> None:
+        """Whoever had the job before may have written late; raises CleaningAborted."""
+        fs = self._node.env.files
+        for group in cleaned.groups:
+            name = files.log_file_name(group.base_offset) + files.CLEANED_SUFFIX
+            path = f"{directory}/{name}"
+            if not fs.exists(path) or fs.stat(path).size != group.bytes_after:
+                raise CleaningAborted(f"{path}: not what was announced; begin it again")
+
+    async def _end(self, name: TopicPartition) -> None:
+        """Nobody carries it out any more; what is left of its files goes."""
+        lent = self._lent.pop(name, None)
+        if lent is not None:
+            fs, directory = self._node.env.files, lent.plan.job.directory
+            await self._in(partial(drop_cleaned, fs, directory))
+            self._at_work.discard(name)
+
+    async def give_up_old(self) -> None:
+        """End what nobody has answered for too long."""
+        before_ms = self._node.env.clock.monotonic_ms() - LEND_MS
+        for name in [name for name, lent in self._lent.items() if lent.since_ms <= before_ms]:
+            await self._end(name)
+
+    def forget(self, info: "TopicInfo") -> None:
+        """A topic has gone, its files with it."""
+        for name in [name for name in self._lent if name.topic == info.name]:
+            del self._lent[name]
+            self._at_work.discard(name)
+
+    def _log_dir(self) -> "LogDir":
+        return log_dir_on_loop(self._node.log_dir, self._gate)
+
+    async def _in(self, work: Callable[[], _Answer]) -> _Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def check(job: CleaningJob, cleaned: Cleaned) -> None:
+    """Refuse what this job can't have made; raises CorruptMessage."""
+    ends = {source.base_offset: source.end_offset for source in job.sources}
+    due = [group for group in job.groups if group.bases[0] < cleaned.mapped_to]
+    if not job.map_from <= cleaned.mapped_to <= job.map_to or len(due) != len(cleaned.groups):
+        raise CorruptMessage(
+            f"mapped to {cleaned.mapped_to} with {len(cleaned.groups)} groups: the job maps"
+            f" [{job.map_from}, {job.map_to}), {len(due)} groups are due"
+        )
+    for group, made in zip(due, cleaned.groups, strict=True):
+        is_it = made.bases == group.bases and made.base_offset == group.bases[0]
+        if not is_it or made.end_offset != ends[group.bases[-1]]:
+            raise CorruptMessage(f"a segment at {made.base_offset} that is none of the job's")
+        is_named = files.LOG_SUFFIX in made.suffixes and len(set(made.suffixes)) == len(
+            made.suffixes
+        )
+        if not is_named or not set(made.suffixes) <= set(files.SEGMENT_SUFFIXES):
+            raise CorruptMessage(f"files {made.suffixes} of a segment at {made.base_offset}")
+
+
+RETRY_MAX_MS: Final = 3_600_000
+
+
+# A partition without new finished segments is looked at again so seldom.
+LOOK_AGAIN_MS: Final = 60_000
+
+
+class StoppableWorker(Worker, Protocol):
+    """A worker that can be sent home."""
+
+    def rest(self) -> None:
+        """There is nothing to do for a while."""
+        ...
+
+    def stop(self) -> None:
+        """End what it is at, from any thread."""
+        ...
+
+
+class _Here(InProcess):
+    """Cleans in a thread of the broker: for file systems that no other process knows."""
+
+    def rest(self) -> None:
+        """Nothing is held."""
+
+    def stop(self) -> None:
+        """What runs is waited for."""
+
+
+@dataclass(slots=True)
+class _Failure:
+    """Why a partition could not be cleaned, and when it is tried again, by monotonic time."""
+
+    reason: str
+    delay_ms: int
+    retry_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A look that found nothing due: it holds while the log has the same finished segments."""
+
+    active_base: int
+    until_ms: int
+
+
+class Compaction:
+    """All cleaners of a broker. Belongs to the loop's thread. start -> stop."""
+
+    def __init__(
+        self, node: Node, make_worker: Callable[[], StoppableWorker] | None = None
+    ) -> None:
+        """The cleaners, none at work.
+
+        Args:
+            node: The broker.
+            make_worker: Makes who carries jobs out; by the broker's file system where None.
+        """
+        self._node = node
+        self._make_worker = make_worker or self._worker
+        self._gate = LoopGate(asyncio.get_running_loop())
+        count = max(node.config.log_cleaner_threads, 1)
+        self._threads = ThreadPoolExecutor(count + 1, thread_name_prefix="tidelog-cleaner")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._asked: set[asyncio.Task[CleaningReport]] = set()
+        self._workers: list[StoppableWorker] = []
+        self._at_work = node.cleanings
+        self._failures: dict[TopicPartition, _Failure] = {}
+        self._seen: dict[TopicPartition, _Seen] = {}
+        self._pauses: set[asyncio.Future[None]] = set()
+        self._choosing = asyncio.Lock()
+        self._is_stopping = False
+        self.lending = Lending(node, self._gate, self._threads, self._at_work, self._held)
+        node.topics.on_deleted += [self._forget, self.lending.forget]
+
+    def start(self) -> None:
+        """Begin, `log.initial.task.delay.ms` from now, unless the settings say otherwise."""
+        config = self._node.config
+        if config.log_cleaner_enable:
+            for _ in range(config.log_cleaner_threads):
+                self._tasks.append(asyncio.ensure_future(self._run()))
+
+    async def stop(self) -> None:
+        """End what runs; what was swapped in stays."""
+        self._is_stopping = True
+        for pause in tuple(self._pauses):
+            if not pause.done():
+                pause.set_result(None)
+        for worker in tuple(self._workers):
+            await asyncio.get_running_loop().run_in_executor(None, worker.stop)
+        await asyncio.gather(*self._tasks, *self._asked, return_exceptions=True)
+        self._gate.is_closed = True
+        self._threads.shutdown()
+
+    def _worker(self) -> StoppableWorker:
+        if isinstance(self._node.env.files, OsFileSystem):
+            config = self._node.config
+            share = config.log_cleaner_io_max_bytes_per_second / max(config.log_cleaner_threads, 1)
+            return CleanerProcess(share)
+        return _Here(self._node.env)
+
+    # -- cleaners ----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """One cleaner."""
+        config = self._node.config
+        await self._pause(config.log_initial_task_delay_ms)
+        worker = self._make_worker()
+        self._workers.append(worker)
+        while not self._is_stopping:
+            try:
+                found = await self._take_next()
+            except Exception:  # noqa: BLE001 - a cleaner that ended would never be missed
+                LOGGER.exception("looking for something to compact has failed")
+                found = None
+            if found is not None:
+                await self._clean(worker, found)
+                continue
+            await asyncio.get_running_loop().run_in_executor(self._threads, worker.rest)
+            await self._pause(self._node.config.log_cleaner_backoff_ms)
+
+    async def _take_next(self) -> TopicPartition | None:
+        """Choose, one cleaner at a time; what is chosen is nobody else's."""
+        async with self._choosing:
+            found = await self._choose()
+            if found is not None:
+                self._at_work.add(found)
+            return found
+
+    async def _pause(self, delay_ms: int) -> None:
+        if self._is_stopping:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pauses.add(done)
+        timer = self._node.timers.after(delay_ms, lambda: _settle(done))
+        try:
+            await done
+        finally:
+            timer.cancel()
+            self._pauses.discard(done)
+
+    async def _clean(self, worker: Worker, name: TopicPartition) -> None:
+        """Clean a partition that was found due; its trouble is told and remembered."""
+        try:
+            await self._cleaned(worker, name, is_asked=False)
+        except (CleaningAborted, Closed, UnknownTopic) as error:
+            LOGGER.info("%s: %s", name, error)
+        except TidelogError as error:
+            self._fail(name, error)
+        except Exception as error:  # noqa: BLE001 - one partition's trouble is not the others'
+            LOGGER.exception("%s: compaction has failed", name)
+            self._fail(name, error)
+        finally:
+            self._at_work.discard(name)
+
+    async def _cleaned(
+        self, worker: Worker, name: TopicPartition, *, is_asked: bool
+    ) -> CleaningReport:
+        tally, clock = self._node.metrics.cleaner, self._node.env.clock
+        config = self._node.config
+        options = CleanerOptions(
+            dedupe_buffer_bytes=config.cleaner_map_bytes,
+            load_factor=config.log_cleaner_io_buffer_load_factor,
+            is_asked=is_asked,
+            hold=self._held,
+        )
+        log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+        began_ms = clock.monotonic_ms()
+        tally.at_work += 1
+        try:
+            report = await self._in(partial(clean_partition, log_dir, name, worker, options))
+        finally:
+            tally.at_work -= 1
+            tally.busy_ms += clock.monotonic_ms() - began_ms
+        self._failures.pop(name, None)
+        self._seen.pop(name, None)
+        tally.cleaned(report, clock.now_ms())
+        if report.stopped is not None:
+            LOGGER.warning("%s: %s", name, report.stopped)
+        return report
+
+    async def _in(self, work: Callable[[], CleaningReport]) -> CleaningReport:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _fail(self, name: TopicPartition, error: Exception) -> None:
+        if self._is_stopping:
+            return
+        last = self._failures.get(name)
+        first_ms = max(self._node.config.log_cleaner_backoff_ms, 1)
+        delay_ms = first_ms if last is None else min(last.delay_ms * 2, RETRY_MAX_MS)
+        retry_ms = self._node.env.clock.monotonic_ms() + delay_ms
+        self._failures[name] = _Failure(str(error), delay_ms, retry_ms)
+        self._node.metrics.cleaner.failed(name, str(error))
+        LOGGER.error(
+            "%s could not be compacted: %s; tried again in %d s", name, error, delay_ms // 1000
+        )
+
+    def failing(self) -> dict[TopicPartition, str]:
+        """Partitions whose last cleaning failed, and why."""
+        return {name: failure.reason for name, failure in self._failures.items()}
+
+    def _forget(self, info: "TopicInfo") -> None:
+        for known in (self._failures, self._seen):
+            for name in [name for name in known if name.topic == info.name]:
+                known.pop(name)
+
+    @contextmanager
+    def _held(self, name: TopicPartition) -> Iterator[None]:
+        """In a cleaner's thread: hold the topic on the loop for a block."""
+        hold = self._node.partitions.holds.hold
+        held = hold([name.topic], stops_appends=False, stops_deletion=True)
+        self._gate.wait(held.__aenter__())
+        try:
+            yield
+        finally:
+            self._gate.wait(held.__aexit__(None, None, None))
+
+    # -- choosing ----------------------------------------------------------------------------
+
+    async def _choose(self) -> TopicPartition | None:
+        """The partition with the largest dirty share of those that are due, None without one."""
+        await self.lending.give_up_old()
+        best: Look | None = None
+        for name in list(self._compacted()):
+            if self._is_stopping:
+                return None
+            found = await self._look(name)
+            if found is None or found.verdict.due is None:
+                continue
+            if best is None or found.verdict.ratio > best.verdict.ratio:
+                best = found
+        return None if best is None else best.name
+
+    def _compacted(self) -> Iterator[TopicPartition]:
+        """Partitions of compacted topics that nobody is at, and that don't wait after a failure."""
+        now_ms = self._node.env.clock.monotonic_ms()
+        for topic in tuple(self._node.topics.names()):
+            info = self._node.topics.find(topic)
+            if info is None or not info.config.is_compacted:
+                continue
+            for name in self._node.log_dir.partitions(topic):
+                failure = self._failures.get(name)
+                is_waiting = failure is not None and failure.retry_ms > now_ms
+                if name not in self._at_work and not is_waiting:
+                    yield name
+
+    async def _look(self, name: TopicPartition) -> Look | None:
+        """A look at one partition; None where there is nothing new, or it can't be looked at."""
+        node = self._node
+        try:
+            await node.partitions.open_beside([name], node.work)
+            if node.partitions.must_open(name) or node.topics.find(name.topic) is None:
+                return None
+            partition = node.partitions.get(name.topic, name.partition)
+            if partition.failure is not None or not self._is_news(name, partition.log):
+                return None
+            log_dir = log_dir_on_loop(node.log_dir, self._gate)
+            loop = asyncio.get_running_loop()
+            active_base, synced_end = partition.log.active.base_offset, partition.log.recovery_point
+            found = await loop.run_in_executor(self._threads, look, log_dir, name)
+        except (InvalidRequest, Closed, UnknownTopic) as error:
+            LOGGER.debug("%s is not compacted: %s", name, error)
+            return None
+        except TidelogError as error:
+            self._fail(name, error)
+            return None
+        self._note(found, partition, active_base, synced_end)
+        return found
+
+    def _is_news(self, name: TopicPartition, log: "Log") -> bool:
+        """Whether a look may find more than the last one; an idle head may have to be rolled."""
+        config, now_ms = log.context.config, self._node.env.clock.now_ms()
+        if waits_since_ms(log.active, config, now_ms) is not None:
+            log.roll_idle()
+        if len(log.segments) == 1:
+            return False
+        seen = self._seen.get(name)
+        return seen is None or seen.active_base != log.active.base_offset or seen.until_ms <= now_ms
+
+    def _note(self, found: Look, partition: Partition, active_base: int, synced_end: int) -> None:
+        """Remember a look, by how the log was when that began: a sync may have ended meanwhile."""
+        verdict, log = found.verdict, partition.log
+        self._node.metrics.cleaner.looked(found.name, verdict.ratio)
+        if synced_end < active_base:
+            # A roll's sync is under way, or a crash has left records unsynced: the next look sees.
+            is_synced = log.recovery_point >= active_base
+            if not is_synced and not partition.is_gone and partition.failure is None:
+                partition.flush_later()
+        elif verdict.due is None:
+            horizons = () if found.history is None else found.history.horizons_ms
+            later = [time for time in horizons if time > found.now_ms]
+            until_ms = min(later, default=INT64_MAX)
+            until_ms = min(until_ms, found.now_ms + LOOK_AGAIN_MS)
+            self._seen[found.name] = _Seen(active_base, until_ms)
+
+    # -- asked from outside ------------------------------------------------------------------
+
+    async def clean_now(
+        self, name: TopicPartition, *, roll: bool = False, is_asked: bool = True
+    ) -> CleaningReport:
+        """Clean a partition because somebody asks for it.
+
+        Args:
+            name: Which.
+            roll: Finish its active segment first.
+            is_asked: Also where it is not due.
+
+        Raises:
+            UnknownTopic: No such partition.
+            InvalidRequest: It is being cleaned already, is not compacted, or has a tier.
+            TidelogError: What the cleaning has met.
+        """
+        info = self._node.log_dir.topic(name.topic)
+        if not info.config.is_compacted:
+            raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
+        if name in self._at_work:
+            raise InvalidRequest(f"{name} is being compacted just now")
+        self._at_work.add(name)
+        task = asyncio.ensure_future(self._clean_now(name, roll=roll, is_asked=is_asked))
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+        return await asyncio.shield(task)
+
+    async def _clean_now(
+        self, name: TopicPartition, *, roll: bool, is_asked: bool
+    ) -> CleaningReport:
+        node, worker = self._node, self._make_worker()
+        self._workers.append(worker)
+        try:
+            if self._is_stopping:
+                raise CleaningFailed("the broker is stopping")
+            await node.partitions.open_beside([name], node.work)
+            partition = node.partitions.get(name.topic, name.partition)
+            if roll and partition.failure is None:
+                partition.log.roll()
+            if partition.failure is None:
+                await partition.flushed()
+            return await self._cleaned(worker, name, is_asked=is_asked)
+        finally:
+            self._workers.remove(worker)
+            self._at_work.discard(name)
+            await asyncio.get_running_loop().run_in_executor(None, worker.rest)
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,216 @@
+"""What the broker does beside its clients' requests: retention, checkpoints, flushes, forgetting.
+
+Each task goes through the partitions in slices of a few milliseconds, so that no client waits for
+it longer; what blocks is left to threads by the logs themselves. As in Kafka no timer rolls an idle
+segment: only an append does.
+
+Source: Kafka's LogManager (log.retention.check.interval.ms and the settings beside it).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import TidelogError
+from tidelog.server.api.node import LOGGER, Node
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.loop import SLICE_MS
+from tidelog.storage.log.log import Log
+from tidelog.types import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+PAUSE_MS: Final = 10
+
+
+# How often logs are looked at for `flush.ms`, which appends alone would overlook.
+FLUSH_CHECK_MS: Final = 1000
+
+
+RETRY_MS: Final = 1000
+
+
+NEVER_MS: Final = INT64_MAX
+
+
+class Background:
+    """A broker's tasks. Belongs to the loop's thread. start -> ...; timers end with the broker."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._saving: Future[None] | None = None
+        self._openings = set[asyncio.Task[None]]()
+        # Partitions that are looked at again for files that wait to be unlinked.
+        self._unlinking = set[Partition]()
+
+    def start(self) -> None:
+        """Begin; the first look comes `log.initial.task.delay.ms` from now, as in Kafka."""
+        config = self._node.config
+        self._node.closers.append(self._stop_opening)
+        first_ms = config.log_initial_task_delay_ms
+        self._repeat(first_ms, config.log_retention_check_interval_ms, self._names, self._retain)
+        self._repeat(FLUSH_CHECK_MS, FLUSH_CHECK_MS, self._open, self._flush)
+        producers_ms = config.producer_id_expiration_check_interval_ms
+        self._repeat(producers_ms, producers_ms, self._open, self._forget_producers)
+        checkpoints_ms = config.log_flush_offset_checkpoint_interval_ms
+        self._node.timers.after(max(first_ms, checkpoints_ms), self._checkpoint)
+        self._saving = self._node.work.submit(lambda: _logged(self._node.log_dir.keep_reserve))
+
+    def _repeat(
+        self,
+        first_ms: int,
+        interval_ms: int,
+        names: Callable[[], Iterator[TopicPartition]],
+        action: Callable[[Partition], None],
+    ) -> None:
+        """Do something with each partition, now and again."""
+        if interval_ms >= NEVER_MS:
+            return
+
+        def begin() -> None:
+            self._slice(names(), action, lambda: self._node.timers.after(interval_ms, begin))
+
+        self._node.timers.after(first_ms, begin)
+
+    def _slice(
+        self,
+        names: Iterator[TopicPartition],
+        action: Callable[[Partition], None],
+        done: Callable[[], object],
+    ) -> None:
+        """Go on with the next partitions for a while; the others come after a pause."""
+        clock = self._node.env.clock
+        end_ms = clock.monotonic_ms() + SLICE_MS
+        for name in names:
+            if self._node.partitions.must_open(name):
+                self._open_first(name, lambda left: self._slice(left, action, done), names)
+                return
+            self._act(name, action)
+            if clock.monotonic_ms() >= end_ms:
+                self._node.timers.after(PAUSE_MS, lambda: self._slice(names, action, done))
+                return
+        done()
+
+    def _open_first(
+        self,
+        name: TopicPartition,
+        go_on: Callable[[Iterator[TopicPartition]], None],
+        others: Iterator[TopicPartition],
+    ) -> None:
+        """Open a partition that nobody has used yet, then go on with it; without it if need be."""
+        opening = asyncio.ensure_future(self._node.partitions.open_beside([name], self._node.work))
+        self._openings.add(opening)  # else nobody keeps it
+
+        def opened(ended: asyncio.Task[None]) -> None:
+            self._openings.discard(ended)
+            if ended.cancelled():
+                return
+            error = ended.exception()
+            if error is not None:
+                LOGGER.error("%s could not be opened: %s", name, error, exc_info=error)
+            go_on(others if error is not None else chain([name], others))
+
+        opening.add_done_callback(opened)
+
+    def _stop_opening(self) -> None:
+        """The broker stops: nothing more is opened for what is done beside requests."""
+        for opening in tuple(self._openings):
+            opening.cancel()
+
+    def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
+        """One partition's trouble is not the others'; a topic may have gone meanwhile."""
+        info = self._node.topics.find(name.topic)
+        if info is None or name.partition >= info.partitions:
+            return
+        if self._node.partitions.holds.is_held(name.topic):
+            return  # its segments must stay as they are; the next look comes soon
+        try:
+            partition = self._node.partitions.get(name.topic, name.partition)
+            if partition.failure is None:
+                action(partition)
+        except TidelogError as error:
+            LOGGER.warning("%s: %s", name, error)
+        except Exception:  # noqa: BLE001 - as above, and the round goes on
+            LOGGER.exception("%s: what is done beside requests has failed", name)
+
+    def _names(self) -> Iterator[TopicPartition]:
+        """All partitions, opened or not: what nobody asks for grows old, too."""
+        for topic in tuple(self._node.topics.names()):
+            if self._node.topics.find(topic) is not None:
+                yield from self._node.log_dir.partitions(topic)
+
+    def _open(self) -> Iterator[TopicPartition]:
+        return (partition.name for partition in self._node.partitions.opened())
+
+    # -- what is done with each --------------------------------------------------------------
+
+    def _retain(self, partition: Partition) -> None:
+        name, cleanings = partition.name, self._node.cleanings
+        if name in cleanings:
+            cleanings.when_ended(name, lambda: self._act(name, self._retain))
+            return
+        log = partition.log
+        if not log.apply_retention():
+            return
+        partition.last_deletion_ms = self._node.env.clock.now_ms()
+        if partition not in self._unlinking:
+            self._unlinking.add(partition)
+            # By the clock of the files' own time-out, which begins now.
+            self._unlink_in(log.context.config.file_delete_delay_ms + 1, partition)
+
+    def _unlink_in(self, delay_ms: int, partition: Partition) -> None:
+        self._node.timers.after(delay_ms, lambda: self._unlink(partition))
+
+    def _unlink(self, partition: Partition) -> None:
+        if not partition.is_gone and partition.failure is None:
+            self._act(partition.name, lambda found: found.log.unlink_due())
+            delay_ms = self._next_unlink_ms(partition.log)
+            if delay_ms is not None:
+                self._unlink_in(delay_ms, partition)
+                return
+        self._unlinking.discard(partition)
+
+    def _next_unlink_ms(self, log: Log) -> int | None:
+        """In how many ms there may be files to unlink, None for never.
+
+        Some may be on their way to be set aside. Wall time may run back behind what is due by it:
+        nobody waits for longer than the delay itself before the next look.
+        """
+        due_ms = log.next_unlink_ms
+        if due_ms is None:
+            return None if log.is_settled else RETRY_MS
+        left_ms = due_ms - self._node.env.clock.now_ms() + 1
+        return max(min(left_ms, log.context.config.file_delete_delay_ms), RETRY_MS)
+
+    def _flush(self, partition: Partition) -> None:
+        log = partition.log
+        flush_ms = log.context.config.flush_ms
+        age_ms = self._node.env.clock.now_ms() - log.last_flush_ms
+        if flush_ms < NEVER_MS and age_ms >= flush_ms and log.recovery_point < log.log_end_offset:
+            partition.flush_later()
+
+    def _forget_producers(self, partition: Partition) -> None:
+        expiration_ms = self._node.config.producer_id_expiration_ms
+        now_ms = self._node.env.clock.now_ms()
+        partition.log.producer_states().expire(now_ms, expiration_ms)
+        partition.transactions.expire(now_ms, expiration_ms)
+
+    def _checkpoint(self) -> None:
+        """Recovery points and log starts, written in a thread, so that a kill costs less."""
+        if self._saving is None or self._saving.done():  # a slow disk is not asked again meanwhile
+            save = self._node.log_dir.note_checkpoints()
+            keep = self._node.log_dir.keep_reserve
+            self._saving = self._node.work.submit(lambda: _logged(save, keep))
+        interval_ms = max(self._node.config.log_flush_offset_checkpoint_interval_ms, PAUSE_MS)
+        self._node.timers.after(interval_ms, self._checkpoint)
+
+
+def _logged(*saves: Callable[[], None]) -> None:
+    for save in saves:
+        try:
+            save()
+        except TidelogError as error:
+            LOGGER.warning("%s", error)

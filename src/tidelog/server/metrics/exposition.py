@@ -1,0 +1,630 @@
+"""Prometheus text, made in chunks from counters, partitions and groups.
+
+The broker's figures as text for Prometheus, made piece by piece so that clients don't wait.
+
+Nothing is kept up to date for it: partitions, groups and counters are looked at when somebody asks.
+Written by hand, since a client library makes several objects for each of what may be 100,000
+samples; of that library come the figures of the process. Series have a bound: partitions, topics
+and commits beyond it are left out, and their number is a figure itself.
+
+Belongs to the loop's thread. Source: Prometheus text format 0.0.4.
+
+What metrics tell of a partition: offsets, sizes and times, from what lies in memory anyway.
+
+No record is opened but for the first batch's header, and that once for each log start. Belongs to
+the loop's thread.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from typing import Final, Protocol
+
+from tidelog.env import Clock
+from tidelog.errors import TidelogError
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.counters import Counters, Histogram
+from tidelog.storage.log.log import Log
+from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
+
+# Asking one may open its time index: so many at a time.
+_SEGMENTS_AT_ONCE: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """One partition now; times in ms, None where there is none or it is not known.
+
+    Attributes:
+        name: Topic and number.
+        log_start_offset: First offset that can be read.
+        high_watermark: Offset behind the last record that consumers may see.
+        last_stable_offset: Offset below which no transaction is open.
+        log_end_offset: Offset behind the last record.
+        producers: How many with an id are remembered.
+        open_transactions: How many have not been ended.
+        segments: How many, those in a tier included.
+        size_bytes: Of their log files.
+        is_offline: The disk failed it: it takes no appends until it is opened anew.
+        oldest_record_ms: Largest create time of the first batch.
+        newest_record_ms: Largest create time of all.
+        oldest_append_ms: Append time of the first record.
+        newest_append_ms: Append time of the last record.
+        last_roll_ms: When the active segment took its first record, where others lie before it.
+        last_deletion_ms: When retention last took segments since the start.
+    """
+
+    name: TopicPartition
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_end_offset: int
+    producers: int
+    open_transactions: int
+    segments: int
+    size_bytes: int
+    is_offline: bool
+    oldest_record_ms: int | None = None
+    newest_record_ms: int | None = None
+    oldest_append_ms: int | None = None
+    newest_append_ms: int | None = None
+    last_roll_ms: int | None = None
+    last_deletion_ms: int | None = None
+
+
+class FactFinder:
+    """Finds the facts of one partition again and again."""
+
+    def __init__(self) -> None:
+        self._largest: dict[int, int] = {}
+        self._first: tuple[int, int | None, int | None] = (-1, None, None)
+
+    def look(self, partition: Partition) -> Iterator[None]:
+        """Ask finished segments that were not asked yet; others may run between two steps.
+
+        They don't change, so each is asked once; what the disk fails is left out.
+        """
+        finished = tuple(partition.log.segments[:-1])
+        if len(self._largest) > 2 * len(finished) + _SEGMENTS_AT_ONCE:
+            bases = {segment.base_offset for segment in finished}
+            self._largest = {base: ms for base, ms in self._largest.items() if base in bases}
+        asked = 0
+        for segment in finished:
+            if segment.base_offset not in self._largest:
+                with suppress(OSError, TidelogError):
+                    self._largest[segment.base_offset] = segment.largest_timestamp
+                asked += 1
+                if not asked % _SEGMENTS_AT_ONCE:
+                    yield
+
+    def find(self, partition: Partition) -> PartitionFacts:
+        """The facts, with what `look` found; times are left out where the disk fails them."""
+        log, states = partition.log, partition.log.producer_states()
+        times: dict[str, int | None] = {}
+        size_bytes = 0
+        with suppress(OSError, TidelogError):
+            size_bytes = log.size_bytes()
+            times = self._times(log)
+        return PartitionFacts(
+            name=partition.name,
+            log_start_offset=log.log_start_offset,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_end_offset=log.log_end_offset,
+            producers=len(states),
+            open_transactions=states.open_count,
+            segments=len(log.segments),
+            size_bytes=size_bytes,
+            is_offline=partition.failure is not None,
+            last_deletion_ms=partition.last_deletion_ms,
+            **times,
+        )
+
+    def _times(self, log: Log) -> dict[str, int | None]:
+        start, end = log.log_start_offset, log.log_end_offset
+        if start >= end:
+            return {}
+        if self._first[0] != start:
+            self._first = (start, *_first_times(log, start))
+        active = log.segments[-1]
+        has_rolled = len(log.segments) > 1 and active.end_offset > active.base_offset
+        first = log.segments[0].base_offset
+        finished = (ms for base, ms in self._largest.items() if base >= first)
+        return {
+            "oldest_record_ms": self._first[1],
+            "oldest_append_ms": self._first[2],
+            "newest_record_ms": _known(max([*finished, active.largest_timestamp])),
+            "newest_append_ms": log.append_time_of(end - 1),
+            "last_roll_ms": log.append_time_of(active.base_offset) if has_rolled else None,
+        }
+
+
+def _first_times(log: Log, start: int) -> tuple[int | None, int | None]:
+    """Create time and append time at the log's start."""
+    append_ms = log.append_time_of(start)
+    for part in log.slices(start, start + 1):
+        for _, batch in part.batches():
+            return _known(batch.max_timestamp), append_ms
+    return None, append_ms
+
+
+def _known(ms: int) -> int | None:
+    return None if ms == NO_TIMESTAMP else ms
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+# How many partitions, topics, groups, and commits of groups are shown at most.
+PARTITIONS_MAX: Final = 10_000
+
+
+TOPICS_MAX: Final = 2_000
+
+
+GROUPS_MAX: Final = 5_000
+
+
+COMMITS_MAX: Final = 10_000
+
+
+# Partitions looked at, and ten times as many samples written, before others run.
+_AT_ONCE: Final = 20
+
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name without the prefix, its type, what it says."""
+
+    name: str
+    kind: str
+    text: str
+
+    @property
+    def full_name(self) -> str:
+        """As it is asked for."""
+        return f"tidelog_{self.name}"
+
+    def head(self) -> str:
+        """The two lines above its samples."""
+        return f"# HELP {self.full_name} {self.text}\n# TYPE {self.full_name} {self.kind}\n"
+
+
+def _gauge(name: str, text: str) -> Family:
+    return Family(name, "gauge", text)
+
+
+def _counter(name: str, text: str) -> Family:
+    return Family(name, "counter", text)
+
+
+BUILD: Final = _gauge("build_info", "1; the label says which version runs.")
+
+
+CONNECTIONS: Final = _gauge("connections", "Clients connected now.")
+
+
+OPENED: Final = _counter("connections_opened_total", "Clients let in since the start.")
+
+
+REFUSED: Final = _counter("connections_refused_total", "Clients turned away since the start.")
+
+
+MALFORMED: Final = _counter(
+    "malformed_requests_total", "Requests that broke the protocol and closed their connection."
+)
+
+
+LOGINS: Final = _counter("logins_total", "Log-ins by SASL, and TLS handshakes that failed.")
+
+
+LEFT_OUT: Final = _gauge("metrics_left_out", "Series that are not shown, beyond the bound.")
+
+
+REQUEST_SECONDS: Final = Family(
+    "request_seconds", "histogram", "From a request's last byte to its answer, by API."
+)
+
+
+REQUEST_BYTES: Final = _counter("request_bytes_total", "Bytes of requests, by API.")
+
+
+RESPONSE_BYTES: Final = _counter("response_bytes_total", "Bytes of answers, by API.")
+
+
+RECORDS_IN: Final = _counter("topic_records_in_total", "Records appended by clients.")
+
+
+BYTES_IN: Final = _counter("topic_bytes_in_total", "Bytes of batches appended by clients.")
+
+
+RECORDS_OUT: Final = _counter("topic_records_out_total", "Offsets handed to clients.")
+
+
+BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches handed to clients.")
+
+
+SKIPPED: Final = _counter("topic_writes_skipped_total", "Numbered writes that came again.")
+
+
+LATENCY: Final = Family(
+    "topic_latency_seconds",
+    "histogram",
+    "Append time less create time of each record; below 0 where a clock is ahead.",
+)
+
+
+LOG_START: Final = _gauge("partition_log_start_offset", "First offset that can be read.")
+
+
+HIGH_WATERMARK: Final = _gauge("partition_high_watermark", "Offset behind what consumers may see.")
+
+
+LAST_STABLE: Final = _gauge("partition_last_stable_offset", "No transaction is open below it.")
+
+
+LOG_END: Final = _gauge("partition_log_end_offset", "Offset behind the last record.")
+
+
+PRODUCERS: Final = _gauge("partition_producers", "Producers with an id that are remembered.")
+
+
+OPEN: Final = _gauge("partition_open_transactions", "Transactions that have not been ended.")
+
+
+SEGMENTS: Final = _gauge("partition_segments", "Segments, those in a tier included.")
+
+
+SIZE: Final = _gauge("partition_size_bytes", "Bytes of log files.")
+
+
+OFFLINE: Final = _gauge("partition_offline", "1 where the disk failed it: it takes no appends.")
+
+
+OLDEST: Final = _gauge(
+    "partition_oldest_time_seconds", "Time of the first batch on a clock, since the epoch."
+)
+
+
+NEWEST: Final = _gauge("partition_newest_time_seconds", "Largest time on a clock, since the epoch.")
+
+
+LAST_ROLL: Final = _gauge(
+    "partition_last_roll_time_seconds", "When the active segment took its first record."
+)
+
+
+LAST_DELETION: Final = _gauge(
+    "partition_last_deletion_time_seconds", "When segments were last deleted, since the start."
+)
+
+
+CLEANER_RUNS: Final = _counter("cleaner_runs_total", "Compactions that ended well.")
+
+
+CLEANER_FAILURES: Final = _counter("cleaner_failures_total", "Compactions that failed.")
+
+
+CLEANER_AT_WORK: Final = _gauge("cleaner_at_work", "Partitions that are being compacted now.")
+
+
+CLEANER_SECONDS: Final = _counter(
+    "cleaner_busy_seconds_total", "Time for which cleaners were at work."
+)
+
+
+CLEANER_READ: Final = _counter("cleaner_read_bytes_total", "Log bytes that compactions read.")
+
+
+CLEANER_WRITTEN: Final = _counter("cleaner_written_bytes_total", "Bytes that compactions wrote.")
+
+
+CLEANER_REMOVED: Final = _counter(
+    "cleaner_removed_records_total", "Records that compactions took away."
+)
+
+
+DIRTY_RATIO: Final = _gauge(
+    "partition_dirty_ratio", "Dirty share of what can be compacted, as it was last looked at."
+)
+
+
+COMPACTION_FAILING: Final = _gauge(
+    "partition_compaction_failing", "1 where the last compaction failed; it is tried again."
+)
+
+
+LAST_COMPACTION: Final = _gauge(
+    "partition_last_compaction_time_seconds", "When it was last compacted, since the start."
+)
+
+
+GROUP_MEMBERS: Final = _gauge("group_members", "Members of a consumer group.")
+
+
+COMMITTED: Final = _gauge("group_committed_offset", "Next offset that a group will read.")
+
+
+LAG: Final = _gauge("group_lag", "High watermark less the committed offset.")
+
+
+BEHIND: Final = _gauge(
+    "group_behind_seconds", "Now less the append time of the first unread record; 0 for none."
+)
+
+
+FAMILIES: Final = tuple(one for one in tuple(globals().values()) if isinstance(one, Family))
+
+
+class GroupFacts(Protocol):
+    """A group, as far as it is shown."""
+
+    @property
+    def group_id(self) -> str: ...  # noqa: D102
+    @property
+    def members(self) -> int: ...  # noqa: D102
+    @property
+    def offsets(self) -> Iterable[tuple[str, int, int]]: ...  # noqa: D102
+
+
+class Facts(Protocol):
+    """What is looked at."""
+
+    @property
+    def counters(self) -> Counters:
+        """What hooks have counted."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """For how far behind a group is."""
+        ...
+
+    def partitions(self) -> Iterable[Partition]:
+        """Those that are open."""
+        ...
+
+    def partition(self, topic: str, number: int) -> Partition | None:
+        """One that is open, None where it is not."""
+        ...
+
+    def groups(self) -> Iterable[GroupFacts]:
+        """All loaded groups."""
+        ...
+
+
+class Exposition:
+    """Writes the text, again and again."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._finders: dict[TopicPartition, FactFinder] = {}
+        self._left_out: dict[str, int] = {}
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """The text; others run between two pieces."""
+        self._left_out = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
+        yield self._broker()
+        yield self._requests()
+        yield self._cleaner()
+        for text in self._topics():
+            yield text
+            await asyncio.sleep(0)
+        async for text in self._partitions():
+            yield text
+        async for text in self._groups():
+            yield text
+        yield _family(LEFT_OUT, ((_labels(kind=k), n) for k, n in self._left_out.items()))
+
+    def _broker(self) -> str:
+        counters = self._facts.counters
+        logins = counters.logins.items()
+        return "".join(
+            (
+                _family(BUILD, [(_labels(version=version("tidelog")), 1)]),
+                _family(CONNECTIONS, [("", counters.connections)]),
+                _family(OPENED, [("", counters.connections_opened)]),
+                _family(REFUSED, [("", counters.connections_refused)]),
+                _family(MALFORMED, [("", counters.malformed_requests)]),
+                _family(LOGINS, ((_labels(mechanism=m, outcome=o), n) for (m, o), n in logins)),
+            )
+        )
+
+    def _requests(self) -> str:
+        apis = sorted(self._facts.counters.apis.items())
+        seconds = "".join(_histogram(REQUEST_SECONDS, {"api": n}, t.seconds) for n, t in apis)
+        return (
+            f"{REQUEST_SECONDS.head()}{seconds}"
+            + _family(REQUEST_BYTES, [(_labels(api=n), t.bytes_in) for n, t in apis])
+            + _family(RESPONSE_BYTES, [(_labels(api=n), t.bytes_out) for n, t in apis])
+        )
+
+    def _cleaner(self) -> str:
+        tally = self._facts.counters.cleaner
+        ratios = list(islice(tally.ratios.items(), PARTITIONS_MAX))
+        failing = list(islice(tally.failing, PARTITIONS_MAX))
+        last = list(islice(tally.last_ms.items(), PARTITIONS_MAX))
+        return "".join(
+            (
+                _family(CLEANER_RUNS, [("", tally.runs)]),
+                _family(CLEANER_FAILURES, [("", tally.failures)]),
+                _family(CLEANER_AT_WORK, [("", tally.at_work)]),
+                _family(CLEANER_SECONDS, [("", tally.busy_ms / MS_PER_SECOND)]),
+                _family(CLEANER_READ, [("", tally.bytes_read)]),
+                _family(CLEANER_WRITTEN, [("", tally.bytes_written)]),
+                _family(CLEANER_REMOVED, [("", tally.records_removed)]),
+                _family(DIRTY_RATIO, ((_partition_labels(n), ratio) for n, ratio in ratios)),
+                _family(COMPACTION_FAILING, ((_partition_labels(n), 1) for n in failing)),
+                _family(
+                    LAST_COMPACTION, ((_partition_labels(n), ms / MS_PER_SECOND) for n, ms in last)
+                ),
+            )
+        )
+
+    def _topics(self) -> Iterator[str]:
+        found = list(islice(self._facts.counters.topics.items(), TOPICS_MAX))
+        self._left_out["topics"] = max(len(self._facts.counters.topics) - TOPICS_MAX, 0)
+        topics = [(_labels(topic=name), tally) for name, tally in found]
+        yield _family(RECORDS_IN, [(label, t.records_in) for label, t in topics])
+        yield _family(BYTES_IN, [(label, t.bytes_in) for label, t in topics])
+        yield _family(RECORDS_OUT, [(label, t.records_out) for label, t in topics])
+        yield _family(BYTES_OUT, [(label, t.bytes_out) for label, t in topics])
+        yield _family(SKIPPED, [(label, t.writes_skipped) for label, t in topics])
+        yield LATENCY.head()
+        for at in range(0, len(found), _AT_ONCE):
+            part = found[at : at + _AT_ONCE]
+            yield "".join(_histogram(LATENCY, {"topic": n}, t.latency) for n, t in part)
+
+    # -- partitions --------------------------------------------------------------------------
+
+    async def _partitions(self) -> AsyncIterator[str]:
+        opened = list(self._facts.partitions())
+        self._left_out["partitions"] = max(len(opened) - PARTITIONS_MAX, 0)
+        facts: list[PartitionFacts] = []
+        labels: list[str] = []
+        finders: dict[TopicPartition, FactFinder] = {}
+        for number, partition in enumerate(opened[:PARTITIONS_MAX]):
+            finder = self._finders.get(partition.name) or FactFinder()
+            finders[partition.name] = finder
+            for _ in finder.look(partition):
+                await asyncio.sleep(0)
+            if not partition.is_gone:
+                facts.append(finder.find(partition))
+                labels.append(_partition_labels(partition.name))
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+        self._finders = finders
+        for family, samples in _partition_families(facts, labels):
+            yield family.head()
+            while part := "".join(islice(samples, _AT_ONCE * 10)):
+                yield part
+                await asyncio.sleep(0)
+
+    # -- groups ------------------------------------------------------------------------------
+
+    async def _groups(self) -> AsyncIterator[str]:
+        members: list[str] = []
+        commits: list[tuple[str, int, int | None, float | None]] = []
+        groups = list(self._facts.groups())
+        self._left_out["groups"] = max(len(groups) - GROUPS_MAX, 0)
+        for number, group in enumerate(groups[:GROUPS_MAX]):
+            label = _labels(group=group.group_id)
+            members.append(f"{GROUP_MEMBERS.full_name}{label} {group.members}\n")
+            for topic, partition, offset in group.offsets:
+                if len(commits) >= COMMITS_MAX:
+                    self._left_out["commits"] += 1
+                    continue
+                named = _labels(group=group.group_id, topic=topic, partition=partition)
+                lag, behind = self._progress(topic, partition, offset)
+                commits.append((named, offset, lag, behind))
+                if not len(commits) % _AT_ONCE:
+                    await asyncio.sleep(0)
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+        yield GROUP_MEMBERS.head() + "".join(members)
+        yield _family(COMMITTED, ((label, offset) for label, offset, _, _ in commits))
+        yield _family(LAG, ((label, lag) for label, _, lag, _ in commits))
+        yield _family(BEHIND, ((label, behind) for label, _, _, behind in commits))
+
+    def _progress(self, topic: str, number: int, offset: int) -> tuple[int | None, float | None]:
+        """Lag, and seconds behind by the append clock; None where they are not known."""
+        partition = self._facts.partition(topic, number)
+        if partition is None:
+            return None, None
+        first = max(offset, partition.log.log_start_offset)
+        if first >= partition.high_watermark:
+            return max(partition.high_watermark - offset, 0), 0.0
+        try:
+            append_ms = partition.log.append_time_of(first)
+        except (OSError, TidelogError):
+            append_ms = None
+        behind = None
+        if append_ms is not None:
+            behind = max(self._facts.clock.now_ms() - append_ms, 0) / MS_PER_SECOND
+        return partition.high_watermark - offset, behind
+
+
+def _partition_families(
+    facts: list[PartitionFacts], labels: list[str]
+) -> Iterator[tuple[Family, Iterator[str]]]:
+    plain: tuple[tuple[Family, Iterable[int]], ...] = (
+        (LOG_START, (fact.log_start_offset for fact in facts)),
+        (HIGH_WATERMARK, (fact.high_watermark for fact in facts)),
+        (LAST_STABLE, (fact.last_stable_offset for fact in facts)),
+        (LOG_END, (fact.log_end_offset for fact in facts)),
+        (PRODUCERS, (fact.producers for fact in facts)),
+        (OPEN, (fact.open_transactions for fact in facts)),
+        (SEGMENTS, (fact.segments for fact in facts)),
+        (SIZE, (fact.size_bytes for fact in facts)),
+        (OFFLINE, (int(fact.is_offline) for fact in facts)),
+    )
+    for family, values in plain:
+        name = family.full_name
+        yield family, (f"{name}{lab} {n}\n" for lab, n in zip(labels, values, strict=True))
+    rolls = zip(labels, (fact.last_roll_ms for fact in facts), strict=True)
+    yield LAST_ROLL, _times(LAST_ROLL.full_name, rolls)
+    deletions = zip(labels, (fact.last_deletion_ms for fact in facts), strict=True)
+    yield LAST_DELETION, _times(LAST_DELETION.full_name, deletions)
+    oldest = ((fact.oldest_record_ms, fact.oldest_append_ms) for fact in facts)
+    yield OLDEST, _times(OLDEST.full_name, _by_clock(labels, oldest))
+    newest = ((fact.newest_record_ms, fact.newest_append_ms) for fact in facts)
+    yield NEWEST, _times(NEWEST.full_name, _by_clock(labels, newest))
+
+
+def _by_clock(
+    labels: Iterable[str], times: Iterable[tuple[int | None, int | None]]
+) -> Iterator[tuple[str, int | None]]:
+    """Each time with the labels of its partition and clock."""
+    for label, (record_ms, append_ms) in zip(labels, times, strict=True):
+        yield f'{label[:-1]},clock="record"}}', record_ms
+        yield f'{label[:-1]},clock="append"}}', append_ms
+
+
+def _times(name: str, samples: Iterable[tuple[str, int | None]]) -> Iterator[str]:
+    return (f"{name}{label} {ms / MS_PER_SECOND}\n" for label, ms in samples if ms is not None)
+
+
+def _family(family: Family, samples: Iterable[tuple[str, float | None]]) -> str:
+    name = family.full_name
+    lines = (f"{name}{label} {value}\n" for label, value in samples if value is not None)
+    return family.head() + "".join(lines)
+
+
+def _histogram(family: Family, labels: Mapping[str, str], found: Histogram) -> str:
+    name = family.full_name
+    known = _labels(**labels)
+    opened = known[:-1]
+    lines = []
+    total = 0
+    for bound, count in zip((*found.bounds, "+Inf"), found.counts, strict=True):
+        total += count
+        lines.append(f'{name}_bucket{opened},le="{bound}"}} {total}\n')
+    lines.append(f"{name}_sum{known} {found.total}\n{name}_count{known} {total}\n")
+    return "".join(lines)
+
+
+def _partition_labels(name: TopicPartition) -> str:
+    return _labels(topic=name.topic, partition=name.partition)
+
+
+def _labels(**labels: str | int) -> str:
+    """`{name="value",...}`; what would end a value early is escaped."""
+    pairs = (f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
+    return f"{{{','.join(pairs)}}}"
+
+
+def process_figures() -> str:
+    """Figures of the process, from the client library: CPU, memory, descriptors. For any thread."""
+    from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+    from prometheus_client.exposition import generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return bytes(generate_latest(registry)).decode()

@@ -1,0 +1,291 @@
+"""/metrics, /healthz, /readyz.
+
+A few pages over HTTP beside the broker: /metrics, /healthz, /readyz.
+
+Only GET and HEAD, one request a connection, small and bounded in every way: Prometheus and probes
+need no more. Nobody without a log-in can shut out a probe: at the bound of connections the one goes
+that has kept us waiting for longest. Runs on the broker's loop; a scrape is made in pieces, one at
+a time, and compressed in a thread. Source: RFC 9110, 9112 for the little of HTTP/1.1 that is here.
+
+Between the node and who watches it: facts for the exposition, the pages, the end of both.
+"""
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config.listeners import metrics_place
+from tidelog.server.api.node import LOGGER, Address
+from tidelog.server.metrics.exposition import CONTENT_TYPE, Exposition, GroupFacts, process_figures
+from tidelog.server.metrics.latency_counts import LatencyCounts
+from tidelog.server.net.listener import naming
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.threads import Work
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.env import Clock
+    from tidelog.server.api.node import Node
+    from tidelog.server.runtime.counters import Counters
+
+
+# Bounds of a request, and of who may ask at once.
+REQUEST_BYTES_MAX: Final = 8192
+
+
+TIMEOUT_S: Final = 10.0
+
+
+CONNECTIONS_MAX: Final = 16
+
+
+# Fewer than connections: while scrapes are made, there is room for probes.
+SCRAPES_MAX: Final = 8
+
+
+GZIP_BYTES_MIN: Final = 1024
+
+
+_METHODS: Final = ("GET", "HEAD")
+
+
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+class _Phase(Enum):
+    """Who keeps a connection waiting."""
+
+    ASKS = "its client: the request has not come"
+    WAITS = "we: the page is being made"
+    TAKES = "its client: the answer is there for it"
+
+
+class MetricsServer:
+    """The pages. start -> stop. Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        exposition: Exposition,
+        work: Work,
+        is_ready: Callable[[], bool],
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Nothing listens yet.
+
+        Args:
+            exposition: What /metrics shows.
+            work: Threads, for compression.
+            is_ready: Whether clients are served: what /readyz says.
+            before: Called before /metrics is written; counts what nobody counts meanwhile.
+        """
+        self._exposition = exposition
+        self._work = work
+        self._is_ready = is_ready
+        self._before = before
+        self._listener: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Of those that have not been sent away, oldest first.
+        self._phases: dict[asyncio.Task[None], _Phase] = {}
+        self._scraping = asyncio.Lock()
+        self._scrapes = 0  # being made, or waiting for that
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port, which the system chooses where `port` is 0.
+
+        Raises:
+            OSError: The address can't be had.
+        """
+        self._listener = await asyncio.start_server(
+            self._serve, host, port, limit=REQUEST_BYTES_MAX
+        )
+        found: int = self._listener.sockets[0].getsockname()[1]
+        return found
+
+    async def stop(self) -> None:
+        """Listen no more, and let go of who is asking."""
+        if self._listener is not None:
+            self._listener.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if self._admit(task):
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._answer(task, reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked has gone, or asks for too much
+        except asyncio.CancelledError:
+            pass  # sent away: over all the same, and nothing that asyncio should log
+        finally:
+            self._tasks.discard(task)
+            self._phases.pop(task, None)
+            # Closed, it would be kept until the last of what nobody takes is taken.
+            is_left = task.cancelling() or writer.transport.get_write_buffer_size()
+            writer.transport.abort() if is_left else writer.close()
+
+    def _admit(self, task: "asyncio.Task[None]") -> bool:
+        """Take a connection in, in another one's place at the bound; False where none may go."""
+        if len(self._phases) >= CONNECTIONS_MAX:
+            silent = self._oldest(_Phase.ASKS) or self._oldest(_Phase.TAKES)
+            if silent is None:
+                return False
+            del self._phases[silent]
+            silent.cancel()
+        self._phases[task] = _Phase.ASKS
+        return True
+
+    def _oldest(self, wanted: _Phase) -> "asyncio.Task[None] | None":
+        return next((task for task, phase in self._phases.items() if phase is wanted), None)
+
+    async def _answer(
+        self, task: "asyncio.Task[None]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self._phases[task] = _Phase.WAITS
+        method, path, headers = read_head(head)
+        status, kind, body = await self._page(method, path)
+        encoding = ""
+        if len(body) >= GZIP_BYTES_MIN and takes_gzip(headers.get("accept-encoding", "")):
+            body = await self._work.run(gzip.compress, body, 1)
+            encoding = "Content-Encoding: gzip\r\n"
+        allow = f"Allow: {', '.join(_METHODS)}\r\n" if status == 405 else ""
+        self._phases[task] = _Phase.TAKES
+        writer.write(
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{encoding}{allow}"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        )
+        if method != "HEAD":
+            writer.write(body)
+        await writer.drain()
+        with suppress(OSError):
+            writer.write_eof()
+            while await reader.read(REQUEST_BYTES_MAX):
+                pass  # until whoever asked has taken it and closes
+
+    async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
+        if not method:
+            return 400, _PLAIN, b"not HTTP\n"
+        if method not in _METHODS:
+            return 405, _PLAIN, b"GET and HEAD alone\n"
+        if path == "/metrics":
+            return await self._scrape()
+        if path == "/healthz":
+            return 200, _PLAIN, b"alive\n"
+        if path == "/readyz":
+            is_ready = self._is_ready()
+            return (200, _PLAIN, b"ready\n") if is_ready else (503, _PLAIN, b"not ready\n")
+        return 404, _PLAIN, b"there are /metrics, /healthz and /readyz\n"
+
+    async def _scrape(self) -> tuple[int, str, bytes]:
+        """The figures, behind those who asked for them before."""
+        if self._scrapes >= SCRAPES_MAX:
+            return 503, _PLAIN, b"as many as may be are asking for it\n"
+        self._scrapes += 1
+        try:
+            async with self._scraping:
+                if self._before is not None:
+                    await self._before()
+                text = [piece async for piece in self._exposition.pieces()]
+                text.append(await self._work.run(process_figures))
+                body = await self._work.run("".join(text).encode, "utf-8", "replace")
+            return 200, CONTENT_TYPE, body
+        finally:
+            self._scrapes -= 1
+
+
+def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
+    """Method, path without its query, and headers by lower-case names; "" for what is no HTTP."""
+    lines = head.decode("latin-1").split("\r\n")
+    parts = lines[0].split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        return "", "", {}
+    headers = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip().lower()] = value.strip().lower()
+    return parts[0], _path_of(parts[1]), headers
+
+
+def _path_of(target: str) -> str:
+    """Without the query, and without the host where it is there as for a proxy."""
+    scheme, mark, rest = target.partition("?")[0].partition("://")
+    if not mark or scheme.lower() not in ("http", "https"):
+        return target.partition("?")[0]
+    return f"/{rest.partition('/')[2]}"
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether that `Accept-Encoding`, in lower case, has gzip with a weight above 0."""
+    weights = {}
+    for item in accepted.split(","):
+        coding, _, parameter = item.partition(";")
+        weights[coding.strip()] = _weight(parameter)
+    named = (weights[name] for name in ("gzip", "x-gzip", "*") if name in weights)
+    return next(named, 0.0) > 0
+
+
+def _weight(parameter: str) -> float:
+    name, _, value = parameter.strip().partition("=")
+    try:
+        return float(value) if name.strip() == "q" else 1.0
+    except ValueError:
+        return 0.0
+
+
+class NodeFacts:
+    """What the exposition looks at, of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self.counters: Counters = node.metrics
+        self.clock: Clock = node.env.clock
+
+    def partitions(self) -> Iterable[Partition]:
+        """Those that are open."""
+        return self._node.partitions.opened()
+
+    def partition(self, topic: str, number: int) -> Partition | None:
+        """One that is open, None where it is not."""
+        return self._node.partitions.find_open(TopicPartition(topic, number))
+
+    def groups(self) -> Iterable[GroupFacts]:
+        """All loaded groups; none where no client has asked for one since the start."""
+        return self._node.groups.facts() if self._node.has_groups else ()
+
+
+async def start_pages(node: "Node", is_ready: Callable[[], bool]) -> MetricsServer:
+    """Serve a node's pages where `tidelog.metrics.listen` says.
+
+    Raises:
+        ConfigError: `tidelog.metrics.listen` can't be read.
+        OSError: The address can't be had.
+    """
+    place = metrics_place(node.config)
+    assert place is not None
+    facts = NodeFacts(node)
+    latencies = LatencyCounts(facts, node.work)
+    found = MetricsServer(Exposition(facts), node.work, is_ready, latencies.count)
+    with naming(place):
+        port = await found.start(place.host, place.port)
+    node.metrics_address = Address(place.host, port)
+    address = str(node.metrics_address)
+    LOGGER.info("metrics on http://%s/metrics", address, extra={"address": address})
+    return found

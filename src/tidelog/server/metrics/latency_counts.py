@@ -1,0 +1,169 @@
+"""Latencies of produced records, counted from the logs beside the append path.
+
+A batch has as many create times as records, and a pass over them would cost each append more than
+all other figures. So nothing is counted while a client waits: when somebody asks for the metrics,
+a thread reads what was appended since it was last asked, some MB at a time. What retention deletes
+before that is not counted.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tidelog.errors import CorruptRecord, TidelogError
+from tidelog.record.batch import RecordBatch
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
+from tidelog.server import kernels
+from tidelog.server.runtime.counters import LATENCY_BUCKETS_S
+from tidelog.server.runtime.threads import Work
+from tidelog.storage.log.record_rules import walk_body, wrapped_sum
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.slices import checked_records, slices
+from tidelog.storage.segment.time_search import stamped_ms
+from tidelog.types import Buffer, TopicPartition
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tidelog.server.metrics.exposition import Facts
+
+
+BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
+
+
+# A thread reads so much at a time; a page waits so long, and the rest is counted for the next one.
+_BYTES_AT_ONCE: Final = 4 << 20
+
+
+_BUDGET_MS: Final = 2_000
+
+
+# So many are looked at before others have their turn.
+_PARTITIONS_AT_ONCE: Final = 256
+
+
+_LATENCY_MAX: Final = 1 << 46
+
+
+# Body, number of records, base timestamp, append time -> counts by bucket, sum in ms.
+_Count: TypeAlias = Callable[[Buffer, int, int, int], tuple[Sequence[int], int]]
+
+
+@dataclass(slots=True)
+class Span:
+    """Counts of a range of offsets of a log.
+
+    Attributes:
+        end: Offset behind it.
+        counts: By bucket.
+        total_ms: Sum of the latencies.
+    """
+
+    end: int
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
+    total_ms: int = 0
+
+    def add(self, counts: Sequence[int], total_ms: int) -> None:
+        """Add the counts of one batch."""
+        self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]
+        self.total_ms += total_ms
+
+
+def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
+    """Count the records of [start, end), or of the first MB of them; in a thread."""
+    span, size = Span(end), 0
+    count = _by_kernel if kernels.are_loaded() else _plainly
+    try:
+        for part in slices(segments, start, end):
+            times = part.segment.append_times
+            for position, batch in part.batches():
+                if size >= _BYTES_AT_ONCE:
+                    span.end = batch.base_offset
+                    return span
+                size += batch.size_bytes
+                known_ms = times.time_at(batch.base_offset)
+                append_ms = stamped_ms(batch) if known_ms is None else known_ms
+                if append_ms is None or batch.is_control or batch.base_offset < start:
+                    continue
+                if isinstance(batch, RecordBatch):
+                    body = batch.body(APPEND_DECOMPRESSION_LIMIT)
+                    span.add(*count(body, batch.record_count, batch.base_timestamp, append_ms))
+                else:
+                    records = checked_records(part.segment, position, batch)
+                    span.add(*count_times((one.timestamp for one in records), append_ms))
+    except (TidelogError, OSError):
+        span.end = end  # damaged, or deleted meanwhile; a reader is told
+    return span
+
+
+def count_times(times: Iterable[int], append_ms: int) -> tuple[list[int], int]:
+    """Counts by bucket, and the sum in ms, of records with these create times."""
+    counts, total = [0] * (len(BOUNDS_MS) + 1), 0
+    for ms in times:
+        if ms >= 0:
+            latency = min(max(append_ms - ms, -_LATENCY_MAX), _LATENCY_MAX)
+            counts[bisect_left(BOUNDS_MS, latency)] += 1
+            total += latency
+    return counts, total
+
+
+def _plainly(
+    body: Buffer, record_count: int, base_ms: int, append_ms: int
+) -> tuple[Sequence[int], int]:
+    frames = walk_body(body, record_count)
+    times = (wrapped_sum(base_ms, frame.timestamp_delta) for frame in frames)
+    return count_times(times, append_ms)
+
+
+def _by_kernel(
+    body: Buffer, record_count: int, base_ms: int, append_ms: int
+) -> tuple[Sequence[int], int]:
+    import numpy as np
+
+    from tidelog.record.kernels.layout import DONE, REASONS
+    from tidelog.record.kernels.times import count_latencies
+
+    data = np.frombuffer(body, np.uint8)
+    data.flags.writeable = False
+    counts = np.zeros(len(BOUNDS_MS) + 1, np.int64)
+    bounds = np.array(BOUNDS_MS, np.int64)
+    status, at, total = count_latencies(data, record_count, base_ms, append_ms, bounds, counts)
+    if status != DONE:
+        raise CorruptRecord(REASONS[status], at=at)
+    return counts.tolist(), total
+
+
+class LatencyCounts:
+    """How far each log is counted. Belongs to the loop's thread."""
+
+    def __init__(self, facts: "Facts", work: Work) -> None:
+        """Nothing is counted yet."""
+        self._facts = facts
+        self._work = work
+        self._counted: Mapping[TopicPartition, tuple[UUID | None, int]] = {}
+
+    async def count(self) -> None:
+        """Count what clients have appended since the last call, or some seconds' work of it."""
+        clock, topics = self._facts.clock, self._facts.counters.topics
+        deadline_ms = clock.monotonic_ms() + _BUDGET_MS
+        counted: dict[TopicPartition, tuple[UUID | None, int]] = {}
+        for number, partition in enumerate(list(self._facts.partitions())):
+            if number % _PARTITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            log = partition.log
+            name, topic_id = log.topic_partition, log.context.topic_id
+            tally = topics.get(name.topic)
+            if tally is None:
+                continue  # nobody has produced to it
+            known_id, known = self._counted.get(name, (None, log.opened_end_offset))
+            start = known if known_id in {None, topic_id} else log.opened_end_offset
+            end = log.log_end_offset
+            start = min(max(start, log.log_start_offset), end)
+            while start < end and clock.monotonic_ms() < deadline_ms:
+                span = await self._work.run(count_span, log.segments, start, end)
+                tally.latency.add(span.counts, span.total_ms / 1000)
+                start = span.end
+            counted[name] = (topic_id, start)
+        self._counted = counted

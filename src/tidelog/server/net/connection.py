@@ -1,0 +1,622 @@
+"""One client connection.
+
+Frames in, one request at a time, response to the send queue, half-close.
+
+One client's connection: bytes to requests, answers to bytes, one request at a time, in order.
+
+As in Kafka a connection's next request is looked at when the answer to the last one was handed to
+the system. So what one client can make the broker hold is one request, one answer, and what had
+come before reading paused (`footprint`).
+
+Also as in Kafka, what a client has asked for is carried out whether or not it waits for the
+answer: who sends no more (`eof_received`) has all requests worked on, and what it still takes is
+sent to it.
+
+Over 400 lines because each call of the loop, of a client's limits and of an answer that is ready
+changes the one state of a connection.
+
+The answer that a connection waits for, by a task or without one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.errors import Closed, CorruptMessage, TidelogError
+from tidelog.protocol.framing import LENGTH_BYTES, Frames
+from tidelog.protocol.messages import FETCH, SHARE_FETCH
+from tidelog.server.api.context import Asked, api_name, key_of
+from tidelog.server.api.dispatch import Answering, Later, Pieces, Promised, answer
+from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
+from tidelog.server.net.clients import Clients, Footprint
+from tidelog.server.net.scheduling import TURN_NS, TURN_REQUESTS, Place
+from tidelog.server.net.send_queue import Outgoing
+from tidelog.server.runtime.reply import Arrivals
+from tidelog.types import NS_PER_MS
+
+if TYPE_CHECKING:
+    from tidelog.server.net.listener_authentication import Door
+    from tidelog.server.net.sasl_session import Gate
+    from tidelog.server.runtime.loop import Timer
+
+
+# Asked for nobody but who has asked, and perhaps for long. All else ends soon, and what changes
+# something has to be carried out, as Kafka does: its client may know no better than that it is.
+_FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
+
+
+class Pending:
+    """At most one answer of one connection. Belongs to the loop's thread.
+
+    Attributes:
+        is_waiting: Whether one is on its way.
+    """
+
+    __slots__ = (
+        "_arrivals",
+        "_is_for_client",
+        "_promised",
+        "_task",
+        "_tell_failure",
+        "_tell_pieces",
+        "is_waiting",
+    )
+
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        tell_pieces: Callable[[Pieces | None, Asked], None],
+        tell_failure: Callable[[Exception], None],
+    ) -> None:
+        """None yet.
+
+        Args:
+            arrivals: What sends answers behind the request that has brought them.
+            tell_pieces: Called with an answer's pieces once they are there.
+            tell_failure: Called with why there are none.
+        """
+        self._arrivals = arrivals
+        self._tell_pieces = tell_pieces
+        self._tell_failure = tell_failure
+        self._task: asyncio.Future[None] | None = None
+        self._promised: Promised | None = None  # what is waited for without a task
+        self._is_for_client = False
+        self.is_waiting = False
+
+    def wait(self, said: Later, asked: Asked) -> None:
+        """Tell of this answer when it is there."""
+        assert not self.is_waiting
+        self.is_waiting = True
+        if isinstance(said, Promised):
+            self._await_promised(said, asked)
+            return
+        self._is_for_client = asked.key in _FOR_THE_CLIENT
+        self._task = asyncio.ensure_future(self._finish(said, asked))
+        # Cancelled before its first step it never gets to what it should wait for.
+        self._task.add_done_callback(lambda _: said.close())
+
+    def _await_promised(self, said: Promised, asked: Asked) -> None:
+        """Tell behind what brings the answer, which is in the midst of something."""
+        self._promised, add = said, self._arrivals.add
+        said.when_there(lambda make: add(lambda: self._keep(said, asked, make)))
+
+    def _keep(self, said: Promised, asked: Asked, make: Callable[[], Pieces]) -> None:
+        """Answer as was promised, unless the client has gone."""
+        if self._promised is not said:
+            return
+        try:
+            self._end(make(), asked)
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._fail(error)
+
+    async def _finish(self, said: Later, asked: Asked) -> None:
+        try:
+            pieces = await said
+        except asyncio.CancelledError:
+            if self._task is not None:  # not by us: what it waited for was given up
+                self._fail(Closed("the work on a request was given up"))
+            return
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._fail(error)
+            return
+        self._end(pieces, asked)
+
+    def _end(self, pieces: Pieces | None, asked: Asked) -> None:
+        self._task = self._promised = None
+        self.is_waiting = False
+        self._tell_pieces(pieces, asked)
+
+    def _fail(self, error: Exception) -> None:
+        self._task = self._promised = None
+        self.is_waiting = False
+        self._tell_failure(error)
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing has to be carried out: the answer is all that is waited for."""
+        return self.is_waiting and (self._task is None or self._is_for_client)
+
+    def lose_client(self) -> None:
+        """Nobody takes the answer any more: only what has to be carried out is waited for."""
+        if self.waits_for_client:
+            self._drop()
+
+    def give_up(self) -> None:
+        """Nobody waits any more; it lets go of whom it would have told, which is a circle."""
+        self._tell_pieces = self._tell_failure = _tell_nobody
+        self._drop()
+
+    def _drop(self) -> None:
+        self._promised = None
+        self.is_waiting = False
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+
+def _tell_nobody(*_: object) -> None:
+    """The connection has gone."""
+
+
+# So much of a large request may gather in the system before it is read: who sends less of it in
+# `clients.STALLED_MS` seems to send nothing.
+WAKE_BYTES_MAX: Final = 256 << 10
+
+
+# Above TLS what was not read before the end is lost: of requests that wait so much is read ahead.
+TLS_AHEAD_BYTES: Final = 64 << 10
+
+
+# Who sends no more may listen, or may have gone: so long something is waited for that nobody but
+# the client needs, such as records to come.
+ENDED_WAIT_MS: Final = 60_000
+
+
+# A request that took so long is logged, but for those that wait for records or for other members.
+SLOW_S: Final = 1.0
+
+
+_WAITING: Final = frozenset({1, 11, 14, 78})
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. Belongs to the loop's thread.
+
+    Attributes:
+        facts: What handlers may know of it.
+        footprint: What it makes the broker hold.
+        last_active_ms: When it last sent or took something, by the monotonic clock.
+    """
+
+    def __init__(self, node: Node, clients: Clients, door: "Door | None" = None) -> None:
+        """A connection that nobody has made yet; without a door everybody may come in."""
+        self._node = node
+        self._door = door
+        self._answer: Answering = answer
+        self._gate: Gate | None = None
+        self._clients = clients
+        self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
+        self._transport: asyncio.Transport | None = None
+        self._arrivals = clients.arrivals
+        self._turn = clients.turn
+        self._pending = Pending(clients.arrivals, self._told, self._fail)
+        # When the next request is looked at, while others have their turn or a quota wants silence.
+        self._next_look: Place | Timer | None = None
+        self._out: Outgoing | None = None
+        self._is_paused = False
+        self._is_in = False
+        # The client sends no more; no request is looked at any more.
+        self._has_ended = self._is_over = False
+        self._deadline: Timer | None = None  # of an answer to who sends no more
+        self._ahead_bytes = 0
+        self.facts = ConnectionFacts(clients.next_number(), "")
+        self._key: int | None = None
+        # The loop's own time may know no less than milliseconds.
+        self._now_ns = node.env.clock.monotonic_ns
+        self._monotonic_ms = node.env.clock.monotonic_ms
+        self.footprint = Footprint(clients.in_flight, self._monotonic_ms, self._read_on)
+        self.last_active_ms = self._monotonic_ms()
+        # Since when the next request is looked at, as far as metrics go.
+        self._looked_ns = 0
+
+    # -- what asyncio calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come: it stays if there is room."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._out = Outgoing(
+            self._transport, self._node.reads, self._look_again, self._cut_off, self._progressed
+        )
+        peer = transport.get_extra_info("peername")
+        # A handshake may have taken its time, which is part of that for a log-in.
+        came_ms, self.last_active_ms = self.last_active_ms, self._monotonic_ms()
+        host = peer[0] if isinstance(peer, tuple) else "local"
+        if transport.get_extra_info("sslcontext") is not None:
+            self._ahead_bytes = TLS_AHEAD_BYTES
+        if self._is_over or not (self._is_in or self.come_from(host)):
+            self._transport.abort()
+        elif self._door is not None:
+            self._knock(self._door, self.last_active_ms - came_ms)
+
+    def come_from(self, host: str) -> bool:
+        """Count from now on; False where there are as many as there may be.
+
+        Called before `connection_made` where much may happen before that, as in TLS.
+        """
+        self.facts.host = host
+        self._is_in = self._clients.admit(self)
+        return self._is_in
+
+    def _knock(self, door: "Door", waited_ms: int) -> None:
+        """Find out who it is, or let it say so before anything else; it came `waited_ms` ago."""
+        assert self._transport is not None
+        self.facts.address = door.address
+        try:
+            self.facts.principal = door.principal(self._transport)
+        except TidelogError as error:
+            self._give_up(str(error))
+            return
+        if door.has_sasl:
+            from tidelog.server.net.sasl_session import FRAME_BYTES_MAX, Gate
+
+            self._frames.allow(FRAME_BYTES_MAX)
+            self._gate = Gate(
+                self._node, self.facts, door, waited_ms=waited_ms, on_late=self._give_up
+            )
+            self._answer = self._gate.answer
+
+    def _pass(self, gate: "Gate") -> None:
+        """After each answer of a gate: close, or let more come in once it is open."""
+        if gate.is_closing:
+            transport = self._transport
+            self._is_over = True
+            self._let_go()
+            if transport is not None:
+                transport.close()
+        elif gate.is_open:
+            self._frames.allow(self._node.config.socket_request_max_bytes)
+
+    def eof_received(self) -> bool:
+        """The client sends no more; whether the transport stays open until all is answered."""
+        self._has_ended = True
+        self._flush()
+        transport = self._transport
+        # One of TLS closes now, whatever is said.
+        is_plain = transport is not None and not self._ahead_bytes
+        if not (is_plain and self._is_held_up()):
+            return False
+        if self._deadline is None:
+            self._deadline = self._node.timers.after(ENDED_WAIT_MS, self._wait_no_more)
+        return True
+
+    def _wait_no_more(self) -> None:
+        """Who has ended may have gone, and is told nothing that comes so late."""
+        self._deadline = None
+        if self._pending.waits_for_client:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was sent away: nobody takes an answer any more."""
+        # Who has closed without a fault has ended, too: TLS may not say so before.
+        self._is_over = self._is_over or exc is not None
+        self._has_ended = True
+        self._let_go()
+        self._pending.lose_client()
+        if self._is_over or self._frames.is_empty:
+            self._end_if_done()
+        else:
+            self._go_on()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
+        """Where the next bytes go."""
+        try:
+            return self._frames.room(foresees=self._clients.in_flight.has_plenty)
+        except CorruptMessage as error:
+            self._node.metrics.malformed()
+            self._give_up(str(error))
+            return memoryview(bytearray(1))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have come."""
+        if self._transport is None:
+            return
+        self._looked_ns = now_ns = self._now_ns()
+        self.last_active_ms = now_ns // NS_PER_MS
+        # Mostly there is one whole request, and nothing before it.
+        frame = self._frames.lone(nbytes) if self._is_plain() else None
+        if frame is None:
+            self._frames.filled(nbytes)
+            self._go_on()
+        else:
+            try:
+                holds = self._turn.holds or self._turn.tries()
+                self._handle(frame, more=holds)
+                if holds and self._out is not None:
+                    self._turn.hold(self._out, self._looked_ns)
+            except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+                self._refuse(error)
+        if self._arrivals.due:
+            self._arrivals.send()
+
+    def pause_writing(self) -> None:
+        """The client takes no more for now."""
+        if self._out is not None and self._transport is not None:
+            self.footprint.hold(unsent_bytes=self._transport.get_write_buffer_size())
+            self._out.pause()
+
+    def resume_writing(self) -> None:
+        """The client has taken what there was."""
+        self.last_active_ms = self._monotonic_ms()
+        self.footprint.hold(unsent_bytes=0)
+        if self._out is not None:
+            self._out.resume()
+
+    def _progressed(self) -> None:
+        """The client takes an answer piece by piece: count what memory waits for it."""
+        self.last_active_ms = self._monotonic_ms()
+        self.footprint.hold(queued_bytes=0 if self._out is None else self._out.held_bytes)
+
+    # -- what `Clients` asks -----------------------------------------------------------------
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether it counts as active with each piece that it takes, not with the last one."""
+        return self._out is not None and self._out.has_socket
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for its answer, so that silence is not the client's."""
+        return self._pending.is_waiting or self._next_look is not None or self.footprint.is_waiting
+
+    def attend(self) -> bool:
+        """Let each byte that comes be told; whether some may have come of which nobody knew.
+
+        Then it counts as active until now.
+        """
+        if self._out is None or not self._out.wakes_late:
+            return False
+        self._out.wake_at(1)
+        self.last_active_ms = self._monotonic_ms()
+        return True
+
+    def rest(self) -> None:
+        """Nothing comes for now: hold no room for it."""
+        self._frames.rest()
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def _is_held_up(self) -> bool:
+        """Whether the next request has to wait: for an answer, its turn, a quota, the client."""
+        is_full = self._out is not None and self._out.is_full
+        return self._pending.is_waiting or self._next_look is not None or is_full
+
+    def _is_plain(self) -> bool:
+        """Whether a request can be answered at once, and nothing else is to be done with it.
+
+        `_is_held_up`, and what `_go_on` sees to behind its requests.
+        """
+        out = self._out
+        return (
+            not self._pending.is_waiting
+            and self._next_look is None
+            and not self._is_paused
+            and not self.footprint.is_waiting
+            and out is not None
+            and not out.wakes_late
+            and not out.is_full
+        )
+
+    def _go_on(self) -> None:
+        """Work on what has come, until something is not ready or others have their turn."""
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._refuse(error)
+        out = self._out
+        if out is not None:
+            out.flush()
+        if out is None or self._has_ended:
+            self._end_if_done()
+            return
+        # Mostly all that came was answered, and nothing has to be set.
+        is_waiting = self.footprint.is_waiting
+        if not self._frames.is_empty or self._is_paused or is_waiting or out.wakes_late:
+            self._pace()
+            self._listen(out)
+
+    def _end_if_done(self) -> None:
+        """Close behind the last answer to who sends no more; nothing is held of who has gone."""
+        if self._is_held_up():
+            return
+        transport = self._transport
+        if transport is not None:
+            self._is_over = True
+            self._let_go()
+            transport.close()  # behind what it still holds
+            return
+        self.facts.close()
+        self._pending.give_up()
+        self.footprint.drop()
+        self._clients.dismiss(self)
+
+    def _refuse(self, error: Exception) -> None:
+        """Close for what is wrong with a request; what was answered before goes out."""
+        if isinstance(error, CorruptMessage):
+            self._node.metrics.malformed()
+        self._flush()
+        self._fail(error)
+
+    def _listen(self, out: Outgoing) -> None:
+        """Let the system tell of as much as is wanted.
+
+        A few calls for a large request cost less than one for each packet of it. Where others wait
+        for room each byte is a sign that it goes on.
+        """
+        wanted = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
+        out.wake_at(min(wanted, WAKE_BYTES_MAX) or 1)
+
+    def _look_again(self) -> None:
+        """Go on after a pause that was not the client's."""
+        self._looked_ns = self._now_ns()
+        self._go_on()
+
+    def _work(self) -> None:
+        """The requests that have come, at most a turn of them, by count and by time."""
+        frames, end_ns = self._frames, self._looked_ns + TURN_NS
+        for _ in range(TURN_REQUESTS):
+            if self._is_over or self._is_held_up():
+                return
+            frame = frames.next()
+            if frame is None:
+                self.footprint.read(frames.begun_bytes)
+                return
+            is_last = frames.is_empty
+            # Answers to requests that came together go together.
+            self._handle(frame, more=not is_last)
+            if is_last or self._looked_ns >= end_ns:  # mostly there is one at a time
+                break
+        if not (frames.is_empty or self._is_over or self._is_held_up()):
+            self._next_look = self._clients.line.wait(self._take_next_look)
+
+    def _take_next_look(self) -> None:
+        self._next_look = None
+        self.last_active_ms = self._monotonic_ms()  # its silence was ours
+        self._look_again()
+
+    def _flush(self) -> None:
+        """Send answers that waited for the next one."""
+        if self._out is not None:
+            self._out.flush()
+
+    def _read_on(self) -> None:
+        """There is room again for the rest of a request."""
+        self.last_active_ms = self._monotonic_ms()  # its silence was ours
+        self._pace()
+
+    def _handle(self, frame: memoryview, *, more: bool) -> None:
+        """Answer a request; `more` where the next one has come, too."""
+        footprint = self.footprint
+        if footprint.sending_since_ms is not None:
+            footprint.end_read()
+        began_ns, size_bytes = self._looked_ns, len(frame) + LENGTH_BYTES
+        self._key = key = key_of(frame)
+        said = self._answer(self._node, self.facts, frame)
+        if said is None or type(said) is list:
+            self._send(said, key, size_bytes, began_ns, more=more)
+            if footprint.request_bytes:
+                footprint.release_request()
+        else:  # no other request is looked at until there is an answer to this one
+            self._flush()
+            footprint.work_on(size_bytes)
+            self._pending.wait(cast("Later", said), Asked(key, size_bytes, began_ns))
+            if self._transport is None:
+                self._pending.lose_client()
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, TidelogError):
+            self._give_up(str(error), error.code)
+        else:
+            LOGGER.error("a request of %s failed", self.facts.host, exc_info=error)
+            self._give_up("an error of our own")
+        self._end_if_done()
+
+    def _told(self, pieces: Pieces | None, asked: Asked) -> None:
+        """Send what came later, and go on with what has come meanwhile."""
+        self._send(pieces, asked.key, asked.size_bytes, asked.began_ns)
+        self.footprint.release_request()
+        if self._gate is not None:
+            self._flush()
+            self._pass(self._gate)
+        self._go_on()
+
+    def _send(
+        self, pieces: Pieces | None, key: int, size_bytes: int, began_ns: int, *, more: bool = False
+    ) -> None:
+        """Send an answer, and count it; the arguments behind it as in `Asked`."""
+        size = 0
+        if pieces is not None and self._out is not None:
+            size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+            self._out.send(pieces, more=more)
+        if self.facts.throttle_ms:
+            self._be_silent()
+        self._looked_ns = now_ns = self._now_ns()
+        self._clients.busy_poll.answered(self.facts.number, began_ns, now_ns, size_bytes + size)
+        if now_ns > self._turn.due_ns:
+            self._turn.send()
+        seconds = (now_ns - began_ns) * 1e-9
+        if seconds >= SLOW_S and key not in _WAITING:
+            self._say_slow(key, seconds, size_bytes)
+        self._node.metrics.request(api_name(key), seconds, size_bytes, size)
+
+    def _say_slow(self, key: int, seconds: float, size_bytes: int) -> None:
+        """Log a request that took long; the log's flood gate bounds the lines."""
+        facts, text = self.facts, "a request of %s took %.1f s: %s, %d bytes"
+        extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
+        LOGGER.info(text, facts.host, seconds, api_name(key), size_bytes, extra=extra)
+
+    def _be_silent(self) -> None:
+        """Look at no request for a while: the client has had its answer, and knows how long."""
+        delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
+        if self._transport is not None:
+            assert self._next_look is None
+            self._next_look = self._node.timers.after(delay_ms, self._take_next_look)
+
+    def _pace(self) -> None:
+        """Read on until something waits: that has a bound, and a client that goes is noticed."""
+        is_held_up = self._frames.held_bytes > self._ahead_bytes and self._is_held_up()
+        wants_pause = self.footprint.is_waiting or is_held_up
+        if self._transport is not None and wants_pause != self._is_paused:
+            self._is_paused = wants_pause
+            if wants_pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _give_up(self, reason: str, error_code: int | None = None) -> None:
+        """Close at once; other connections go on."""
+        number, host = self.facts.number, self.facts.host
+        api = None if self._key is None else api_name(self._key)
+        extra = {"client": host, "connection": number, "api": api, "error_code": error_code}
+        LOGGER.warning("connection %d of %s closed: %s", number, host, reason, extra=extra)
+        self.close()
+
+    def close(self) -> None:
+        """Close without waiting for the client; what it has asked for is carried out."""
+        self._is_over = True
+        if self._transport is not None:
+            self._transport.abort()
+            self._let_go()
+            self.footprint.hold(unsent_bytes=0, queued_bytes=0)
+
+    def stop(self) -> None:
+        """Close, and carry nothing on: the broker stops."""
+        self.close()
+        self._pending.give_up()
+        self._end_if_done()
+
+    def _let_go(self) -> None:
+        """Send and read no more; the transport says itself when it has closed."""
+        self._transport = None
+        if self._is_over or self._frames.is_empty:
+            self.facts.close()  # else requests are left that go by what it had
+        if self._gate is not None:
+            self._gate.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._out is not None:
+            self._out.close()
+            self._out = None
+
+    def _cut_off(self, error: Exception) -> None:
+        """An answer can't be sent to its end; where the client has gone, work on what has come."""
+        transport = self._transport
+        if isinstance(error, ConnectionError) and transport is not None:
+            self._let_go()
+            self.footprint.hold(unsent_bytes=0, queued_bytes=0)
+            transport.abort()
+        else:
+            self._give_up(str(error))

@@ -1,0 +1,172 @@
+"""A listener's door: what a connection has to show before it is let in, and what it is called then.
+
+A door is made once for each listener; a connection asks it for its `Gate` (SASL) or its principal
+(a certificate, or nobody).
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import BrokerConfig
+from tidelog.config.listeners import ListenerPlan
+from tidelog.errors import ConfigError
+from tidelog.server.api.node import Address, Node
+from tidelog.server.security.authorizer import ANONYMOUS
+from tidelog.server.security.sasl import NONCE_BYTES
+
+if TYPE_CHECKING:
+    from tidelog.server.security.authentication import Rule
+    from tidelog.server.security.plain_users import PlainFile
+    from tidelog.server.security.sasl import Exchange, Login, ScramMechanism
+    from tidelog.server.security.tls import TlsDoor
+    from tidelog.storage.directory.broker_files import ScramCredential
+
+
+_KEY_BYTES: Final = 32
+
+
+class Door:
+    """One listener. Belongs to the loop's thread.
+
+    Attributes:
+        plan: As the settings have it.
+        address: Where its clients are told to connect to; known when it listens.
+        mechanisms: How clients may log in, in the order of the settings.
+    """
+
+    def __init__(self, node: Node, plan: ListenerPlan) -> None:
+        """Read what the door needs: certificates, users.
+
+        Raises:
+            ConfigError, CorruptFile, StorageFailure: It can't be read.
+        """
+        config = node.config
+        self.plan = plan
+        self.address: Address | None = None
+        self._tls: TlsDoor | None = None
+        self._mapping: tuple[Rule, ...] = ()
+        # A broker without doors need not load what they need.
+        if plan.protocol.has_tls:
+            from tidelog.server.security.authentication import parse_rules
+
+            self._mapping = parse_rules(config.ssl_principal_mapping_rules)
+            asks = not plan.protocol.has_sasl
+            self._tls = _tls(node, asks_clients=asks)
+        self.mechanisms: tuple[str, ...] = ()
+        self._exchanges: dict[str, Callable[[], Exchange]] = {}
+        if plan.protocol.has_sasl:
+            self.mechanisms = config.sasl_enabled_mechanisms
+            self._exchanges = _exchanges(node, config, self.mechanisms)
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients have to log in."""
+        return self.plan.protocol.has_sasl
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """For TLS; None where there is none."""
+        return None if self._tls is None else self._tls.context
+
+    def exchange(self, mechanism: str) -> "Exchange | None":
+        """A new log-in; None for a mechanism that is not enabled."""
+        made = self._exchanges.get(mechanism)
+        return None if made is None else made()
+
+    def principal(self, transport: asyncio.BaseTransport) -> str:
+        """Who is at the other end, as far as TLS knows.
+
+        Raises:
+            LoginFailed: There is a certificate, and no rule says what its owner is called.
+        """
+        from tidelog.server.security.authentication import name_of, short_name
+
+        found = transport.get_extra_info("peercert") if self._tls is not None else None
+        if not found or self.has_sasl:
+            return ANONYMOUS
+        return f"User:{short_name(self._mapping, name_of(found.get('subject', ())))}"
+
+
+def _tls(node: Node, *, asks_clients: bool) -> "TlsDoor":
+    from tidelog.server.security.tls import TlsDoor
+
+    return TlsDoor(node.config, node.env.files, asks_clients=asks_clients)
+
+
+def _exchanges(
+    node: Node, config: BrokerConfig, mechanisms: Iterable[str]
+) -> "dict[str, Callable[[], Exchange]]":
+    """How to begin a log-in, by mechanism."""
+    from tidelog.server.security.sasl import BY_SASL_NAME, OAUTHBEARER, PLAIN, PlainExchange
+
+    found: dict[str, Callable[[], Exchange]] = {}
+    pretender_key = node.env.random.randbytes(_KEY_BYTES)
+    for name in mechanisms:
+        if name == PLAIN:
+            found[name] = partial(PlainExchange, _plain_users(node, config).is_user)
+        elif name == OAUTHBEARER:
+            found[name] = _bearer(node, config)
+        else:
+            found[name] = _scram(node, BY_SASL_NAME[name], pretender_key)
+    return found
+
+
+def _plain_users(node: Node, config: BrokerConfig) -> "PlainFile":
+    from tidelog.server.security.plain_users import SETTING, PlainFile
+
+    path = config.tidelog_sasl_plain_users_file
+    if not path:
+        raise ConfigError(SETTING, None, "is needed by sasl.enabled.mechanisms=PLAIN")
+    return PlainFile(node.env, path)
+
+
+def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], Exchange]":
+    from tidelog.server.security.bearer_tokens import SETTING, TokenRules, check_token, open_keys
+    from tidelog.server.security.sasl import BearerExchange
+
+    url = config.sasl_oauthbearer_jwks_endpoint_url
+    if not url:
+        raise ConfigError(SETTING, None, "is needed by sasl.enabled.mechanisms=OAUTHBEARER")
+    if find_spec("jwt") is None or find_spec("cryptography") is None:
+        text = "OAUTHBEARER needs the packages `PyJWT` and `cryptography`"
+        raise ConfigError("sasl.enabled.mechanisms", "OAUTHBEARER", text)
+    keys = open_keys(node.env, url, config.sasl_oauthbearer_jwks_endpoint_refresh_ms)
+    audiences = config.sasl_oauthbearer_expected_audience.split(",")
+    rules = TokenRules(
+        algorithms=frozenset(config.tidelog_sasl_oauthbearer_algorithms),
+        audiences=frozenset(text.strip() for text in audiences if text.strip()),
+        issuer=config.sasl_oauthbearer_expected_issuer,
+        skew_s=config.sasl_oauthbearer_clock_skew_seconds,
+        user_claim=config.sasl_oauthbearer_sub_claim_name,
+    )
+
+    def check(token: str) -> "Login":
+        return check_token(token, keys.find, rules, node.env.clock.now_ms())
+
+    return partial(BearerExchange, check)
+
+
+def _scram(
+    node: Node, mechanism: "ScramMechanism", pretender_key: bytes
+) -> "Callable[[], Exchange]":
+    from tidelog.server.security.sasl import ScramExchange
+
+    rules, random = node.rules, node.env.random
+
+    def find(user: str) -> "ScramCredential | None":
+        return rules.credential(mechanism, user)
+
+    def begin() -> "Exchange":
+        return ScramExchange(
+            mechanism,
+            find,
+            nonce=random.randbytes(NONCE_BYTES),
+            pretender_key=pretender_key,
+            shapes=lambda: rules.shapes(mechanism),
+        )
+
+    return begin

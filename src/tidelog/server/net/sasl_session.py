@@ -1,0 +1,315 @@
+"""What a connection of a SASL listener may ask before it has logged in, and after.
+
+Before: ApiVersions once, then SaslHandshake, then tokens, in SaslAuthenticate or (after a handshake
+of version 0) bare in their frames. Anything else closes the connection. After: everything, until
+the session ends; the client logs in again before that, on the same connection, as the same user by
+the same mechanism.
+
+    WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
+
+Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from enum import Enum
+from typing import Final
+
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.framing import LENGTH_BYTES
+from tidelog.protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidelog.protocol.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
+from tidelog.server.api import dispatch
+from tidelog.server.api.dispatch import Later, Outcome, Pieces
+from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
+from tidelog.server.net.listener_authentication import Door
+from tidelog.server.security.sasl import Exchange, Login, LoginFailed, NotLoggedIn, failure_text
+from tidelog.types import Buffer
+
+# Nothing that a client says before it has logged in is longer.
+FRAME_BYTES_MAX: Final = 64 * 1024
+
+
+# Time for all of it, TLS included.
+DEADLINE_MS: Final = 10_000
+
+
+# How soon after the last one a session may be renewed; Kafka's.
+RENEWAL_INTERVAL_MS: Final = 1000
+
+
+_TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
+
+
+_SERVED: Final = {SASL_HANDSHAKE.key: (0, 1), SASL_AUTHENTICATE.key: (0, 2)}
+
+
+class State(Enum):
+    """How far a connection has come."""
+
+    WANTS_HANDSHAKE = "wants handshake"
+    WANTS_TOKENS = "wants tokens"
+    OPEN = "open"
+
+
+class _Saying(Later):
+    """An answer on its way that is no response of a handler."""
+
+    def __init__(self, said: Coroutine[object, object, Pieces | None]) -> None:
+        self._coroutine = said
+
+    def __await__(self) -> Generator[object, None, Pieces | None]:
+        return self._coroutine.__await__()
+
+    def close(self) -> None:
+        """Give up what was never awaited; nothing where it is over."""
+        self._coroutine.close()
+
+
+class Gate:
+    """One connection's way in. Belongs to the loop's thread.
+
+    Attributes:
+        is_closing: The connection is to be closed once the last answer was sent.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        facts: ConnectionFacts,
+        door: Door,
+        *,
+        waited_ms: int,
+        on_late: Callable[[str], None],
+    ) -> None:
+        """Nobody has logged in yet.
+
+        Args:
+            node: The broker.
+            facts: Whose connection it is; learns who that is.
+            door: What it has come through.
+            waited_ms: How long ago it came: a handshake is part of the time for a log-in.
+            on_late: Told the reason to close where it has not logged in in time.
+        """
+        self._node = node
+        self._facts = facts
+        self._door = door
+        self._state = State.WANTS_HANDSHAKE
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+        self._knows_versions = False
+        self._has_bare_tokens = False
+        self._login: Login | None = None  # that of the session which goes on, or was there
+        self._login_mechanism = ""
+        self._ends_ms: int | None = None  # of the session, monotonic
+        self._renewed_ms: int | None = None
+        self.is_closing = False
+        self._on_late = on_late
+        self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
+
+    def _miss_deadline(self) -> None:
+        # Where it has failed it hears so, and is sent away, when its time has come.
+        if not self.is_closing:
+            self._on_late("it has not logged in in time")
+
+    def close(self) -> None:
+        """The connection has gone: nobody is late, and it lets go of whom it would have told."""
+        self._deadline.cancel()
+        self._on_late = lambda _: None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has logged in once."""
+        return self._login is not None
+
+    def answer(self, node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
+        """What to send for a frame.
+
+        Raises:
+            NotLoggedIn: A request that may not be asked in this state; the connection closes.
+            CorruptMessage, UnsupportedVersion: As `dispatch.answer`.
+        """
+        if self._state is State.WANTS_TOKENS and self._exchange is None:
+            return _Saying(self._close_silently("another mechanism on the same connection"))
+        if self._state is State.WANTS_TOKENS and self._has_bare_tokens:
+            return _Saying(self._bare(bytes(frame)))
+        key = int.from_bytes(frame[:2], "big")
+        if key in _SERVED:
+            return self._sasl(read_request(frame, _SERVED))
+        if self._state is State.OPEN:
+            self._ensure_in_session()
+            return dispatch.answer(node, connection, frame)
+        if key == API_VERSIONS.key and self._may_ask_versions(int.from_bytes(frame[2:4], "big")):
+            return dispatch.answer(node, connection, frame)
+        if self._state is State.WANTS_TOKENS:
+            raise self._given_up("a request before the client has logged in")
+        raise NotLoggedIn("a request before the client has logged in")
+
+    def _ensure_in_session(self) -> None:
+        if self._ends_ms is not None and self._node.env.clock.monotonic_ms() >= self._ends_ms:
+            raise NotLoggedIn("the session has ended, and the client has not logged in again")
+
+    def _may_ask_versions(self, version: int) -> bool:
+        """Whether ApiVersions is in its turn: once in a version that there is, as with Kafka."""
+        if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
+            return False
+        self._knows_versions = version <= API_VERSIONS.last
+        return True
+
+    def _given_up(self, reason: str) -> NotLoggedIn:
+        """Count a log-in whose client does something else before it has ended."""
+        self._node.metrics.login_failed(self._mechanism)
+        return NotLoggedIn(f"{reason}, in the middle of {self._mechanism}")
+
+    # -- handshakes ----------------------------------------------------------------------------
+
+    def _sasl(self, request: ReceivedRequest) -> Outcome:
+        message = request.message
+        if isinstance(message, SaslHandshakeRequest):
+            return self._handshake(request, message)
+        assert isinstance(message, SaslAuthenticateRequest)
+        if self._state is State.WANTS_TOKENS:
+            return _Saying(self._authenticate(request, bytes(message.auth_bytes)))
+        if self._state is State.OPEN:
+            self._ensure_in_session()
+            return _illegal(request)
+        raise NotLoggedIn("a token before a handshake")
+
+    def _handshake(self, request: ReceivedRequest, asked: SaslHandshakeRequest) -> Outcome:
+        if self._state is State.WANTS_TOKENS:
+            return _Saying(self._out_of_turn(request))
+        if self._state is State.OPEN and not self._may_renew():
+            self._ensure_in_session()
+            return write_response(
+                request, SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+            )
+        exchange = self._door.exchange(asked.mechanism)
+        if exchange is None:
+            return _Saying(self._unsupported(request))
+        is_another = self._login is not None and asked.mechanism != self._login_mechanism
+        # As with Kafka who comes by another one than before hears so when he goes on.
+        self._exchange, self._mechanism = None if is_another else exchange, asked.mechanism
+        self._has_bare_tokens = request.version == 0
+        self._state = State.WANTS_TOKENS
+        mechanisms = list(self._door.mechanisms)
+        return write_response(request, SaslHandshakeResponse(error_code=0, mechanisms=mechanisms))
+
+    def _may_renew(self) -> bool:
+        """Whether it is not too soon after the last time; counts as one where it is not."""
+        now_ms = self._node.env.clock.monotonic_ms()
+        if self._renewed_ms is not None and now_ms - self._renewed_ms < RENEWAL_INTERVAL_MS:
+            return False
+        self._renewed_ms = now_ms
+        return True
+
+    async def _unsupported(self, request: ReceivedRequest) -> Pieces:
+        await self._fail("other", LoginFailed("a mechanism that is not enabled"))
+        mechanisms = list(self._door.mechanisms)
+        said = SaslHandshakeResponse(
+            error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms
+        )
+        return write_response(request, said)
+
+    async def _out_of_turn(self, request: ReceivedRequest) -> Pieces:
+        await self._fail(self._mechanism, LoginFailed("a handshake where a token should come"))
+        return write_response(
+            request, SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        )
+
+    async def _close_silently(self, reason: str) -> None:
+        await self._fail(self._mechanism, LoginFailed(reason))
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    async def _authenticate(self, request: ReceivedRequest, token: bytes) -> Pieces:
+        try:
+            answer = await self._step(token)
+        except LoginFailed as error:
+            await self._fail(self._mechanism, error)
+            usual = failure_text(self._mechanism, is_renewal=self._login is not None)
+            said = SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.told or usual
+            )
+            return write_response(request, said)
+        said = SaslAuthenticateResponse(error_code=0, error_message="", auth_bytes=answer)
+        if self._state is State.OPEN:
+            said.session_lifetime_ms = self._begin_session()
+        return write_response(request, said)
+
+    async def _bare(self, token: bytes) -> Pieces | None:
+        """The same for clients of version 0, which hear nothing of a failure but the end."""
+        try:
+            answer = await self._step(token)
+        except LoginFailed as error:
+            await self._fail(self._mechanism, error)
+            return None
+        if self._state is State.OPEN:
+            self._begin_session()
+        return [len(answer).to_bytes(LENGTH_BYTES, "big") + answer]
+
+    async def _step(self, token: bytes) -> bytes:
+        """The mechanism's answer; the gate is open where it was the last one."""
+        exchange = self._exchange
+        assert exchange is not None
+        if len(token) > FRAME_BYTES_MAX:  # in a session longer frames may come
+            raise LoginFailed(f"a token of {len(token)} bytes, at most {FRAME_BYTES_MAX} allowed")
+        # Hashing takes milliseconds, which other connections need not wait for.
+        answer = await self._node.reads.run(exchange.step, token)
+        login = exchange.login
+        if login is not None:
+            self._ensure_same(login)
+            self._login, self._login_mechanism = login, self._mechanism
+            self._deadline.cancel()
+            self._exchange = None
+            self._state = State.OPEN
+            self._facts.principal = f"User:{login.user}"
+            self._node.metrics.logged_in(self._mechanism)
+        return answer
+
+    def _ensure_same(self, login: Login) -> None:
+        """A session is renewed by who has begun it; raises LoginFailed."""
+        if self._login is not None and login.user != self._login.user:
+            told = "Cannot change principals during re-authentication from"
+            both = f"User.{self._login.user}: User.{login.user}"
+            raise LoginFailed("another user on the same connection", told=f"{told} {both}")
+
+    def _begin_session(self) -> int:
+        """How long the session is, in ms; 0 where it has no end."""
+        assert self._login is not None
+        clock, config = self._node.env.clock, self._node.config
+        limits = [config.connections_max_reauth_ms] if config.connections_max_reauth_ms else []
+        if self._login.expires_ms is not None:
+            limits.append(self._login.expires_ms - clock.now_ms())
+        if not limits:
+            return 0
+        lifetime_ms = max(min(limits), 0)
+        self._ends_ms = clock.monotonic_ms() + lifetime_ms
+        return lifetime_ms
+
+    async def _fail(self, mechanism: str, error: LoginFailed) -> None:
+        """Count and log a failure, and hold its answer back."""
+        self.is_closing = True
+        self._node.metrics.login_failed(mechanism)
+        text = "a log-in of %s by %s failed: %s"
+        LOGGER.warning(text, self._facts.host, mechanism, error)
+        is_over = asyncio.get_running_loop().create_future()
+        base_ms = self._node.config.connection_failed_authentication_delay_ms
+        delay_ms = self._node.failed_logins.delay_ms(self._facts.host, base_ms)
+        timer = self._node.timers.after(delay_ms, lambda: is_over.set_result(None))
+        try:
+            await is_over
+        finally:
+            timer.cancel()
+
+
+def _illegal(request: ReceivedRequest) -> Pieces:
+    said = SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
+    )
+    return write_response(request, said)

@@ -1,0 +1,437 @@
+"""Bytes and file regions to send; sendfile from the page cache, else chunks read in a thread.
+
+What a connection has to send: buffers, and pieces of files that are read as the client takes.
+
+Bytes go to the socket at once, past the transport, and the loop says when it takes more. What lies
+in the page cache is sent by the kernel, without a copy here; else it is read by chunks in a thread.
+Where the transport has no socket of its own to hand out (TLS), all goes through the transport,
+which holds one chunk at most beside what was handed in.
+
+The socket below a transport, which takes bytes past it.
+"""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias, cast
+
+from tidelog.errors import StorageFailure
+from tidelog.server.partitions.segment_reads import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
+from tidelog.server.runtime.threads import Work
+from tidelog.types import Buffer
+
+# Buffers that one call of the system takes.
+BUFFERS_MAX: Final = 512
+
+
+def socket_of(transport: asyncio.Transport) -> socket.socket | None:
+    """The transport's own socket, None where bytes must not go past the transport."""
+    if transport.get_extra_info("sslcontext") is not None:
+        return None
+    found = transport.get_extra_info("socket")
+    if found is None or not hasattr(os, "sendfile"):
+        return None
+    return socket.socket(found.family, found.type, found.proto, fileno=found.fileno())
+
+
+def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[Buffer]:
+    """Send buffers at once; what the socket did not take."""
+    try:
+        if len(buffers) == 1:
+            sent = to.send(buffers[0], flags)
+            if sent == len(buffers[0]):
+                return []
+        else:
+            sent = to.sendmsg(buffers[:BUFFERS_MAX], (), flags)
+    except BlockingIOError:
+        return buffers
+    for number, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[number + 1 :]]
+        sent -= len(buffer)
+    return []
+
+
+Piece: TypeAlias = Buffer | FilePiece
+
+
+# Above this the transport asks us to wait; an answer in hand is still taken whole.
+WRITE_HIGH_BYTES: Final = 1 << 20
+
+
+# Read at a time where the kernel can't send.
+CHUNK_BYTES: Final = 256 << 10
+
+
+# Sent at a time by the kernel, so that one client does not keep the loop.
+SEND_BYTES: Final = 1 << 20
+
+
+# Behind a part that was not in memory so much is looked at closely: there may be more such parts.
+WARY_BYTES: Final = 64 << 20
+
+
+# Sent in one go at most, before others have their turn.
+TURN_BYTES: Final = 4 << 20
+
+
+# Small answers that follow each other go together up to this size.
+GATHER_BYTES: Final = 64 << 10
+
+
+# So that a header does not go in a packet of its own.
+_MORE: Final = getattr(socket, "MSG_MORE", 0)
+
+
+class Outgoing:
+    """The sending side of a transport. Belongs to the loop's thread.
+
+    Life cycle: (send | flush | pause | resume | wake_at)* -> close.
+
+    Attributes:
+        held_bytes: Of memory that waits for the client to take it; not what the transport holds.
+        wakes_late: Whether the system does not tell of each byte that comes.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        work: Work,
+        on_empty: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            transport: Where to.
+            work: Threads for cold reads.
+            on_empty: Told when all was taken that had to wait.
+            on_failure: Told where a piece can't be read: the connection is of no use any more.
+            on_progress: Told when something begins to wait, and when the client takes more.
+        """
+        self._transport = transport
+        self._work = work
+        self._on_empty = on_empty
+        self._on_failure = on_failure
+        self._on_progress = on_progress
+        self._pieces: deque[Piece] = deque()
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
+        self.held_bytes = 0
+        self._is_paused = False
+        self._is_closed = False
+        self._reading: asyncio.Future[bytes] | None = None
+        self._socket = socket_of(transport)
+        # The loop watches a transport's descriptor for the transport alone: ours is a second one.
+        self._watched: int | None = None
+        self._is_watching = False
+        self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
+        self._wary_bytes = 0
+        self._wake_bytes = 1
+        self.wakes_late = False
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something waits for the client to take it."""
+        return self._is_paused or bool(self._pieces)
+
+    @property
+    def has_socket(self) -> bool:
+        """Whether pieces go to the system itself, not through a transport that gathers them."""
+        return self._socket is not None
+
+    def send(self, pieces: Sequence[Piece], *, more: bool = False) -> None:
+        """Send pieces behind those that wait.
+
+        Args:
+            pieces: In order; none may change until it was taken.
+            more: Another answer follows at once, or `flush`: this one may go with it.
+        """
+        if (
+            len(pieces) == 1
+            and not (more or self._gathered or self._pieces)
+            and type(pieces[0]) is not FilePiece
+        ):  # most answers are such
+            self._send_one(pieces[0])
+            return
+        if self._pieces or FilePiece in map(type, pieces):
+            self._begin_waiting([*self._gathered, *pieces])
+            self._pump()
+            return
+        buffers = cast("Sequence[Buffer]", pieces)
+        if not more and not self._gathered:
+            self._send_now(list(buffers))
+            return
+        # All of it before anything goes: what the socket did not take is in `_pieces` then, and
+        # nothing may stay here that would go past it.
+        self._gathered.extend(buffers)
+        self._gathered_bytes += sum(map(len, buffers))
+        if not more or self._gathered_bytes >= GATHER_BYTES:
+            self.flush()
+
+    def flush(self) -> bool:
+        """Send what waits for more to come; whether there was anything."""
+        gathered = self._gathered
+        if not gathered:
+            return False
+        self._gathered, self._gathered_bytes = [], 0
+        if len(gathered) == 1:
+            self._send_one(gathered[0])
+        else:
+            self._send_now(gathered)
+        return True
+
+    def _send_one(self, buffer: Buffer) -> None:
+        to = self._socket
+        if to is None:
+            self._transport.writelines([buffer])
+            return
+        try:
+            sent = to.send(buffer)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.fail(error)
+            return
+        if sent < len(buffer):
+            self._begin_waiting([memoryview(buffer)[sent:]])
+            self._await_room()
+
+    def _send_now(self, buffers: list[Buffer]) -> None:
+        if self._socket is None:
+            self._transport.writelines(buffers)
+            return
+        try:
+            left = send_at_once(self._socket, buffers, 0)
+        except OSError as error:
+            self.fail(error)
+            return
+        if left:
+            self._begin_waiting(left)
+            self._await_room()
+
+    def pause(self) -> None:
+        """The transport holds as much as it may."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """The transport takes more."""
+        self._is_paused = False
+        self._go_on()
+
+    def wake_at(self, size_bytes: int) -> None:
+        """Let the system tell of what comes only when so much is there, or the client has gone."""
+        if self._socket is not None and size_bytes != self._wake_bytes:
+            with suppress(OSError):  # not every kind of socket can; then each packet is told
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+            self._wake_bytes = size_bytes
+            self.wakes_late = size_bytes > 1
+
+    def close(self) -> None:
+        """Send no more."""
+        self._is_closed = True
+        self._pieces.clear()
+        self._gathered.clear()
+        self.held_bytes = 0
+        if self._reading is not None:
+            self._reading.cancel()
+        self._stop_waiting()
+        if self._watched is not None:
+            os.close(self._watched)
+            self._watched = None
+        if self._socket is not None:
+            self._socket.detach()
+            self._socket = None
+
+    def _begin_waiting(self, pieces: Sequence[Piece]) -> None:
+        self._gathered, self._gathered_bytes = [], 0
+        self._pieces.extend(pieces)
+        self.held_bytes += sum(len(each) for each in pieces if not isinstance(each, FilePiece))
+
+    # -- pumping -----------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """After a pause: send on, and tell when nothing waits any more."""
+        self._pump()
+        if not self._is_closed:
+            self._on_progress()
+            if not self.is_full:
+                self._on_empty()
+
+    def _pump(self) -> None:
+        left = TURN_BYTES
+        try:
+            while self._pieces and not self._is_paused and self._reading is None:
+                if left <= 0:
+                    self._await_turn()
+                    return
+                sent = self._step()
+                left -= sent
+                self._wary_bytes -= sent
+        except BlockingIOError:
+            self._await_room()
+        except (OSError, StorageFailure) as error:
+            self.fail(error)
+        else:
+            self._stop_waiting()
+
+    def fail(self, error: Exception) -> None:
+        """Something can't be sent: nothing is any more."""
+        self._pieces.clear()
+        self.held_bytes = 0
+        self._stop_waiting()
+        self._on_failure(error)
+
+    def _step(self) -> int:
+        """Send some of what is first; how much. Raises BlockingIOError where nothing is taken."""
+        pieces, to = self._pieces, self._socket
+        piece, sent_before = pieces[0], 0
+        if type(piece) is not FilePiece:
+            head = piece
+            if to is None or len(pieces) == 1 or type(pieces[1]) is not FilePiece:
+                return self._send_buffers()
+            # Mostly one stands alone before each piece of a file.
+            sent_before = to.send(head, _MORE)
+            self.held_bytes -= sent_before
+            if sent_before < len(head):
+                pieces[0] = memoryview(head)[sent_before:]
+                return sent_before
+            pieces.popleft()
+            piece = pieces[0]
+            assert isinstance(piece, FilePiece)
+        size = min(piece.size_bytes, SEND_BYTES)
+        if not self._is_cached(piece, size):
+            self._read_cold(piece)
+            return sent_before
+        if to is None:
+            return self._write(piece.read(min(size, CHUNK_BYTES)))
+        sent = piece.send(to.fileno(), size)
+        if sent < piece.size_bytes:
+            piece.skip(sent)
+        else:
+            pieces.popleft()
+        return sent_before + sent
+
+    def _is_cached(self, piece: FilePiece, size: int) -> bool:
+        """Whether so much of it can be sent without waiting for a disk."""
+        if piece.is_cached(size, PROBE_RARELY_BYTES if self._wary_bytes <= 0 else PROBE_BYTES):
+            return True
+        self._wary_bytes = WARY_BYTES
+        return False
+
+    def _send_buffers(self) -> int:
+        """All buffers up to the next piece of a file."""
+        pieces, to = self._pieces, self._socket
+        if to is not None and len(pieces) == 1:
+            return self._send_last(to, cast("Buffer", pieces[0]))
+        buffers: list[Buffer] = []
+        while self._pieces and not isinstance(self._pieces[0], FilePiece):
+            buffers.append(cast("Buffer", self._pieces.popleft()))
+        size = sum(map(len, buffers))
+        if to is None:
+            self._transport.writelines(buffers)
+            self.held_bytes -= size
+            return size
+        left = send_at_once(to, buffers, _MORE if self._pieces else 0)
+        self._pieces.extendleft(reversed(left))
+        sent = size - sum(map(len, left))
+        self.held_bytes -= sent
+        if not sent:
+            raise BlockingIOError
+        return sent
+
+    def _send_last(self, to: socket.socket, buffer: Buffer) -> int:
+        """What stands alone behind the last piece of a file."""
+        sent = to.send(buffer)
+        self.held_bytes -= sent
+        if sent < len(buffer):
+            self._pieces[0] = memoryview(buffer)[sent:]
+        else:
+            self._pieces.popleft()
+        return sent
+
+    def _write(self, data: bytes) -> int:
+        piece = self._pieces[0]
+        assert isinstance(piece, FilePiece)
+        self._take(piece, len(data))
+        self._transport.write(data)
+        return len(data)
+
+    def _take(self, piece: FilePiece, size: int) -> None:
+        """So much of the first piece was taken."""
+        if size < piece.size_bytes:
+            piece.skip(size)
+        else:
+            self._pieces.popleft()
+
+    def _replace(self, piece: FilePiece, data: bytes) -> None:
+        """Put what was read of the first piece in its place."""
+        self._take(piece, len(data))
+        self._pieces.appendleft(data)
+        self.held_bytes += len(data)
+
+    # -- room in the socket ------------------------------------------------------------------
+
+    def _await_turn(self) -> None:
+        """Go on after others: where the socket is not watched, that needs no call of the system."""
+        if not self._is_watching and self._turn is None and not self._is_closed:
+            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+            self._on_progress()
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._go_on()
+
+    def _await_room(self) -> None:
+        """Go on when the socket takes more."""
+        if self._is_closed or self._is_watching:
+            return
+        if self._socket is None:
+            self._await_turn()
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            if self._watched is None:
+                self._watched = os.dup(self._socket.fileno())
+            loop.add_writer(self._watched, self._go_on)
+        except OSError as error:  # no descriptor is left
+            self.fail(error)
+            return
+        self._is_watching = True
+        self._on_progress()
+
+    def _stop_waiting(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        if self._is_watching and self._watched is not None:
+            self._is_watching = False
+            asyncio.get_running_loop().remove_writer(self._watched)
+
+    # -- cold reads --------------------------------------------------------------------------
+
+    def _read_cold(self, piece: FilePiece) -> None:
+        size = min(len(piece), CHUNK_BYTES)
+        self._reading = asyncio.ensure_future(self._work.run(piece.read, size))
+        self._reading.add_done_callback(self._have_read)
+
+    def _have_read(self, reading: "asyncio.Future[bytes]") -> None:
+        self._reading = None
+        if reading.cancelled() or (self._is_closed and reading.exception() is None):
+            return
+        error = reading.exception()
+        if isinstance(error, OSError | StorageFailure):
+            self.fail(error)
+            return
+        if self._socket is None:
+            self._write(reading.result())
+        else:
+            piece = self._pieces[0]
+            assert isinstance(piece, FilePiece)
+            self._replace(piece, reading.result())
+        self._go_on()

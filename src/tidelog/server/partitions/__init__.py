@@ -1,0 +1,1 @@
+"""Partitions behind the broker: appends, visibility, reads, topics."""

@@ -1,0 +1,637 @@
+"""Partitions of a fetch: checks, read under one limit, wait for more, append times, counters.
+
+One partition of a fetch: the checks before the read, the read, the answer.
+
+Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, UnifiedLog.read.
+
+The partitions of a fetch, read in order under one limit; and the wait for more of them.
+
+Source: Kafka 4.x ReplicaManager.readFromLog, DelayedFetch; KIP-74.
+
+Append times as a header of each record, for clients of any kind: `tidelog.expose.append.time`.
+
+Batches are made anew with the header behind those that the producer sent; offsets, timestamps,
+codec, and what a batch says of its producer stay. Old formats know no headers and markers of
+transactions are no records: they stay as they are, as does what has no known append time.
+
+What fetches hand out, for metrics: bytes as they go, records as clients go on.
+
+How many records a stretch of bytes holds only its batches tell, and those may be sent without a
+look. But the next fetch says how far its client has come: by as many offsets.
+
+Reads that fail are logged with their reason: clients are told a code alone.
+
+A client asks again and again, so the same reason is logged once a minute at most.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import CorruptData, TidelogError
+from tidelog.protocol.messages.fetch import (
+    AbortedTransaction,
+    CurrentLeader,
+    DivergingEpoch,
+    PartitionData,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import walk
+from tidelog.record.header import MAGIC_2
+from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE, down_convert, known_magic
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
+from tidelog.server.partitions.segment_reads import (
+    ByteRange,
+    ColdRead,
+    Limits,
+    SegmentBytes,
+    find_range,
+)
+from tidelog.server.runtime.counters import Metrics
+from tidelog.server.runtime.loop import Timers
+from tidelog.server.runtime.threads import Work
+from tidelog.types import NO_OFFSET, UNKNOWN_MS, Buffer, Header, IsolationLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidelog.server.partitions.fetch_sessions import CachedPartition
+    from tidelog.server.partitions.segment_reads import FilePiece
+    from tidelog.server.runtime.reply import Watcher
+    from tidelog.storage.log.log import Log
+    from tidelog.storage.segment.segment import Segment
+
+
+HEADER_KEY: Final = "tidelog.append.time"
+
+
+_VALUE_BYTES: Final = 8
+
+
+def expose_append_times(data: Buffer, time_at: Callable[[int], int | None]) -> bytearray:
+    """Whole batches with the append time as a header of each record, 8 bytes, big-endian.
+
+    Args:
+        data: Whole batches, back to back.
+        time_at: When the record at an offset was appended, in ms; None for unknown.
+    """
+    made = bytearray()
+    for batch in walk(data):
+        append_ms = time_at(batch.last_offset)
+        if append_ms is None or batch.magic != MAGIC_2 or batch.is_control:
+            made += batch.view
+            continue
+        assert isinstance(batch, RecordBatch)
+        try:
+            made += _with_header(batch, append_ms)
+        except CorruptData:
+            made += batch.view  # for the client to refuse: nothing here hides damage
+    return made
+
+
+def _with_header(batch: RecordBatch, append_ms: int) -> Buffer:
+    batch.ensure_valid()
+    header = Header(HEADER_KEY, append_ms.to_bytes(_VALUE_BYTES, "big"))
+    records = [replace(r, headers=(*r.headers, header)) for r in batch.records()]
+    if not records:
+        return batch.view
+    return batch.rebuilt(records, [record.offset for record in records])
+
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+_AGAIN_MS: Final = 60_000
+
+
+_TOLD_MAX: Final = 1000
+
+
+# When what was logged last, by directory and reason; the oldest first.
+_TOLD: Final[OrderedDict[tuple[str, str], int]] = OrderedDict()
+
+
+_LOCK: Final = threading.Lock()
+
+
+def tell_failure(log: "Log", error: Exception) -> None:
+    """Log why a partition could not be read, unless that was done just now. Any thread."""
+    key, now_ms = (log.context.directory, str(error)), log.context.env.clock.monotonic_ms()
+    with _LOCK:
+        told_ms = _TOLD.get(key)
+        if told_ms is not None and 0 <= now_ms - told_ms < _AGAIN_MS:
+            return
+        _TOLD[key] = now_ms
+        _TOLD.move_to_end(key)
+        if len(_TOLD) > _TOLD_MAX:
+            _TOLD.popitem(last=False)
+    _LOGGER.error("%s can't be read: %s", log.topic_partition, error)
+
+
+# Before these versions an answer has another form or another code.
+WHOLE_FIRST_SINCE: Final = 3
+
+
+_STORAGE_ERROR_SINCE: Final = 6
+
+
+_LEADER_SINCE: Final = 16
+
+
+# What is read of a store, or made anew, at once: it lies in memory until the client takes it.
+TIER_BYTES: Final = 1 << 20
+
+
+# Of a partition, where append times come along: there may be one for each batch.
+TIMED_BYTES: Final = 4 << 20
+
+
+Records: TypeAlias = "Buffer | FilePiece"
+
+
+# An answer that says nothing, and whose parts that say nothing serve all answers: never changed.
+_NOTHING: Final = PartitionData()
+
+
+# Objects of the path of a fetch are not frozen: that takes three times as long to make one.
+@dataclass(slots=True)
+class ReadOrder:
+    """What a fetch asks of all its partitions.
+
+    Attributes:
+        version: Of the request.
+        isolation: Which records of transactions are seen.
+        is_follower: A copy of the log asks: it sees up to the log end.
+        min_bytes: How much it waits for.
+        max_bytes: How much all partitions give together; the first batch comes whole even so.
+        with_append_times: Whether append times are wanted beside the records.
+    """
+
+    version: int
+    isolation: IsolationLevel
+    is_follower: bool
+    min_bytes: int
+    max_bytes: int
+    with_append_times: bool = False
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether batches are wanted as they lie in the log, byte for byte."""
+        return self.is_follower or self.with_append_times
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether records of open and aborted transactions are not to be seen."""
+        return self.isolation is IsolationLevel.READ_COMMITTED and not self.is_follower
+
+    def end_offset(self, partition: Partition) -> int:
+        """Offset behind the last record that the asker sees."""
+        if self.is_follower:
+            return partition.replica_end_offset
+        return partition.end_offset(self.isolation)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a read gives: bytes, the aborted transactions among them, runs of append times."""
+
+    records: Records
+    aborted: Sequence[AbortedTransaction] = ()
+    append_times: Sequence[int] = ()
+
+
+class PartitionRead:
+    """One partition of a fetch.
+
+    Attributes:
+        topic: Its topic as the request names it.
+        cached: What is asked of it.
+        partition: None where it can't be had: `error_code` says why.
+        error_code: 0 where it can be had.
+        answer: What the last read gave.
+        size_bytes: Of the records in it.
+        seen_end: Offset behind the last record that the last read might give.
+    """
+
+    __slots__ = ("answer", "cached", "error_code", "partition", "seen_end", "size_bytes")
+
+    def __init__(
+        self, cached: "CachedPartition", partition: Partition | None, error_code: int = 0
+    ) -> None:
+        self.cached = cached
+        self.partition = partition
+        self.error_code = error_code
+        self.answer = _NOTHING
+        self.size_bytes = 0
+        self.seen_end = NO_OFFSET
+
+    @property
+    def must_answer(self) -> bool:
+        """Whether there is something to say that can't wait: an error, or a log that parted.
+
+        A partition that nobody knows is no reason not to wait for the others, as in Kafka.
+        """
+        if self.partition is None and self.error_code != ErrorCode.KAFKA_STORAGE_ERROR:
+            return False
+        return self.answer.error_code != 0 or self.answer.diverging_epoch.epoch >= 0
+
+    def refusal(self, code: int) -> PartitionData:
+        """An answer that is an error."""
+        return PartitionData(
+            partition_index=self.cached.key[1], error_code=code, high_watermark=-1, records=b""
+        )
+
+    # -- before the read ---------------------------------------------------------------------
+
+    def prepare(self, order: ReadOrder, left: int, *, whole_first: bool) -> Limits | None:
+        """Set the answer as it is without records; the limits of the read, None for no read.
+
+        Args:
+            order: What is asked of all partitions.
+            left: Bytes that are left for this one and those behind it.
+            whole_first: Whether the first batch comes whole though it is larger.
+        """
+        self.size_bytes = 0
+        partition, asked = self.partition, self.cached.asked
+        code = self.error_code if partition is None else self._problem(partition)
+        if code or partition is None:
+            self.refuse(order, code)
+            return None
+        self.answer = self._without_records(order, partition)
+        if asked.last_fetched_epoch >= 0 and self._has_parted(order, partition):
+            return None
+        log = partition.log
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            self.refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return None
+        self.seen_end = end_offset = order.end_offset(partition)
+        if asked.fetch_offset >= end_offset:
+            return None
+        most = min(
+            asked.partition_max_bytes, left, TIMED_BYTES if order.with_append_times else left
+        )
+        if most < 0:
+            self.refuse(order, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return None
+        return Limits(end_offset=end_offset, max_bytes=most, whole_first=whole_first)
+
+    def _problem(self, partition: Partition) -> int:
+        asked, log = self.cached.asked, partition.log
+        topic = self.cached.key[0]
+        if partition.is_gone:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not isinstance(topic, str) and topic not in (NO_UUID, log.context.topic_id):
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        epoch = asked.current_leader_epoch
+        return 0 if epoch < 0 else epoch_problem(log, epoch)  # here any below 0 says nothing
+
+    def _without_records(self, order: ReadOrder, partition: Partition) -> PartitionData:
+        return PartitionData(
+            partition_index=self.cached.key[1],
+            error_code=0,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            diverging_epoch=_NOTHING.diverging_epoch,
+            current_leader=_NOTHING.current_leader,
+            snapshot_id=_NOTHING.snapshot_id,
+            aborted_transactions=[] if order.is_committed else None,
+            records=b"",
+        )
+
+    def _has_parted(self, order: ReadOrder, partition: Partition) -> bool:
+        """Whether the asker's log has parted from this one; the answer says so. Source: KIP-595."""
+        asked = self.cached.asked
+        epoch, end = end_of_epoch(partition.log, asked.last_fetched_epoch)
+        if end == NO_OFFSET:
+            self.refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return True
+        if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
+            return False
+        if asked.fetch_offset < partition.log.log_start_offset:
+            return False  # which is said first
+        self.answer.diverging_epoch = DivergingEpoch(epoch=epoch, end_offset=end)
+        return True
+
+    def refuse(self, order: ReadOrder, code: int) -> None:
+        """Let the answer be an error, in the form that the version knows."""
+        if code == ErrorCode.KAFKA_STORAGE_ERROR and order.version < _STORAGE_ERROR_SINCE:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self.answer = self.refusal(code)
+        if (
+            code == ErrorCode.FENCED_LEADER_EPOCH
+            and order.version >= _LEADER_SINCE
+            and self.partition
+        ):
+            # The caller adds who that is.
+            self.answer.current_leader = CurrentLeader(
+                leader_id=0, leader_epoch=self.partition.log.leader_epoch
+            )
+
+    # -- the read ----------------------------------------------------------------------------
+
+    def find(self, order: ReadOrder, limits: Limits, *, may_block: bool) -> Found | None:
+        """The records within the limits; None where there are none.
+
+        Raises:
+            ColdRead: They have to be waited for, and may not.
+            CorruptData: A damaged frame or index.
+            OSError, StorageFailure: The system failed a read.
+        """
+        assert self.partition is not None
+        log, offset = self.partition.log, self.cached.asked.fetch_offset
+        source = SegmentBytes(log.context.pool, may_block=may_block)
+        segments = log.segments
+        if order.version < MAGIC_2_SINCE:
+            source.ensure_blocking()
+            return _converted(segments, offset, limits, source, order.version)
+        is_exposed = log.context.config.tidelog_expose_append_time and not order.is_copy
+        if is_exposed:
+            source.ensure_blocking()
+        found = find_range(segments, offset, limits, source, self.partition.read_ends)
+        if found is None or not found.size_bytes:
+            return None
+        if found.size_bytes > TIER_BYTES and (is_exposed or found.segment.is_tiered):
+            small = Limits(
+                end_offset=limits.end_offset, max_bytes=TIER_BYTES, whole_first=limits.whole_first
+            )
+            found = find_range(segments, offset, small, source) or found
+        aborted = (
+            aborted_transactions(segments, offset, found, source) if order.is_committed else ()
+        )
+        times = _append_times(found, source) if order.with_append_times else ()
+        if is_exposed:
+            return Found(_exposed(found, source), aborted, times)
+        return Found(source.records(found.segment, found.start, found.end), aborted, times)
+
+    def take(self, found: Found | None, order: ReadOrder) -> None:
+        """Put what was found into the answer."""
+        if found is None:
+            return
+        self.size_bytes = len(found.records)
+        if self.size_bytes:
+            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
+            self.answer.records = [cast("Buffer", found.records)]
+        if order.is_committed:
+            self.answer.aborted_transactions = list(found.aborted)
+        if found.append_times:
+            self.answer.append_times = list(found.append_times)
+
+    def fail(self, error: Exception, order: ReadOrder) -> None:
+        """Let the answer say what the read has met."""
+        code: int = ErrorCode.KAFKA_STORAGE_ERROR
+        if self.partition is not None:
+            tell_failure(self.partition.log, error)
+        if isinstance(error, TidelogError):
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+        self.refuse(order, code)
+
+
+def _converted(
+    segments: Sequence["Segment"],
+    offset: int,
+    limits: Limits,
+    source: SegmentBytes,
+    version: int,
+) -> Found | None:
+    """What a client of an old format is given: a part of the log at a time, converted in memory.
+
+    Where all of a part is left out the next one is looked at, else the client would not get on.
+    """
+    is_whole = version >= WHOLE_FIRST_SINCE
+    at = offset
+    while at < limits.end_offset:
+        part = Limits(
+            end_offset=limits.end_offset,
+            max_bytes=min(limits.max_bytes, TIER_BYTES),
+            whole_first=limits.whole_first or not is_whole,
+        )
+        found = find_range(segments, at, part, source)
+        if found is None or not found.size_bytes:
+            return None
+        data = source.read(found.segment, found.start, found.end)
+        records = down_convert(data, known_magic(version), offset)
+        if records:
+            return Found(records if is_whole else records[: limits.max_bytes])
+        at = found.next_offset
+    return None
+
+
+def _exposed(found: ByteRange, source: SegmentBytes) -> bytearray:
+    """The records with their append times as headers."""
+    times = source.append_times(found.segment)
+    return expose_append_times(source.read(found.segment, found.start, found.end), times.time_at)
+
+
+def _append_times(found: ByteRange, source: SegmentBytes) -> list[int]:
+    """Of each run of offsets the first one and its append time in ms, -1 for unknown."""
+    runs = source.append_times(found.segment).runs(found.first_offset, found.next_offset)
+    rows: list[int] = []
+    for first, _, append_ms in runs:
+        rows += (first, UNKNOWN_MS if append_ms is None else append_ms)
+    return rows
+
+
+def aborted_transactions(
+    segments: Sequence["Segment"], offset: int, found: ByteRange, source: SegmentBytes
+) -> list[AbortedTransaction]:
+    """The aborted transactions among the records, in the order of their markers."""
+    aborted: list[AbortedTransaction] = []
+    for segment in segments[segments.index(found.segment) :]:
+        entries, is_complete = source.txn_index(segment).collect(offset, found.next_offset)
+        aborted += (
+            AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+            for entry in entries
+        )
+        if is_complete:
+            break
+    return aborted
+
+
+class Reading:
+    """One pass over the partitions. go -> (go_cold -> go)*, until `go` says that all is read."""
+
+    def __init__(self, order: ReadOrder, reads: Sequence[PartitionRead]) -> None:
+        self._order = order
+        self._reads = reads
+        self._at = 0
+        self._left = order.max_bytes
+        self._whole_first = order.version >= WHOLE_FIRST_SINCE
+        self._cold: Limits | None = None
+
+    def go(self, end: int | None = None) -> bool:
+        """Read what is in memory; False where the next partition has to be waited for.
+
+        Args:
+            end: Stop before the partition of this number; None to read all.
+        """
+        stop = len(self._reads) if end is None else min(end, len(self._reads))
+        while self._at < stop:
+            read = self._reads[self._at]
+            limits = read.prepare(self._order, self._left, whole_first=self._whole_first)
+            try:
+                self._take(read, None if limits is None else self._find(read, limits, False))
+            except ColdRead:
+                self._cold = limits
+                return False
+        return True
+
+    async def go_cold(self, work: Work) -> None:
+        """Read the next partition in a thread."""
+        read, limits = self._reads[self._at], self._cold
+        assert limits is not None
+        self._take(read, await work.run(self._find, read, limits, True))
+
+    def _find(
+        self, read: PartitionRead, limits: Limits, may_block: bool
+    ) -> Found | Exception | None:
+        try:
+            return read.find(self._order, limits, may_block=may_block)
+        except (OSError, TidelogError) as error:
+            return error
+
+    def _take(self, read: PartitionRead, found: Found | Exception | None) -> None:
+        if isinstance(found, Exception):
+            read.fail(found, self._order)
+        else:
+            read.take(found, self._order)
+        self._at += 1
+        if read.size_bytes:
+            self._whole_first = False
+        self._left = max(self._left - read.size_bytes, 0)
+
+
+async def finish(reading: Reading, work: Work, end: int | None = None) -> None:
+    """Read all, or up to the partition of number `end`, in threads where it has to be."""
+    while not reading.go(end):
+        await reading.go_cold(work)
+
+
+class Wait:
+    """A wait until the partitions have enough for a fetch, or its time is over.
+
+    A change of one partition costs a look at that one. Where the wait ends, nothing of it is left.
+    """
+
+    def __init__(self, order: ReadOrder, reads: Sequence[PartitionRead]) -> None:
+        self._order = order
+        self._reads = [(read, read.partition) for read in reads if read.partition is not None]
+        self._available = [read.size_bytes for read, _ in self._reads]
+        self._total = sum(self._available)
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait(self, timers: Timers, limit_ms: int) -> None:
+        """Wait, at most so long."""
+        watchers: list[tuple[Partition, Watcher]] = []
+        for number, (read, partition) in enumerate(self._reads):
+            watcher: Callable[[], None] = partial(self._look, number)
+            partition.watch(watcher)
+            watchers.append((partition, watcher))
+            if partition.is_gone or self._order.end_offset(partition) != read.seen_end:
+                watcher()  # somebody has appended since it was read: nobody else would tell
+        timer = timers.after(limit_ms, self._finish)
+        try:
+            await self._done
+        finally:
+            timer.cancel()
+            for partition, watcher in watchers:
+                partition.unwatch(watcher)
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _look(self, number: int) -> None:
+        """A partition has changed."""
+        available = self._available_bytes(*self._reads[number])
+        self._total += available - self._available[number]
+        self._available[number] = available
+        if self._total >= self._order.min_bytes:
+            self._finish()
+
+    def _available_bytes(self, read: PartitionRead, partition: Partition) -> int:
+        """How many bytes a read would give now; enough, where it would give an error."""
+        enough = max(self._order.min_bytes, 1)
+        asked = read.cached.asked
+        if partition.is_gone:
+            return enough
+        end = self._order.end_offset(partition)
+        if end <= asked.fetch_offset:
+            # Between what is seen and the log's end it waits for what is seen to come so far.
+            return 0 if asked.fetch_offset <= partition.log.log_end_offset else enough
+        if enough == 1:
+            return 1
+        limits = Limits(end_offset=end, max_bytes=asked.partition_max_bytes, whole_first=False)
+        try:
+            return available_bytes(partition, asked.fetch_offset, limits)
+        except (ColdRead, OSError, TidelogError):
+            return enough
+
+
+def available_bytes(partition: Partition, offset: int, limits: Limits) -> int:
+    """Bytes from an offset on that a reader may see, as many as the limits allow.
+
+    Raises:
+        ColdRead, OSError, TidelogError: As `find_range`.
+    """
+    source = SegmentBytes(partition.log.context.pool, may_block=False)
+    found = find_range(partition.log.segments, offset, limits, source)
+    return 0 if found is None else found.size_bytes
+
+
+# Partitions remembered of a connection; one that reads more is not counted to the last record.
+PARTITIONS_MAX: Final = 10_000
+
+
+# With more of them it is looked whether some have gone: each keeps its log in memory.
+LOOK_MIN: Final = 64
+
+
+class FetchCounts:
+    """Where a connection's last fetches began that got something."""
+
+    __slots__ = ("_begun", "_look_at")
+
+    def __init__(self) -> None:
+        self._begun: dict[Partition, int] = {}
+        self._look_at = LOOK_MIN
+
+    def note(self, metrics: Metrics, reads: "Iterable[PartitionRead]") -> None:
+        """Count an answer, and what the question said of the one before."""
+        for read in reads:
+            if read.partition is not None:
+                offset = read.cached.asked.fetch_offset
+                self.note_one(metrics, read.partition, offset, read.size_bytes)
+
+    def note_one(
+        self, metrics: Metrics, partition: "Partition", offset: int, size_bytes: int
+    ) -> None:
+        """The same for one partition: the offset that was asked for, and what it has got."""
+        begun = self._begun
+        if not (size_bytes or partition in begun):
+            return
+        records = max(offset - begun.pop(partition, offset), 0)
+        if size_bytes:
+            if len(begun) >= self._look_at:
+                self._make_room()
+            begun[partition] = offset
+        # What is counted of a deleted topic would never be forgotten.
+        if (records or size_bytes) and not partition.is_gone:
+            metrics.fetched(partition.name.topic, records, size_bytes)
+
+    def _make_room(self) -> None:
+        """Let partitions go that were deleted; all, where as many are left as may be."""
+        begun = self._begun
+        for partition in [each for each in begun if each.is_gone]:
+            del begun[partition]
+        if len(begun) >= PARTITIONS_MAX:
+            begun.clear()
+        self._look_at = min(max(2 * len(begun), LOOK_MIN), PARTITIONS_MAX)

@@ -1,0 +1,587 @@
+"""One partition (class `Partition`).
+
+Append, high watermark, group commit of syncs, observers, verification of transactions.
+
+What a partition knows of transactions beside its log: who may begin one, and which end is safe.
+
+A producer's first batch of a transaction is taken only after the coordinator has said that the
+partition is in it. Between that question and the append the transaction may be ended; so the asker
+holds a `Guard`, which the marker takes away. Later batches find the transaction open in the log.
+
+Readers of committed records stop at a transaction until its marker is as safe as they demand.
+
+Source: Kafka 4.3's ProducerStateManager and UnifiedLog; KIP-890.
+
+Writes that belong to transactions: batches of producers, offsets of groups, markers.
+
+Source: Kafka 4.3's UnifiedLog, Partition.
+
+What the coordinator of transactions and the partitions ask of each other.
+
+The coordinator decides and writes down how a transaction ends, then has markers written to the
+partitions in it. A partition asks the coordinator before it takes the first batch of a transaction.
+Both run on the loop's thread. `Node.transactions` is the one, `Node.markers` the other.
+
+Source: KIP-98 (markers), KIP-890 (verification, adding by producing), KIP-1228 (the version of
+transactions goes with a marker).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    InvalidTxnState,
+    OutOfOrderSequence,
+    StorageFailure,
+    TidelogError,
+    UnknownTopic,
+)
+from tidelog.record.batch_walk import Batch
+from tidelog.server.partitions.segment_reads import ReadEnds
+from tidelog.server.runtime.reply import Watched
+from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.message_sets import PreparedSet
+from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
+from tidelog.types import Buffer, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.producers import ProducerStates
+
+
+class TransactionEnd(NamedTuple):
+    """How a producer's transaction ends, as its coordinator says.
+
+    Attributes:
+        producer_id: Whose.
+        producer_epoch: Of the marker.
+        coordinator_epoch: Of the coordinator.
+        commit: False aborts.
+        transaction_version: 2 where each transaction raises the producer's epoch.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int = 0
+
+
+class Guard:
+    """A question to the coordinator about one producer; all that are asked meanwhile share it.
+
+    Attributes:
+        epoch: The producer's newest epoch that was asked about.
+        lowest_sequence: Of what that epoch wanted to write, so that nothing goes before it.
+        raises_epochs: Whether each of its transactions has an epoch of its own.
+        since_ms: When it was first asked, by wall time.
+    """
+
+    __slots__ = ("epoch", "lowest_sequence", "raises_epochs", "since_ms")
+
+    def __init__(self, epoch: int, sequence: int, *, raises_epochs: bool, since_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.raises_epochs = raises_epochs
+        self.since_ms = since_ms
+
+    def note(self, epoch: int, sequence: int) -> None:
+        """Somebody asks for the same producer."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+
+
+class OpenTransactions:
+    """Of one partition. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self._guards: dict[int, Guard] = {}
+        # First offset and marker of transactions that were ended, and are not safe yet.
+        self._unsafe: deque[tuple[int, int]] = deque()
+
+    # -- beginning ---------------------------------------------------------------------------
+
+    def guard(
+        self,
+        states: "ProducerStates",
+        producer: tuple[int, int],
+        sequence: int,
+        *,
+        raises_epochs: bool,
+        now_ms: int,
+    ) -> Guard | None:
+        """What a producer holds while the coordinator is asked; None where it need not be.
+
+        Args:
+            states: The log's producers.
+            producer: Id and epoch.
+            sequence: First one that it wants to write, -1 for a coordinator's records.
+            raises_epochs: Whether each of its transactions has an epoch of its own.
+            now_ms: Wall time.
+        """
+        producer_id, epoch = producer
+        if states.has_open_transaction(producer_id, epoch):
+            return None
+        found = self._guards.get(producer_id)
+        if found is None:
+            found = Guard(epoch, sequence, raises_epochs=raises_epochs, since_ms=now_ms)
+            self._guards[producer_id] = found
+        else:
+            found.note(epoch, sequence)
+        return found
+
+    def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
+        """Do nothing where a batch of a transaction may be appended, as far as that goes.
+
+        What the log has already, and what it refuses for its epoch, is left to the log.
+
+        Raises:
+            InvalidTxnState: No transaction is open, and the coordinator's word holds no more.
+            OutOfOrderSequence: Something that goes before it was, or must be, written first.
+        """
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        known = states.find(producer_id)
+        if known is not None and (epoch < known.epoch or known.find_duplicate(batch) is not None):
+            return
+        current = self._guards.get(producer_id)
+        if not states.has_open_transaction(producer_id, epoch) and (
+            current is None or current is not guard
+        ):
+            raise InvalidTxnState(
+                f"producer {producer_id} with epoch {epoch} has no transaction here"
+            )
+        if current is not None and batch.base_sequence >= 0:
+            _check_sequence(current, batch, is_known=known is not None and bool(known.batches))
+
+    def wrote(self, producer_id: int) -> None:
+        """A batch of a transaction was appended: the log knows all about it now."""
+        self._guards.pop(producer_id, None)
+
+    def marked(self, end: TransactionEnd) -> None:
+        """A marker was appended: the coordinator's word for what it ends holds no more.
+
+        Where each transaction has an epoch, a marker of version 2 has that of the one after it,
+        whose producer may have asked by then; the coordinator lets him wait until the end is
+        complete. One of an older version has the transaction's own epoch.
+        """
+        found = self._guards.get(end.producer_id)
+        raises = end.transaction_version >= EPOCH_BUMP_VERSION
+        is_next = found is not None and found.raises_epochs and found.epoch == end.producer_epoch
+        if not (raises and is_next):
+            self._guards.pop(end.producer_id, None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget questions that nobody has come back from."""
+        for producer_id, guard in tuple(self._guards.items()):
+            if now_ms - guard.since_ms >= expiration_ms:
+                del self._guards[producer_id]
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def ended(self, first_offset: int, marker_offset: int, high_watermark: int) -> None:
+        """A transaction was ended by a marker that readers don't see yet."""
+        self._drop_safe(high_watermark)
+        self._unsafe.append((first_offset, marker_offset))
+
+    def stable_end(self, stable: int, high_watermark: int) -> int:
+        """Offset below which all transactions are ended by markers that are safe.
+
+        Args:
+            stable: Offset below which no transaction is open in the log.
+            high_watermark: Offset behind the last record that readers may see.
+        """
+        if self._unsafe:
+            self._drop_safe(high_watermark)
+            stable = min((stable, *(first for first, _ in self._unsafe)))
+        return min(stable, high_watermark)
+
+    def _drop_safe(self, high_watermark: int) -> None:
+        while self._unsafe and self._unsafe[0][1] < high_watermark:
+            self._unsafe.popleft()
+
+    def clear(self) -> None:
+        """The log was opened anew."""
+        self._guards.clear()
+        self._unsafe.clear()
+
+
+def _check_sequence(guard: Guard, batch: Batch, *, is_known: bool) -> None:
+    sequence = batch.base_sequence
+    if guard.raises_epochs and sequence and not is_known:
+        raise OutOfOrderSequence(
+            f"producer {batch.producer_id}: sequence {sequence} where 0 is first"
+        )
+    if sequence > guard.lowest_sequence:
+        raise OutOfOrderSequence(
+            f"producer {batch.producer_id}: sequence {sequence} before {guard.lowest_sequence},"
+            " which was sent as well"
+        )
+
+
+_Result = TypeVar("_Result")
+
+
+ALL_REPLICAS: Final = -1
+
+
+# After so many openings their objects count as old: they stay as long as the broker.
+OLD_EVERY: Final = 8
+
+
+class Partition(Watched):
+    """One partition behind the broker. Belongs to the loop's thread.
+
+    Attributes:
+        name: Topic and number.
+        log: The open log.
+        high_watermark: Offset behind the last record that consumers may see.
+        is_gone: The topic was deleted; watchers were told.
+        last_deletion_ms: When retention last took segments since the start; None for never.
+        read_ends: Where fetches ended.
+        transactions: What is known of them beside the log.
+    """
+
+    def __init__(self, log: Log, *, syncs_all: bool = False) -> None:
+        """One partition.
+
+        Args:
+            log: Its log.
+            syncs_all: Readers see only what was synced (`tidelog.durability=fsync`).
+
+        Where what recovery left can't be synced it begins offline, and what is durable is read.
+        """
+        super().__init__()
+        self.name: TopicPartition = log.topic_partition
+        self.log = log
+        self.high_watermark = _synced_end(log) if syncs_all else log.log_end_offset
+        self.is_gone = False
+        self.last_deletion_ms: int | None = None
+        self._syncs_all = syncs_all
+        self._sync_end: int | None = None  # what the running sync makes durable; None without one
+        self._is_sync_due = False
+        self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self._flushes: dict[asyncio.Future[TidelogError | None], None] = {}
+        self.read_ends = ReadEnds()
+        self.transactions = OpenTransactions()
+        log.on_failure = self.notify
+
+    @property
+    def failure(self) -> StorageFailure | None:
+        """Why it is offline, None while it works."""
+        return self.log.failure
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset below which no transaction is open, at most the high watermark."""
+        return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
+
+    def end_offset(self, isolation: IsolationLevel) -> int:
+        """Offset behind the last record that a reader of that isolation sees."""
+        if isolation is IsolationLevel.READ_COMMITTED:
+            return self.last_stable_offset
+        return self.high_watermark
+
+    @property
+    def replica_end_offset(self) -> int:
+        """Offset behind the last record for who says it copies the log, which anybody may say."""
+        return self.high_watermark if self._syncs_all else self.log.log_end_offset
+
+    def append(  # noqa: PLR0913 - as `Log.append_batches`
+        self,
+        data: Buffer,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        owned: bool = False,
+        trusted: bool = False,
+        takes_legacy: bool = False,
+        is_bounded: bool = False,
+        is_checked: bool = False,
+    ) -> AppendResult:
+        """Append batches and show them; arguments and errors as `Log.append_batches`."""
+        result = self.log.append_batches(
+            data,
+            origin=origin,
+            owned=owned,
+            trusted=trusted,
+            takes_legacy=takes_legacy,
+            is_bounded=is_bounded,
+            is_checked=is_checked,
+        )
+        self.advance()
+        return result
+
+    def append_set(self, prepared: PreparedSet) -> AppendResult:
+        """Append what `Log.check_set` has checked, and show it; errors as `Log.append_set`."""
+        result = self.log.append_set(prepared)
+        self.advance()
+        return result
+
+    def append_plain(self, data: Buffer) -> AppendResult | None:
+        """As `append` of what a client has sent, in a buffer of ours; see `Log.append_plain`."""
+        result = self.log.append_plain(data)
+        if result is not None:
+            self.advance_to(result)
+        return result
+
+    def advance_to(self, result: AppendResult) -> None:
+        """`advance` after an append of which this was said."""
+        if self._syncs_all or self._sync_end is not None or self.log.is_flush_due:
+            self.advance()
+        elif not result.is_duplicate:
+            self.high_watermark = result.last_offset + 1
+            if self._watchers:
+                self.notify()
+
+    def advance(self) -> None:
+        """Let readers see up to the log end, and tell who waits; after a sync where one is due."""
+        if self._syncs_all or self.log.is_flush_due:
+            self._is_sync_due |= self.log.log_end_offset > self.high_watermark
+            self._sync()
+        elif self._sync_end is None:
+            self._show(self.log.log_end_offset)
+
+    def flush_later(self) -> None:
+        """Make what was appended durable beside the loop; raises StorageFailure when offline."""
+        self._is_sync_due = True
+        self._sync()
+
+    async def flushed(self) -> None:
+        """Make what was appended durable beside the loop, and return when it is.
+
+        Raises:
+            StorageFailure: The partition is offline, or was.
+            UnknownTopic: The topic was deleted meanwhile.
+        """
+        done: asyncio.Future[TidelogError | None] = asyncio.get_running_loop().create_future()
+        self.log.flush_later(lambda failure: _settle(done, failure))
+        self._flushes[done] = None
+        try:
+            failure = await done
+        finally:
+            del self._flushes[done]
+        if failure is not None:
+            raise failure
+
+    def _show(self, end: int) -> None:
+        if end != self.high_watermark:
+            self.high_watermark = end
+            self.notify()
+
+    # -- group commit ------------------------------------------------------------------------
+
+    def _sync(self) -> None:
+        """Begin a sync of all that was appended; while one runs, the next group gathers."""
+        if self._sync_end is not None or not self._is_sync_due:
+            return
+        self._is_sync_due = False
+        self._sync_end = self.log.log_end_offset
+        self.log.flush_later(self._synced)
+
+    def _synced(self, failure: StorageFailure | None) -> None:
+        end, self._sync_end = self._sync_end, None
+        assert end is not None
+        if failure is not None:
+            self._release(ErrorCode.KAFKA_STORAGE_ERROR)
+            self.notify()
+            return
+        is_next_due = self._is_sync_due
+        self._sync()
+        self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
+        while self._waiting and self._waiting[0][0] <= self.high_watermark:
+            _settle(self._waiting.popleft()[1], 0)
+
+    def must_wait(self, result: AppendResult, acks: int) -> bool:
+        """Whether an acknowledgement has to wait until readers may see the records.
+
+        With `fsync` only acks=all waits; a flush that the topic asks for holds up every one.
+        """
+        if result.last_offset < self.high_watermark:
+            return False
+        return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
+
+    def when_shown(self, end_offset: int) -> "asyncio.Future[int]":
+        """Done with 0 once readers see all below `end_offset`, with an error code if never."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self.failure is not None:
+            future.set_result(ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            self._waiting.append((end_offset, future))
+        return future
+
+    def _release(self, code: int) -> None:
+        """Tell all who wait for their records that they won't be shown."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            _settle(future, code)
+
+    def _give_up_flushes(self, reason: TidelogError) -> None:
+        """A log that is not used any more never says how its flushes ended."""
+        for future in self._flushes:
+            _settle(future, reason)
+
+    def close(self) -> None:
+        """The topic was deleted: tell who waits."""
+        self.is_gone = True
+        self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
+        self.notify()
+
+    def use(self, log: Log) -> None:
+        """Go on with a log that was opened anew."""
+        self._release(ErrorCode.KAFKA_STORAGE_ERROR)
+        if self.failure is not None:
+            self._give_up_flushes(self.failure)
+        self.notify()  # who waits for what the old one has not kept learns that by its failure
+        self.log, self._sync_end, self._is_sync_due = log, None, False
+        self.transactions.clear()
+        self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
+        log.on_failure = self.notify
+        self.notify()  # who looks after the log itself has another one now
+
+
+def _settle(future: "asyncio.Future[_Result]", result: _Result) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _synced_end(log: Log) -> int:
+    """Offset behind what is durable, after a sync of what recovery left."""
+    if log.failure is None and log.recovery_point < log.log_end_offset:
+        with suppress(StorageFailure):
+            log.flush()  # a failure takes it offline, which is said to all who write
+    return (
+        log.log_end_offset if log.failure is None else max(log.recovery_point, log.log_start_offset)
+    )
+
+
+def append_in_transaction(  # noqa: PLR0913 - as `Log.append_batches`
+    partition: Partition,
+    data: Buffer,
+    batch: Batch,
+    guard: Guard | None,
+    *,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    is_bounded: bool = False,
+    is_checked: bool = False,
+) -> AppendResult:
+    """Append a batch that belongs to a transaction.
+
+    Args:
+        partition: Where.
+        data: The batch, which may be changed.
+        batch: A view of it.
+        guard: What `OpenTransactions.guard` gave before the coordinator was asked.
+        origin: CLIENT, or COORDINATOR for offsets of a group.
+        is_bounded: Whether a check that takes long raises LongCheck.
+        is_checked: Whether the batch comes from `Log.check_append`.
+
+    Raises:
+        InvalidTxnState, OutOfOrderSequence: As `OpenTransactions.check`.
+        TidelogError: As `Log.append_batches`.
+    """
+    partition.transactions.check(partition.log.producer_states(), batch, guard)
+    producer_id = batch.producer_id
+    result = partition.append(
+        data, origin=origin, owned=True, is_bounded=is_bounded, is_checked=is_checked
+    )
+    if not result.is_duplicate:
+        partition.transactions.wrote(producer_id)
+    return result
+
+
+def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
+    """Append the marker that ends a producer's transaction.
+
+    Raises:
+        TidelogError: As `Log.end_transaction`.
+    """
+    known = partition.log.producer_states().find(end.producer_id)
+    result = partition.log.end_transaction(
+        producer_id=end.producer_id,
+        producer_epoch=end.producer_epoch,
+        coordinator_epoch=end.coordinator_epoch,
+        commit=end.commit,
+        transaction_version=end.transaction_version,
+    )
+    partition.transactions.marked(end)
+    if known is not None and known.txn_first_offset is not None:
+        partition.transactions.ended(
+            known.txn_first_offset, result.last_offset, partition.high_watermark
+        )
+    partition.advance()
+    return result
+
+
+class Markers(Protocol):
+    """Ends transactions in the logs of partitions."""
+
+    def write(
+        self,
+        partitions: Sequence[TopicPartition],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> Awaitable[Mapping[TopicPartition, ErrorCode]]:
+        """Append a marker to each partition, and say when it is safe.
+
+        Those of `__consumer_offsets` also take over, or drop, the group offsets of the transaction.
+        A marker may come again after one that was written: that is no error, and ends nothing else.
+
+        Args:
+            partitions: In the transaction, each once.
+            producer_id: Whose transaction.
+            producer_epoch: Of the marker; with `transaction_version` 2 one above that of the
+                records, else the same or a later one.
+            coordinator_epoch: Of the coordinator; an older one than a log has seen is fenced.
+            commit: Commit, else abort.
+            transaction_version: 2 where each transaction raises the epoch, 0 or 1 for older ones.
+
+        Returns:
+            A code for each partition. The coordinator is done with those that have NONE,
+            UNKNOWN_TOPIC_OR_PARTITION (deleted meanwhile) or one that says that a later coordinator
+            or producer was there (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED); it asks
+            again, later, for all others.
+        """
+        ...
+
+
+class Coordinator(Protocol):
+    """Knows which partitions are in a transaction."""
+
+    def verify_or_add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> Awaitable[Mapping[TopicPartition, ErrorCode]]:
+        """Let a producer write to partitions as part of its transaction.
+
+        Args:
+            transactional_id: Whose transaction.
+            producer_id: As the client gave it.
+            producer_epoch: Likewise.
+            partitions: Where it wants to write; for group offsets that of `__consumer_offsets`.
+            add: Take them into the transaction, which begins where none is open (KIP-890's second
+                part, Produce from version 12 on); else they must be in it already.
+
+        Returns:
+            A code for each partition. With `add`: NONE once the coordinator's note is safe,
+            CONCURRENT_TRANSACTIONS while the one before is being ended (to be asked again soon).
+            Without: NONE, or TRANSACTION_ABORTABLE for one that is not in the transaction. Either
+            way INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS,
+            NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, INVALID_TXN_STATE. Source: those are the
+            coordinator's own; what Produce makes of them is said in KIP-890.
+        """
+        ...

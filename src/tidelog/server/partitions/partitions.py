@@ -1,0 +1,340 @@
+"""All open partitions: find, open in threads, reopen, leader epochs.
+
+Locks on topics and partitions whose segments are being replaced.
+
+The broker's partitions: a log, how far its readers may see, and who waits for more.
+
+Over 400 lines because all that happens to one partition behind the broker goes through it.
+
+What a broker says of leader epochs: is the asker's right, and where does one end.
+
+Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache.
+
+Topics that somebody is rebuilding beside the loop: what would change them waits.
+
+Segments that are attached or exchanged are made ready in a thread; the place where they are to go
+must be the same when they are shown. Reading goes on all the while. A run of the tier holds its
+topic more lightly: retention leaves it alone, clients do as they like. So does a compaction while
+it swaps segments in, but then a topic's deletion waits, too.
+
+Partitions that a cleaner is at, and what waits until it is through.
+
+A cleaning is made from segments that have to be there when it is swapped in. Were the oldest of
+them deleted by retention meanwhile, a log that is so large that this happens each time would never
+be compacted. So retention waits for the cleaning of its partition, and comes as soon as that ends.
+
+Source: Kafka 4.x LogCleanerManager, where cleaning and deletion of one log exclude each other.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import TidelogError, UnknownTopic
+from tidelog.server.partitions.partition import (
+    OLD_EVERY,
+    Partition,
+)
+from tidelog.server.runtime.loop import take_as_old
+from tidelog.server.runtime.threads import Work
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.files import partition_dir_name
+from tidelog.storage.log.leader_epochs import LeaderEpochs, read_next_epoch
+from tidelog.storage.log.log import Log
+from tidelog.types import NO_LEADER_EPOCH, TopicPartition
+
+
+class Hold:
+    """Topics held by one change."""
+
+    def __init__(self, *, stops_appends: bool, stops_deletion: bool) -> None:
+        self.stops_appends = stops_appends
+        self.stops_deletion = stops_deletion
+        self.ended = asyncio.Event()
+
+
+class Holds:
+    """Which topics are held now. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Hold] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any topic is held."""
+        return bool(self._held)
+
+    def is_held(self, topic: str) -> bool:
+        """Whether a topic's segments must stay as they are."""
+        return topic in self._held
+
+    def stops_appends(self, topics: Iterable[str]) -> bool:
+        """Whether appends to one of these have to wait."""
+        held = (self._held.get(topic) for topic in topics)
+        return any(hold is not None and hold.stops_appends for hold in held)
+
+    async def wait(self, topics: Iterable[str]) -> None:
+        """Return when none of these is held by what stops appends."""
+        await self._wait(topics, lambda hold: hold.stops_appends)
+
+    def stops_deletion(self, topic: str) -> bool:
+        """Whether the topic can't be deleted now."""
+        hold = self._held.get(topic)
+        return hold is not None and hold.stops_deletion
+
+    async def wait_for_deletion(self, topics: Iterable[str]) -> None:
+        """Return when none of these is held by what stops its deletion."""
+        await self._wait(topics, lambda hold: hold.stops_deletion)
+
+    async def _wait(self, topics: Iterable[str], counts: Callable[[Hold], bool]) -> None:
+        names = list(topics)
+        held = self._held
+        while found := [held[name] for name in names if name in held and counts(held[name])]:
+            await found[0].ended.wait()
+
+    @asynccontextmanager
+    async def hold(
+        self, topics: Iterable[str], *, stops_appends: bool, stops_deletion: bool | None = None
+    ) -> AsyncIterator[None]:
+        """Hold topics for a block, once nobody else holds one of them.
+
+        Args:
+            topics: Their names.
+            stops_appends: Appends wait.
+            stops_deletion: Their deletion waits; as appends where None.
+        """
+        names = set(topics)
+        await self._wait(names, lambda _: True)
+        stops = stops_appends if stops_deletion is None else stops_deletion
+        hold = Hold(stops_appends=stops_appends, stops_deletion=stops)
+        self._held |= dict.fromkeys(names, hold)
+        try:
+            yield
+        finally:
+            for name in names:
+                del self._held[name]
+            hold.ended.set()
+
+
+# Partitions that are opened in threads at a time, for whomever.
+OPENINGS: Final = 3
+
+
+class Partitions:
+    """All partitions that were opened. Belongs to the loop's thread.
+
+    Attributes:
+        epoch_changes: Counts up where a leader epoch may be another than was told before.
+        holds: Topics that somebody is rebuilding.
+        has_kernels: Whether what is opened from now on checks and searches with kernels.
+    """
+
+    def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
+        self._log_dir = log_dir
+        self._syncs_all = syncs_all
+        self.has_kernels = False
+        self._open: dict[TopicPartition, Partition] = {}
+        # The same by plain names, for a look in next to no time.
+        self._used: dict[tuple[str, int], Partition] = {}
+        self._opening_room = asyncio.Semaphore(OPENINGS)
+        self._next_epochs: dict[TopicPartition, int] = {}
+        self.epoch_changes = 0
+        self.holds = Holds()
+
+    def get(self, topic: str, partition: int) -> Partition:
+        """One partition, opened at its first use.
+
+        Raises:
+            UnknownTopic: No such topic or partition.
+            StorageFailure: It could not be opened.
+        """
+        found = self._used.get((topic, partition))
+        return self._use(TopicPartition(topic, partition)) if found is None else found
+
+    def _use(self, name: TopicPartition) -> Partition:
+        # Said without the nearest name: looking for it takes long, and requests name many.
+        if not self._is_there(name):
+            raise UnknownTopic(f"{name}: no such topic or partition")
+        log = self._log_dir.log(name.topic, name.partition)
+        if self.has_kernels and log.failure is None:
+            log.use_kernels()
+        found = Partition(log, syncs_all=self._syncs_all)
+        self._open[name] = self._used[(name.topic, name.partition)] = found
+        if self._next_epochs.pop(name, None) != log.leader_epoch:
+            self.epoch_changes += 1
+        return found
+
+    def find_used(self, topic: str, partition: int) -> Partition | None:
+        """A partition that is open, None where it was not used yet or is not there."""
+        return self._used.get((topic, partition))
+
+    # -- opening beside the loop -------------------------------------------------------------
+
+    def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+        """Those of these partitions that are there and that `get` would have to open itself."""
+        left = [TopicPartition(*name) for name in names if name not in self._used]
+        return [name for name in left if self.must_open(name)]
+
+    def must_open(self, name: TopicPartition) -> bool:
+        """Whether `get` would have to open it; False where there is no such partition."""
+        if name in self._open or self._log_dir.is_opened(name):
+            return False
+        return self._is_there(name)
+
+    def _is_there(self, name: TopicPartition) -> bool:
+        if (info := self._log_dir.topics().get(name.topic)) is None:
+            return False
+        return name.partition in (info.present if info.foreign else range(info.partitions))
+
+    async def open_beside(
+        self, names: Iterable[TopicPartition], work: Work, *, to_write: bool = False
+    ) -> None:
+        """Open partitions in threads, several at a time, each once whoever else wants it.
+
+        What could not be opened is said by the next `get`. `to_write` as of `LogDir.open_beside`.
+        """
+        left = iter(dict.fromkeys(names))
+
+        async def go_on() -> None:
+            for number, name in enumerate(left, start=1):
+                async with self._opening_room:
+                    await self._open_one(name, work, to_write=to_write)
+                if number % OLD_EVERY == 0:
+                    take_as_old()
+
+        await asyncio.gather(*(go_on() for _ in range(OPENINGS)))
+
+    async def _open_one(self, name: TopicPartition, work: Work, *, to_write: bool) -> None:
+        if not self.must_open(name):
+            return
+        try:
+            opening = self._log_dir.open_beside(name, work.submit, to_write=to_write)
+        except TidelogError:
+            return  # it is gone, or was never there
+        if opening is not None:
+            opened = asyncio.wrap_future(opening)
+            # Where who waits here goes away, the opening goes on: others may wait for it.
+            await asyncio.wait([opened])
+            if not opened.cancelled() and opened.exception() is None:
+                with suppress(TidelogError):  # deleted meanwhile
+                    self.get(name.topic, name.partition)
+
+    async def reopen(self, topic: str, partition: int, work: Work) -> bool:
+        """Open a partition anew that is offline since its disk failed; whether it was offline.
+
+        Raises:
+            UnknownTopic, StorageFailure: As `LogDir.reopen`; it stays offline, and is read still.
+        """
+        found = self.get(topic, partition)
+        if found.failure is None:
+            return False
+        let_go = found.log.give_up()  # here: what it left for later belongs to this thread
+        log = await work.run(self._reopened, let_go, topic, partition)
+        if found.is_gone:
+            return False
+        if self.has_kernels:
+            log.use_kernels()
+        found.use(log)
+        self.epoch_changes += 1
+        return True
+
+    def _reopened(self, let_go: Callable[[], None], topic: str, partition: int) -> Log:
+        """In a thread: recovery reads all that was not synced, and copies it."""
+        let_go()
+        log = self._log_dir.reopen(topic, partition)
+        log.flush()
+        return log
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The epoch that a partition is led under, -1 where that can't be told.
+
+        It grows at each start: one that was not opened yet will go by the epoch behind the last
+        one in its checkpoint, or a later one. So thousands can be told without opening any.
+        """
+        name = TopicPartition(topic, partition)
+        found = self._open.get(name)
+        if found is not None:
+            return found.log.leader_epoch
+        if name not in self._next_epochs:
+            self._next_epochs[name] = read_next_epoch(
+                self._log_dir.env.files, f"{self._log_dir.path}/{partition_dir_name(name)}"
+            )
+        return self._next_epochs[name]
+
+    def knows_epoch(self, name: TopicPartition) -> bool:
+        """Whether `leader_epoch` answers without a look at the disk."""
+        return name in self._open or name in self._next_epochs
+
+    def find_open(self, name: TopicPartition) -> Partition | None:
+        """A partition that was used already, None where it was not."""
+        return self._open.get(name)
+
+    def opened(self) -> Iterator[Partition]:
+        """Those that are open now."""
+        return iter(tuple(self._open.values()))
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Topics were deleted: let go of their partitions, and tell who waits for them."""
+        for name in [name for name in self._open if name.topic in topics]:
+            self._used.pop((name.topic, name.partition), None)
+            self._open.pop(name).close()
+        for name in [name for name in self._next_epochs if name.topic in topics]:
+            del self._next_epochs[name]
+
+
+def epoch_problem(log: Log, epoch: int) -> int:
+    """The error code for who thinks that a log is led under `epoch`, 0 where that is right.
+
+    -1 says nothing, and is right.
+    """
+    if epoch in (NO_LEADER_EPOCH, log.leader_epoch):
+        return 0
+    return (
+        ErrorCode.FENCED_LEADER_EPOCH
+        if epoch < log.leader_epoch
+        else ErrorCode.UNKNOWN_LEADER_EPOCH
+    )
+
+
+def epochs_of(log: Log) -> LeaderEpochs:
+    """All epochs, the present one too: a log notes it with its first record, Kafka at once."""
+    known = log.leader_epochs
+    if known.latest_epoch >= log.leader_epoch:
+        return known
+    epochs = LeaderEpochs(known.entries)
+    epochs.assign(log.leader_epoch, log.log_end_offset)
+    return epochs
+
+
+def end_of_epoch(log: Log, epoch: int) -> tuple[int, int]:
+    """The largest epoch not above `epoch`, and its end; -1 and -1 where that can't be said."""
+    return epochs_of(log).end_offset_for(epoch, log.log_end_offset)
+
+
+class Cleanings:
+    """The partitions. Belongs to the loop's thread."""
+
+    def __init__(self) -> None:
+        self._names: set[TopicPartition] = set()
+        self._waiting: dict[TopicPartition, Callable[[], None]] = {}
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a cleaner is at a partition, or it is lent to one."""
+        return name in self._names
+
+    def add(self, name: TopicPartition) -> None:
+        """A cleaner begins."""
+        self._names.add(name)
+
+    def discard(self, name: TopicPartition) -> None:
+        """It has ended, however it did; what waited for that is done now."""
+        self._names.discard(name)
+        action = self._waiting.pop(name, None)
+        if action is not None:
+            action()
+
+    def when_ended(self, name: TopicPartition, action: Callable[[], None]) -> None:
+        """Do something when the cleaner of a partition has ended, in the place of what waits so."""
+        assert name in self._names
+        self._waiting[name] = action

@@ -1,0 +1,54 @@
+"""The broker's producer ids: the rest of a block in memory, the next one taken in a thread."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tidelog.server.runtime.threads import Work
+from tidelog.storage.directory.broker_files import PRODUCER_IDS_FILE, take_block
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.open_files import as_storage_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_NONE_LEFT: Final = -1
+
+
+class ProducerIds:
+    """Hands out ids, none of them twice. Belongs to the loop's thread."""
+
+    def __init__(self, log_dir: LogDir, work: Work) -> None:
+        """Ids for the producers of a directory's broker."""
+        self._log_dir = log_dir
+        self._work = work
+        self._is_new = not log_dir.topics()
+        self._ids: Iterator[int] = iter(())
+        self._end: int | None = None
+        self._is_taking = asyncio.Lock()
+
+    def next(self) -> int | None:
+        """The next id of the block at hand; None where it is used up: `take` knows more."""
+        found = next(self._ids, _NONE_LEFT)
+        return None if found == _NONE_LEFT else found
+
+    async def take(self) -> int:
+        """The next id, from a new block where the one at hand is used up.
+
+        Raises:
+            UnsupportedVersion: The directory's note is a later release's.
+            StorageFailure: The block could not be noted; no id was handed out.
+        """
+        async with self._is_taking:
+            while (found := self.next()) is None:
+                block = await self._work.run(self._take_block)
+                self._ids, self._end = iter(block), block.stop
+        return found
+
+    def _take_block(self) -> range:
+        path = self._log_dir.path
+        try:
+            return take_block(self._log_dir.env, path, is_new=self._is_new, first=self._end)
+        except OSError as error:
+            where = f"{path}/{PRODUCER_IDS_FILE}"
+            raise as_storage_failure(error, where, "note producer ids") from error

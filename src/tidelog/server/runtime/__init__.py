@@ -1,0 +1,1 @@
+"""What all parts of the broker run on: replies, loop, threads, counters."""

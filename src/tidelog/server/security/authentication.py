@@ -1,0 +1,222 @@
+"""What a listener demands of a client; certificate subject -> principal.
+
+What the owner of a certificate is called: its subject as text, and rules that shorten it.
+
+The text is that of RFC 2253 as Java writes it, for rules are made for that: the most special part
+first, `CN=kafka1,OU=streams,O=example,C=DE`; of attributes that RFC 2253 has no word for the number
+and the value's DER in hexadecimal.
+
+Source: Kafka 4.3's SslPrincipalMapper, KIP-371; RFC 2253, RFC 4514 (escapes).
+
+How long the answer to a failed log-in is held back: longer with each failure of an address.
+
+Only failures wait. A log-in with the right password is answered at once, whoever else fails from
+the same address: a stranger can slow down nobody else. Failures of an address are forgotten one by
+one, each after half a minute.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Final, TypeAlias
+
+from tidelog.env import Clock
+from tidelog.errors import ConfigError
+from tidelog.server.security.sasl import LoginFailed
+
+# As `ssl.SSLSocket.getpeercert` gives a subject: parts, each of one or more named values.
+Subject: TypeAlias = Iterable[Iterable[tuple[str, str]]]
+
+
+_SETTING: Final = "ssl.principal.mapping.rules"
+
+
+_WORDS: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+    "UID": "UID",
+}
+
+
+# Number and string type (IA5, printable, UTF-8) of what has no word.
+_NUMBERS: Final = {
+    "emailAddress": ("1.2.840.113549.1.9.1", 0x16),
+    "serialNumber": ("2.5.4.5", 0x13),
+    "title": ("2.5.4.12", 0x0C),
+    "givenName": ("2.5.4.42", 0x0C),
+    "surname": ("2.5.4.4", 0x0C),
+    "dnQualifier": ("2.5.4.46", 0x13),
+}
+
+
+_SPECIAL: Final = re.compile(r'([,+"\\<>;=])')
+
+
+_RULE: Final = re.compile(
+    r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\n|$)"
+)
+
+
+_GROUP: Final = re.compile(r"\\(.)|\$(\d)")
+
+
+_DER_SHORT_MAX: Final = 127
+
+
+def name_of(subject: Subject) -> str:
+    """A subject as RFC 2253 writes it, as Java does."""
+    parts = ["+".join(_pair(name, value) for name, value in part) for part in subject]
+    return ",".join(reversed(parts))
+
+
+def _pair(name: str, value: str) -> str:
+    word = _WORDS.get(name)
+    if word is not None:
+        return f"{word}={_escaped(value)}"
+    number = _NUMBERS.get(name)
+    raw = value.encode()
+    if number is None or len(raw) > _DER_SHORT_MAX:
+        return f"{name}={_escaped(value)}"
+    return f"{number[0]}=#{bytes((number[1], len(raw))).hex()}{raw.hex()}"
+
+
+def _escaped(value: str) -> str:
+    text = _SPECIAL.sub(r"\\\1", value)
+    if text[:1] in {"#", " "}:
+        text = "\\" + text
+    if text.endswith(" ") and len(value) > 1:
+        text = text[:-1] + "\\ "
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    r"""One rule: names that the pattern matches as a whole become the replacement.
+
+    Attributes:
+        pattern: None for DEFAULT, which leaves every name as it is.
+        replacement: With `\g<1>` for what the first group has matched.
+        case: `L`, `U` or nothing.
+    """
+
+    pattern: "re.Pattern[str] | None"
+    replacement: str = ""
+    case: str = ""
+
+    def apply(self, name: str) -> str | None:
+        """The short name, None where the rule is not about this name."""
+        if self.pattern is None:
+            return name
+        matched = self.pattern.fullmatch(name)
+        if matched is None:
+            return None
+        found = matched.expand(self.replacement)
+        return {"L": found.lower(), "U": found.upper()}.get(self.case, found)
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """The rules of `ssl.principal.mapping.rules`; raises ConfigError."""
+    text = text.strip() or "DEFAULT"
+    rules: list[Rule] = []
+    at = 0
+    while at < len(text):
+        found = _RULE.match(text, at)
+        if found is None:
+            reason = f"rule {len(rules) + 1} is neither DEFAULT nor RULE:pattern/replacement/[LU]"
+            raise ConfigError(_SETTING, text, reason)
+        at = found.end()
+        rules.append(Rule(None) if found[1] else _rule(found[2], found[3], found[4]))
+    return tuple(rules)
+
+
+def _rule(pattern: str, replacement: str, case: str) -> Rule:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(_SETTING, pattern, f"is no pattern: {error}") from error
+
+    def group(found: "re.Match[str]") -> str:
+        if found[1] is not None:
+            return found[1] if found[1] != "\\" else "\\\\"
+        return f"\\g<{found[2]}>" if int(found[2]) <= compiled.groups else found[0]
+
+    return Rule(compiled, _GROUP.sub(group, replacement), case)
+
+
+def short_name(rules: Sequence[Rule], name: str) -> str:
+    """The name that the first rule about it makes.
+
+    Raises:
+        LoginFailed: No rule is about it.
+    """
+    for rule in rules:
+        found = rule.apply(name)
+        if found is not None:
+            return found
+    raise LoginFailed(f"no rule of {_SETTING} is about the certificate's subject")
+
+
+# Less than a connection has to log in.
+DELAY_MAX_MS: Final = 5000
+
+
+# A failure counts for so long; of several one after the other.
+FORGOTTEN_MS: Final = 30_000
+
+
+# Of more addresses the one that failed longest ago is forgotten.
+ADDRESSES_MAX: Final = 10_000
+
+
+_STEPS_MAX: Final = 16
+
+
+# Whoever has one address of IPv6 has all of its /64.
+_PREFIX_BITS: Final = 64
+
+
+class FailedLogins:
+    """Failures by address. Belongs to the loop's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        """None yet."""
+        self._clock = clock
+        # Steps and the time up to which they were counted down, in the order of the last failure.
+        self._failures: dict[str, tuple[int, int]] = {}
+
+    def delay_ms(self, host: str, base_ms: int) -> int:
+        """Count a failure; how long its answer is held back.
+
+        Args:
+            host: The client's address.
+            base_ms: For the first failure (`connection.failed.authentication.delay.ms`); it doubles
+                with each, up to `DELAY_MAX_MS`, and is never less than this.
+        """
+        now_ms = self._clock.monotonic_ms()
+        key = _network(host)
+        steps, since_ms = self._failures.pop(key, (0, now_ms))
+        forgotten = (now_ms - since_ms) // FORGOTTEN_MS
+        steps = max(steps - forgotten, 0)
+        since_ms = now_ms if steps == 0 else since_ms + forgotten * FORGOTTEN_MS
+        self._failures[key] = (min(steps + 1, _STEPS_MAX), since_ms)
+        if len(self._failures) > ADDRESSES_MAX:
+            del self._failures[next(iter(self._failures))]
+        return max(min(base_ms << steps, DELAY_MAX_MS), base_ms)
+
+
+def _network(host: str) -> str:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:  # a socket of this machine
+        return host
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(int(address) >> _PREFIX_BITS)
+    return host

@@ -1,0 +1,176 @@
+"""The users file of PLAIN.
+
+Users of PLAIN, from a file: what is kept in memory is hashed, what is compared takes as long.
+
+A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
+base64, which `hashed` makes; lines that begin with `#` are passed over. The name ends at the first
+`=`. The file is read again when it changes.
+
+Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
+
+The users of PLAIN as their file has them now.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.env import Env
+from tidelog.errors import ConfigError
+from tidelog.server.security.tls import Watched
+from tidelog.storage.files import read_file
+
+ITERATIONS: Final = 4096
+
+
+ITERATIONS_MAX: Final = 10_000_000
+
+
+SALT_BYTES: Final = 16
+
+
+PREFIX: Final = "{pbkdf2-sha256}"
+
+
+# Longer ones are refused before they are hashed.
+PASSWORD_BYTES_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class HashedPassword:
+    """A password that can be compared and not be read."""
+
+    salt: bytes
+    iterations: int
+    digest: bytes
+
+    def is_password(self, password: str, iterations: int) -> bool:
+        """Whether this is it. Takes a millisecond or more, the same whatever is wrong.
+
+        Args:
+            password: What is tried.
+            iterations: How many to compute, at least those of the hash: the time of a try must not
+                tell users with different iterations, or unknown ones, from each other.
+        """
+        found = _hash(password, self.salt, self.iterations)
+        _hash(password, self.salt, iterations - self.iterations + 1)
+        return hmac.compare_digest(found, self.digest)
+
+    def __str__(self) -> str:
+        salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.digest))
+        return f"{PREFIX}{self.iterations}:{salt}:{digest}"
+
+
+def hashed(password: str, salt: bytes, iterations: int = ITERATIONS) -> HashedPassword:
+    """A password's hash; `str` of it is what the file may hold in the password's place."""
+    return HashedPassword(salt, iterations, _hash(password, salt, iterations))
+
+
+def _hash(password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
+
+
+class PlainUsers:
+    """The users of a file, as of when it was read."""
+
+    def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
+        """Users by name; the pretender is compared with where a name is unknown."""
+        self._users = users
+        self._pretender = pretender
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def is_user(self, name: str, password: str) -> bool:
+        """Whether there is such a user with this password.
+
+        Every try costs as much as one of the user with the most iterations, whoever is named.
+        """
+        if len(password.encode()) > PASSWORD_BYTES_MAX:
+            return False
+        kept = self._users.get(name)
+        is_right = (kept or self._pretender).is_password(password, self._pretender.iterations)
+        return is_right and kept is not None
+
+
+def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
+    """The users of a file's text.
+
+    Args:
+        text: Its content.
+        name: Its path, for errors; those never show a line's content.
+        salt: For passwords that are not hashed in the file; `SALT_BYTES` long.
+
+    Raises:
+        ConfigError: A line that is no user; names its number.
+    """
+    users: dict[str, HashedPassword] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        user, sign, secret = line.partition("=")
+        if not sign or not user.strip() or not secret.strip():
+            raise ConfigError(name, None, f"line {number} is not NAME=PASSWORD")
+        if user.strip() in users:
+            raise ConfigError(name, None, f"line {number} names a user again")
+        users[user.strip()] = _kept(secret.strip(), name, number, salt)
+    # Of all users' the slowest, so that an unknown name is never told by a quick answer.
+    slowest = max((kept.iterations for kept in users.values()), default=ITERATIONS)
+    return PlainUsers(users, hashed("", salt, slowest))
+
+
+def _kept(secret: str, name: str, number: int, salt: bytes) -> HashedPassword:
+    if not secret.startswith(PREFIX):
+        return hashed(secret, salt)
+    parts = secret.removeprefix(PREFIX).split(":")
+    form = f"line {number} is not {PREFIX}ITERATIONS:SALT:HASH"
+    if len(parts) != 3 or not (parts[0].isascii() and parts[0].isdigit()):
+        raise ConfigError(name, None, form)
+    if not 1 <= (iterations := int(parts[0][:9])) <= ITERATIONS_MAX:
+        raise ConfigError(name, None, f"line {number}: 1 to {ITERATIONS_MAX} iterations allowed")
+    try:
+        kept_salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])
+    except ValueError:  # also what is no ASCII
+        raise ConfigError(name, None, form) from None
+    if len(digest) != hashlib.sha256().digest_size:
+        raise ConfigError(name, None, form)
+    return HashedPassword(kept_salt, iterations, digest)
+
+
+SETTING: Final = "tidelog.sasl.plain.users.file"
+
+
+FILE_BYTES_MAX: Final = 1 << 20
+
+
+class PlainFile:
+    """A file of users that is read again when it changes. Any thread may ask."""
+
+    def __init__(self, env: Env, path: str) -> None:
+        """Read the file.
+
+        Raises:
+            ConfigError: It can't be read, or a line is no user.
+        """
+        self._env = env
+        self._path = path
+        self._users = Watched(env.files, path, what="users", read=self._read)
+
+    def is_user(self, name: str, password: str) -> bool:
+        """Whether there is such a user with this password; an unknown one costs as much."""
+        return self._users.newest().is_user(name, password)
+
+    def _read(self) -> PlainUsers:
+        try:
+            content = read_file(self._env.files, self._path, limit=FILE_BYTES_MAX)
+            text = content.decode()
+        except OSError as error:
+            reason = f"can't be read: {error.strerror or error}"
+            raise ConfigError(SETTING, self._path, reason) from error
+        except UnicodeDecodeError:
+            raise ConfigError(SETTING, self._path, "is no UTF-8") from None
+        salt = self._env.random.randbytes(SALT_BYTES)
+        return read_users(text, self._path, salt)

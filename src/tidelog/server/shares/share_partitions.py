@@ -1,0 +1,416 @@
+"""All open share partitions and share sessions.
+
+All share partitions that are being read, and what is kept of the others.
+
+One is opened at the first fetch that names it, from what is kept of it; where nothing is, it begins
+where the group's settings say. It is let go of when nobody has a record of it, or its topic or what
+is kept of it goes.
+
+Share sessions: the partitions that a member reads are remembered from request to request.
+
+Epoch 0 begins a session anew, -1 ends it, any other goes on with it and must be one above the last.
+Where there are as many sessions as there may be, a new one is refused: none is pushed out.
+
+Pure. Belongs to one thread.
+
+Source: KIP-932; Kafka 4.3's ShareSessionCache, ShareSession, ShareSessionContext.
+
+What share groups need of the broker that they live in.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import TidelogError
+from tidelog.server.coordinator.host import Host
+from tidelog.server.groups.modern_group import ShareGroup
+from tidelog.server.partitions.offset_lookup import find_time
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.shares.open_partition import LiveShare, Surroundings
+from tidelog.server.shares.settings import ShareSettings
+from tidelog.server.shares.share_partition import SharePartition
+from tidelog.server.shares.state_topic import (
+    LOGGER,
+    UNKNOWN_START,
+    KeptState,
+    ShareKey,
+    ShareStates,
+)
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.types import INT32_MAX, SHARE_STATE_TOPIC, OffsetAndTimestamp
+
+if TYPE_CHECKING:
+    from tidelog.server.groups.coordinator import GroupCoordinator
+    from tidelog.server.runtime.threads import Work
+
+
+# What all sessions may remember together: clients may name partitions as they like.
+PARTITIONS_MAX: Final = 250_000
+
+
+class SessionKey(NamedTuple):
+    """A member of a group."""
+
+    group_id: str
+    member_id: str
+
+
+class SharedPartition(NamedTuple):
+    """A partition as requests name it."""
+
+    topic_id: UUID
+    number: int
+
+
+@dataclass(slots=True)
+class ShareSession:
+    """What one member reads.
+
+    Attributes:
+        key: Whose.
+        epoch: What its next request must have.
+        partitions: In the order in which they were named first; and whether the member is to be
+            told of each, whatever there is to say.
+        on_end: Called once when it ends, however that comes.
+    """
+
+    key: SessionKey
+    epoch: int = 1
+    partitions: dict[SharedPartition, bool] = field(default_factory=dict)
+    on_end: Callable[[], None] = lambda: None
+
+    def rotated(self, epoch: int) -> list[SharedPartition]:
+        """Its partitions, each request another one first, so that all have their turn."""
+        found = list(self.partitions)
+        turn = epoch % len(found) if found else 0
+        return found[turn:] + found[:turn]
+
+
+class ShareSessions:
+    """All sessions."""
+
+    def __init__(self, most: int) -> None:
+        """At most so many."""
+        self.most = most
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions all of them have together."""
+        return self._partitions
+
+    def find(self, key: SessionKey) -> ShareSession | None:
+        """A member's session."""
+        return self._sessions.get(key)
+
+    def of_group(self, group_id: str) -> list[ShareSession]:
+        """All of a group; looks at all groups."""
+        return [each for each in self._sessions.values() if each.key.group_id == group_id]
+
+    def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
+        """Begin one anew."""
+        self.end(key)
+        if len(self._sessions) >= self.most:
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        session = ShareSession(key)
+        code = self._add(session, named, is_news=False)
+        if code:
+            return code
+        self._sessions[key] = session
+        self._partitions += len(session.partitions)
+        return session
+
+    def go_on(
+        self,
+        key: SessionKey,
+        epoch: int,
+        named: Iterable[SharedPartition] = (),
+        forgotten: Iterable[SharedPartition] = (),
+    ) -> ShareSession | ErrorCode:
+        """The next request of one."""
+        session = self._sessions.get(key)
+        if session is None:
+            return ErrorCode.SHARE_SESSION_NOT_FOUND
+        if session.epoch != epoch:
+            return ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        before = len(session.partitions)
+        self._partitions -= before
+        code = self._add(session, named, is_news=True)
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
+        self._partitions += len(session.partitions)
+        if code:
+            return code
+        session.epoch = _after(epoch)
+        return session
+
+    def _add(
+        self, session: ShareSession, named: Iterable[SharedPartition], *, is_news: bool
+    ) -> ErrorCode:
+        room = PARTITIONS_MAX - self._partitions
+        for partition in named:
+            if partition not in session.partitions:
+                if len(session.partitions) >= room:
+                    return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+                session.partitions[partition] = is_news
+        return ErrorCode.NONE
+
+    def end(self, key: SessionKey) -> ShareSession | None:
+        """End one; None where there is none. Whoever holds on to it is to empty it."""
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+            session.on_end()
+        return session
+
+
+def _after(epoch: int) -> int:
+    return 1 if epoch == INT32_MAX else epoch + 1
+
+
+class ShareHost(Host, Protocol):
+    """A broker, as far as share groups go; a `Node` is one."""
+
+    @property
+    def groups(self) -> "GroupCoordinator":
+        """Which groups there are, and what they share."""
+        ...
+
+    @property
+    def reads(self) -> "Work":
+        """Threads for what has to be read from a disk or a store."""
+        ...
+
+
+# So long a fetch waits for what is kept to be loaded (share.coordinator.write.timeout.ms).
+LOAD_MS: Final = 5000
+
+
+# Share partitions in memory: who may read a group may name as many as there are partitions.
+LIVE_MAX: Final = 250_000
+
+
+class Shares:
+    """Belongs to the loop's thread.
+
+    Attributes:
+        states: What is kept.
+        sessions: What members have asked for once.
+        settings: What holds for a group.
+    """
+
+    def __init__(self, node: ShareHost) -> None:
+        """Begin to read what is kept."""
+        self._node = node
+        self.states = ShareStates(node)
+        self.sessions = ShareSessions(node.config.group_share_max_share_sessions)
+        self.settings = ShareSettings(lambda: node.config, node.group_texts)
+        self._around = Surroundings(node.env.clock, node.timers, self.states, self.settings.limits)
+        self._live: dict[ShareKey, LiveShare] = {}
+        self._opening: dict[ShareKey, asyncio.Task[LiveShare | ErrorCode]] = {}
+        self.states.on_lost = self._lose
+        node.topics.on_deleted.append(self._forget_topic)
+        node.closers.append(self.close)
+        self.states.resume()
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        for task in self._opening.values():
+            task.cancel()
+        self._lose(list(self._live))
+
+    def find(self, key: ShareKey) -> LiveShare | None:
+        """A share partition that was opened; None for none."""
+        found = self._live.get(key)
+        if found is not None and found.partition.is_gone:
+            self._drop(found)
+            return None
+        return found
+
+    @property
+    def live_count(self) -> int:
+        """How many are open."""
+        return len(self._live)
+
+    # -- opening -----------------------------------------------------------------------------
+
+    async def open(self, key: ShareKey, partition: Partition) -> LiveShare | ErrorCode:
+        """A share partition, opened where it was not; or why it can't be."""
+        code = self._code_of_group(key)
+        if code:
+            return code
+        found = self.find(key)
+        if found is not None:
+            return found
+        if len(self._live) >= LIVE_MAX:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(key, partition))
+            self._opening[key] = task
+            task.add_done_callback(lambda _: self._opening.pop(key, None))
+        # Who asked first may go away: the others wait on.
+        return await asyncio.shield(task)
+
+    def _code_of_group(self, key: ShareKey) -> ErrorCode:
+        """Why nobody may read it for its group: none shares it, or which do can't be told now."""
+        groups = self._node.groups
+        group = groups.find(key.group_id)
+        if isinstance(group, ShareGroup):
+            topic = group.shared.get(key.topic_id)
+            if topic is not None and key.partition in topic.partitions:
+                return ErrorCode.NONE
+        is_known = groups.shards.code_for(key.group_id) is ErrorCode.NONE
+        return ErrorCode.UNKNOWN_SERVER_ERROR if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    async def _open(self, key: ShareKey, partition: Partition) -> LiveShare | ErrorCode:
+        if not await self.is_ready(key):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        try:
+            start = await self._start(key, partition)
+        except (OSError, TidelogError) as error:
+            LOGGER.warning("%s: where to begin can't be told: %s", key.text, error)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        if partition.is_gone:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # Looked at again: it may have been changed or lost meanwhile.
+        if self.states.code_for(key) is not ErrorCode.NONE:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        code = self._code_of_group(key)
+        if code:
+            return code
+        kept = self.states.find(key) or KeptState()
+        first = kept.start if kept.start != UNKNOWN_START else start
+        records = SharePartition(first, kept.batches, self.settings.limits(key.group_id))
+        made = LiveShare(key, partition, records, self._around)
+        self._live[key] = made
+        return made
+
+    async def is_ready(self, key: ShareKey) -> bool:
+        """Whether what is kept can be told, after a wait for it to be loaded."""
+        if await self.states.ensure_topic() is not ErrorCode.NONE:
+            return False
+        changed = asyncio.Event()
+        self.states.watch(changed.set)
+        timer = self._node.timers.after(LOAD_MS, changed.set)
+        try:
+            while self.states.code_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                if timer.is_cancelled:
+                    return False
+                changed.clear()
+                await changed.wait()
+        finally:
+            timer.cancel()
+            self.states.unwatch(changed.set)
+        return self.states.code_for(key) is ErrorCode.NONE
+
+    async def _start(self, key: ShareKey, partition: Partition) -> int:
+        """Where a group begins that has not begun; the log's start where it has."""
+        kept = self.states.find(key)
+        if kept is not None and kept.start != UNKNOWN_START:
+            return kept.start
+        kind, ago_ms = self.settings.reset(key.group_id)
+        if kind == "earliest":
+            return partition.log.log_start_offset
+        if kind == "latest":
+            return partition.high_watermark
+        since_ms = self._node.env.clock.now_ms() - ago_ms
+        found = find_time(partition.log, max(since_ms, 0), self._node.reads)
+        if found is not None and not isinstance(found, OffsetAndTimestamp):
+            found = await found()
+        # Nothing is that young: what comes from now on is.
+        return partition.high_watermark if found is None else found.offset
+
+    # -- members -----------------------------------------------------------------------------
+
+    def end_session(self, key: SessionKey) -> bool:
+        """A member goes: its session ends, and nobody has its records; whether it had a session."""
+        session = self.sessions.end(key)
+        if session is None:
+            return False
+        self._release(session)
+        return True
+
+    def drop_session(self, key: SessionKey, session: ShareSession) -> None:
+        """A connection was closed: its session ends, if it is the member's still."""
+        if self.sessions.find(key) is session:
+            self.sessions.end(key)
+            self._release(session)
+
+    def _release(self, session: ShareSession) -> None:
+        group_id, member_id = session.key
+        for topic_id, number in session.partitions:
+            found = self.find(ShareKey(group_id, topic_id, number))
+            if found is not None:
+                # Only then is nothing on its way any more.
+                found.release(member_id).then(partial(self._let_go, found))
+        session.partitions.clear()
+
+    def _let_go(self, live: LiveShare, _said: object) -> None:
+        """Keep nothing in memory that can be read again, and that nobody uses."""
+        if live.is_gone:
+            return
+        kept = self.states.find(live.key)
+        if kept is not None and kept.start != UNKNOWN_START and live.is_idle:
+            self._drop(live)
+
+    # -- tools -------------------------------------------------------------------------------
+
+    async def begin_anew(self, key: ShareKey, start: int) -> ErrorCode:
+        """Let a group read from an offset on, whatever it has read; once that is safe."""
+        return await self._changed(key, start)
+
+    async def forget(self, key: ShareKey) -> ErrorCode:
+        """Forget where a group is; once that is safe."""
+        return await self._changed(key, None)
+
+    async def _changed(self, key: ShareKey, start: int | None) -> ErrorCode:
+        if not await self.is_ready(key):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return await arrival(self.change_now(key, start))
+
+    def change_now(self, key: ShareKey, start: int | None) -> Reply[ErrorCode]:
+        """Begin anew from an offset on, or be forgotten (None); when it is safe, or why not."""
+        live = self._live.get(key)
+        if live is not None:
+            self._drop(live)
+        states = self.states
+        return states.forget(key) if start is None else states.initialize(key, start)
+
+    # -- what goes ---------------------------------------------------------------------------
+
+    def _drop(self, live: LiveShare) -> None:
+        if self._live.get(live.key) is live:
+            del self._live[live.key]
+        live.close()
+
+    def _lose(self, keys: list[ShareKey]) -> None:
+        """What is kept of them can't be told any more, or may be other than was thought."""
+        for key in keys:
+            live = self._live.get(key)
+            if live is not None:
+                self._drop(live)
+
+    def _forget_topic(self, info: TopicInfo) -> None:
+        if info.name == SHARE_STATE_TOPIC:
+            self._lose(list(self._live))
+            self.states.forget_topic()
+            return
+        gone = [live for live in self._live.values() if live.partition.is_gone]
+        for live in gone:
+            self._drop(live)
+        for key in self.states.keys_without(self._has_topic):
+            self.states.forget(key)
+
+    def _has_topic(self, topic_id: UUID) -> bool:
+        return self._node.topics.find_by_id(topic_id) is not None

@@ -1,0 +1,212 @@
+"""What of the log is read for a member: batches by their headers, and those that nobody shall see.
+
+Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFetchUtils.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from tidelog.record.batch import RecordBatch
+from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, MAGIC_2, PRODUCER_ID_AT
+from tidelog.record.record import read_pairs
+from tidelog.server.partitions.fetch import TIER_BYTES, aborted_transactions
+from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.segment_reads import (
+    ByteRange,
+    Frame,
+    Limits,
+    SegmentBytes,
+    find_range,
+    frames,
+)
+from tidelog.server.shares.record_runs import Acquired, Offered
+from tidelog.types import Buffer, IsolationLevel
+
+if TYPE_CHECKING:
+    from tidelog.protocol.messages.fetch import AbortedTransaction
+    from tidelog.server.partitions.segment_reads import FilePiece
+    from tidelog.storage.segment.segment import Segment
+
+
+_ATTRIBUTES: Final = Struct(">h")
+
+
+_PRODUCER_ID: Final = Struct(">q")
+
+
+_TRANSACTIONAL: Final = 0x10
+
+
+_CONTROL: Final = 0x20
+
+
+_ABORT: Final = b"\0\0\0\0"
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read.
+
+    Attributes:
+        offered: Which offsets there are.
+        size_bytes: Of all that lies there to be read, be it more than what is offered.
+    """
+
+    offered: Offered
+    size_bytes: int
+    _partition: Partition
+    _segment: "Segment"
+    _frames: Sequence[Frame]
+    _source: SegmentBytes
+
+    def let_block(self) -> None:
+        """What is read from now on may be waited for: it is in a thread."""
+        self._source = SegmentBytes(self._partition.log.context.pool, may_block=True)
+
+    def records(self, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
+        """The whole batches that have what was acquired; raises ColdRead, OSError, CorruptData."""
+        first, last = acquired[0].first, acquired[-1].last
+        wanted = [
+            frame
+            for frame, (low, high) in zip(self._frames, self.offered.batches, strict=True)
+            if high >= first and low <= last
+        ]
+        return self._source.records(self._segment, wanted[0].position, wanted[-1].end)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a log is wanted.
+
+    Attributes:
+        offset: Where it begins.
+        wanted_end: Offset behind the last one that can be given, where the log does not begin
+            behind `known_end`.
+        known_end: Offset behind the last one that was ever given.
+        max_bytes: How much; a first batch comes whole even so.
+    """
+
+    offset: int
+    wanted_end: int
+    known_end: int
+    max_bytes: int
+
+
+def read(
+    partition: Partition,
+    part: Part,
+    isolation: IsolationLevel,
+    *,
+    may_block: bool,
+) -> Read | None:
+    """Batches from an offset on, the first one whole; None where there is nothing more.
+
+    No more headers are looked at than those of what can be given.
+
+    Raises:
+        ColdRead: They have to be waited for, and may not.
+        CorruptData: A damaged frame or index.
+        OSError, StorageFailure: The system failed a read.
+    """
+    end_offset, offset = partition.end_offset(isolation), part.offset
+    if offset >= end_offset:
+        return None
+    source = SegmentBytes(partition.log.context.pool, may_block=may_block)
+    segments = partition.log.segments
+    found = _range(partition, offset, end_offset, part.max_bytes, source)
+    if found is None or not found.size_bytes:
+        return None
+    read_frames = _wanted(frames(found.segment, found.start, found.end, source), part)
+    if read_frames and read_frames[-1].end != found.end:
+        partition.read_ends.note(_up_to(found, read_frames))  # what is read next begins there
+    batches = _batches(read_frames, offset)
+    hidden: list[tuple[int, int]] = []
+    if isolation is IsolationLevel.READ_COMMITTED:
+        aborted = aborted_transactions(segments, offset, _up_to(found, read_frames), source)
+        hidden = _hidden(found.segment, read_frames, aborted, source) if aborted else []
+    offered = Offered(fetch_offset=offset, batches=batches, aborted=hidden)
+    return Read(offered, found.size_bytes, partition, found.segment, read_frames, source)
+
+
+def _range(
+    partition: Partition,
+    offset: int,
+    end_offset: int,
+    max_bytes: int,
+    source: SegmentBytes,
+) -> ByteRange | None:
+    segments, ends = partition.log.segments, partition.read_ends
+    limits = Limits(end_offset=end_offset, max_bytes=max_bytes, whole_first=True)
+    found = find_range(segments, offset, limits, source, ends)
+    if found is not None and found.segment.is_tiered and found.size_bytes > TIER_BYTES:
+        small = Limits(end_offset=end_offset, max_bytes=TIER_BYTES, whole_first=True)
+        found = find_range(segments, offset, small, source, ends)
+    return found
+
+
+def _wanted(found: Iterable[Frame], part: Part) -> list[Frame]:
+    """The batches of what can be given."""
+    wanted: list[Frame] = []
+    wanted_end = part.wanted_end
+    for frame in found:
+        if not wanted:  # what the log lacks before it is given to nobody
+            wanted_end += max(frame.base_offset - part.known_end, 0)
+        wanted.append(frame)
+        if frame.last_offset + 1 >= wanted_end:
+            break
+    return wanted
+
+
+def _up_to(found: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
+    """The bytes of some batches that a range begins with."""
+    if not read_frames:
+        return found
+    last = read_frames[-1]
+    return replace(found, end=last.end, next_offset=last.last_offset + 1)
+
+
+def _batches(found: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
+    """First and last offset of each; an old message set's header names its last one alone."""
+    batches: list[tuple[int, int]] = []
+    behind = offset
+    for frame in found:
+        is_old = frame.magic != MAGIC_2
+        batches.append(
+            (min(behind, frame.last_offset) if is_old else frame.base_offset, frame.last_offset)
+        )
+        behind = frame.last_offset + 1
+    return batches
+
+
+def _hidden(
+    segment: "Segment",
+    found: Sequence[Frame],
+    aborted: "Sequence[AbortedTransaction]",
+    source: SegmentBytes,
+) -> list[tuple[int, int]]:
+    """First and last offset of batches of aborted transactions."""
+    left = deque(sorted(aborted, key=lambda each: each.first_offset))
+    producers: set[int] = set()
+    hidden = []
+    for frame in found:
+        while left and left[0].first_offset <= frame.last_offset:
+            producers.add(left.popleft().producer_id)
+        header = source.read(segment, frame.position, frame.position + HEADER_SIZE)
+        attributes = _ATTRIBUTES.unpack_from(header, ATTRIBUTES_AT)[0]
+        producer_id = _PRODUCER_ID.unpack_from(header, PRODUCER_ID_AT)[0]
+        if producer_id not in producers or not attributes & _TRANSACTIONAL:
+            continue
+        if not attributes & _CONTROL:
+            hidden.append((frame.base_offset, frame.last_offset))
+        elif _is_abort(source.read(segment, frame.position, frame.end)):
+            producers.discard(producer_id)
+    return hidden
+
+
+def _is_abort(data: Buffer) -> bool:
+    batch = RecordBatch(memoryview(data))
+    pairs = read_pairs(bytes(batch.body()), batch.record_count)
+    return bool(pairs) and pairs[0][1] == _ABORT

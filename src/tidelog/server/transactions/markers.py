@@ -1,0 +1,253 @@
+"""From decision to markers in all partitions and groups, retried until complete.
+
+Markers: the end of transactions, written into the logs of the partitions in them.
+
+Source: Kafka 4.3's KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-1228.
+
+From a decision to its end: markers in all partitions, then the record that says so.
+
+A decision is completed whatever happens: a partition that can't take its marker now is asked again,
+and what a broker leaves undone the next start takes up. Only the topic of a partition may be gone,
+or a later producer may have written there: then nothing is left that a marker could end.
+
+Source: Kafka 4.3's TransactionMarkerChannelManager.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from tidelog.env import Clock
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import TidelogError
+from tidelog.server.partitions.partition import (
+    ALL_REPLICAS,
+    Markers,
+    TransactionEnd,
+    end_transaction,
+)
+from tidelog.server.runtime.loop import Timers
+from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.transactions.metadata import LOGGER, Transaction, TransactionState
+from tidelog.server.transactions.state_topic import TransactionTable
+from tidelog.types import OFFSETS_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.server.groups.coordinator import GroupCoordinator
+    from tidelog.server.partitions.partitions import Partitions
+    from tidelog.server.partitions.topics import Topics
+    from tidelog.server.runtime.threads import Work
+
+
+# How long to wait before a partition that could not take its marker is asked again; the longest.
+RETRY_MS: Final = 100
+
+
+RETRY_MS_MAX: Final = 10_000
+
+
+_LATER_ONE: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+)
+
+
+_DONE: Final = _LATER_ONE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+class Endings:
+    """Transactions whose end is decided. Belongs to the loop's thread."""
+
+    def __init__(
+        self, table: TransactionTable, markers: Markers, timers: Timers, clock: Clock
+    ) -> None:
+        self._table = table
+        self._markers = markers
+        self._timers = timers
+        self._clock = clock
+        self._running = set[asyncio.Task[None]]()
+        table.on_prepared = self.begin
+
+    def begin(self, transaction: Transaction) -> None:
+        """Complete a transaction beside the requests; until then it takes no other step."""
+        known = transaction.metadata
+        assert known.is_prepared
+        assert transaction.pending is None
+        transaction.pending = known.completed_state
+        if not known.partitions:
+            self._finish(transaction)
+            return
+        task = asyncio.get_running_loop().create_task(self._end(transaction))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def close(self) -> None:
+        """The broker stops: the next start goes on."""
+        for task in tuple(self._running):
+            task.cancel()
+
+    async def _end(self, transaction: Transaction) -> None:
+        left = sorted(
+            transaction.metadata.partitions, key=lambda each: (each.topic, each.partition)
+        )
+        delay_ms = RETRY_MS
+        while not transaction.is_gone:
+            codes = await self._write(transaction, left)
+            left = [each for each in left if codes.get(each) not in _DONE]
+            if not left:
+                self._finish(transaction)
+                return
+            await self._pause(delay_ms)
+            delay_ms = min(2 * delay_ms, RETRY_MS_MAX)
+
+    async def _write(
+        self, transaction: Transaction, left: list[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        known = transaction.metadata
+        try:
+            said = await self._markers.write(
+                left,
+                producer_id=known.producer_id,
+                producer_epoch=known.producer_epoch,
+                coordinator_epoch=transaction.coordinator_epoch,
+                commit=known.state is TransactionState.PREPARE_COMMIT,
+                transaction_version=known.client_version,
+            )
+        except Exception:  # noqa: BLE001 - a decision stands: this is tried again
+            LOGGER.exception("markers of %s can't be written", known.transactional_id)
+            return {}
+        codes = dict(said)
+        self._tell(transaction, codes)
+        return codes
+
+    @staticmethod
+    def _tell(transaction: Transaction, codes: dict[TopicPartition, ErrorCode]) -> None:
+        for partition, code in codes.items():
+            if code is not ErrorCode.NONE:
+                LOGGER.warning(
+                    "%s: marker of %s: %s",
+                    partition,
+                    transaction.metadata.transactional_id,
+                    code.name,
+                )
+
+    async def _pause(self, delay_ms: int) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self._timers.after(delay_ms, lambda: over.set_result(None))
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+    def _finish(self, transaction: Transaction) -> None:
+        """All markers are there: write that down; where that fails, the log is asked again."""
+        transaction.pending = None
+        if transaction.is_gone:
+            return
+        step = transaction.metadata.completed(self._clock.now_ms())
+
+        def written(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE or transaction.is_gone:
+                return
+            transaction.pending = step.state
+            self._timers.after(RETRY_MS_MAX, lambda: self._finish(transaction))
+
+        self._table.write(transaction, step).then(written)
+
+
+# Of a partition of groups that is not served now: who asks comes again.
+_NOT_SERVED: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+# Known, or known once the marker is safe: of a partition, or of one of groups.
+_Ended: TypeAlias = "ErrorCode | asyncio.Future[int] | Reply[ErrorCode]"
+
+
+class Host(Protocol):
+    """A broker, as far as markers go; a `Node` is one."""
+
+    @property
+    def partitions(self) -> "Partitions":
+        """Open logs."""
+        ...
+
+    @property
+    def topics(self) -> "Topics":
+        """Topics by name."""
+        ...
+
+    @property
+    def groups(self) -> "GroupCoordinator":
+        """Consumer groups."""
+        ...
+
+    @property
+    def work(self) -> "Work":
+        """Threads for what blocks."""
+        ...
+
+
+class PartitionMarkers:
+    """Writes markers. Belongs to the loop's thread."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+
+    async def write(
+        self,
+        partitions: Sequence[TopicPartition],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """End a producer's transaction in these partitions; see `seam.Markers`."""
+        end = TransactionEnd(
+            producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
+        )
+        opened = self._node.partitions
+        missing = opened.unopened((each.topic, each.partition) for each in partitions)
+        if missing:
+            await opened.open_beside(missing, self._node.work)
+        topics = list({each.topic for each in partitions})
+        while opened.holds and opened.holds.stops_appends(topics):
+            await opened.holds.wait(topics)
+        # All are written before any is waited for: they become safe together.
+        written = [(place, self._end(place, end)) for place in partitions]
+        return {place: await _told(ended) for place, ended in written}
+
+    def _end(self, place: TopicPartition, end: TransactionEnd) -> _Ended:
+        if place.topic == OFFSETS_TOPIC:
+            return self._end_offsets(place, end)
+        try:
+            partition = self._node.partitions.get(place.topic, place.partition)
+            result = end_transaction(partition, end)
+        except TidelogError as error:
+            return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else ErrorCode(error.code)
+        if not partition.must_wait(result, ALL_REPLICAS):
+            return ErrorCode.NONE
+        return partition.when_shown(result.last_offset + 1)
+
+    def _end_offsets(self, place: TopicPartition, end: TransactionEnd) -> _Ended:
+        info = self._node.topics.find(OFFSETS_TOPIC)
+        if info is None or not 0 <= place.partition < info.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self._node.groups.shards.end_transaction(place.partition, end)
+
+
+def _of_group(code: ErrorCode) -> ErrorCode:
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_SERVED else code
+
+
+async def _told(ended: _Ended) -> ErrorCode:
+    """The code, once the marker is safe."""
+    if isinstance(ended, ErrorCode):
+        return ended
+    return _of_group(await arrival(ended)) if isinstance(ended, Reply) else ErrorCode(await ended)

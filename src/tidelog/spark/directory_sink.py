@@ -1,0 +1,481 @@
+"""Staged by tasks, one commit.
+
+The sink to a directory: staged by the tasks, visible by one commit, batch and stream.
+
+Each task writes log files beside the partitions that its rows go to (`storage.directory.staging`), under
+names that carry the commit and the attempt, so attempts never meet. The driver then attaches the
+files of the attempts that Spark has chosen, all together (`sink_commit`). A write that fails leaves
+nothing visible. A streaming query's commit carries its batch's number, so a batch that comes again
+after a crash adds nothing.
+
+Making staged segments visible: under the directory's lock, or by asking who holds it.
+
+A writer that finds the lock taken asks its holder through the control channel
+(`tidelog.control`); where the holder serves none, it waits a while: another writer's commit takes
+seconds at most.
+
+One task of the sink: rows to partitions, partitions to staged segments. No object per row.
+"""
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from tidelog.control.client import ControlClient, find_holder
+from tidelog.env import Env
+from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.record.columns.encode import PER_MS, encode_table
+from tidelog.spark.rows import Router, by_partition
+from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
+from tidelog.spark.workers import (
+    StreamBatch,
+    make_ready,
+    refuse_new_table,
+    sentences_first,
+    stream_batch,
+    task_number,
+)
+from tidelog.storage import commits
+from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter
+from tidelog.storage.open_files import FilePool
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TopicPartition
+
+_PAUSE_MS: Final = 50
+
+
+_Answer = TypeVar("_Answer")
+
+
+def attach_staged(
+    options: "SinkOptions",
+    staged: "Iterable[StagedSegment]",
+    *,
+    commit_id: str,
+    version: WriterVersion | None,
+) -> AttachResult:
+    """Make staged segments part of the directory, all together; what became of them.
+
+    Args:
+        options: Of the write.
+        staged: What the chosen attempts of all tasks have staged.
+        commit_id: 32 hexadecimal digits.
+        version: Whose version it is; None where nobody counts.
+
+    Raises:
+        DirectoryLocked: Another process has the directory open for writing, serves no control
+            channel, and did not let go in time. Nothing was changed.
+        TidelogError: What `attach` raises, here or in the process that holds the lock.
+    """
+    env, segments = options.env(), list(staged)
+
+    def under_lock(log_dir: LogDir) -> AttachResult:
+        return attach(log_dir, segments, commit_id=commit_id, version=version)
+
+    def through(holder: ControlClient) -> AttachResult:
+        if options.clock_ms is not None:
+            raise InvalidRequest(
+                f"option clock.ms: another process has {options.path} open for writing, and commits"
+                " by its own clock"
+            )
+        return holder.attach(segments, commit_id=commit_id, version=version)
+
+    return _by_lock_or_holder(options, env, under_lock, through)
+
+
+def ensure_reachable(options: "SinkOptions") -> None:
+    """Fail before the work, not after it: somebody must be able to commit.
+
+    Raises:
+        InvalidRequest: There is no such directory.
+        UnknownTopic: No such topic.
+        DirectoryLocked: As `attach_staged`.
+    """
+    env = options.env()
+    with LogDir.open(options.path, env=env) as log_dir:
+        if options.topic is not None:
+            log_dir.topic(options.topic)
+
+    from tidelog.storage.files import LOCK_FILE
+
+    for _ in _tries(options.lock_wait_ms):
+        try:
+            env.files.lock(f"{options.path}/{LOCK_FILE}").close()
+            return
+        except BlockingIOError:
+            holder = find_holder(options.path)
+            if holder is not None:
+                holder.close()
+                return
+    raise _locked(options.path)
+
+
+def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
+    """Whether a version is surely there in all of its topics.
+
+    False also where it is just being committed, and where its topics are not known yet.
+    """
+    marks, topics = commits.read_marks(options.env().files, options.path), version.topics or ()
+    done = commits.find_done_topics(marks, version.writer, version.version, topics)
+    return bool(topics) and len(done) == len(topics)
+
+
+def _by_lock_or_holder(
+    options: "SinkOptions",
+    env: Env,
+    under_lock: Callable[[LogDir], _Answer],
+    through: Callable[[ControlClient], _Answer],
+) -> _Answer:
+    for _ in _tries(options.lock_wait_ms):
+        try:
+            with LogDir.open(
+                options.path, env=env, options=LogDirOptions(writable=True)
+            ) as log_dir:
+                return under_lock(log_dir)
+        except DirectoryLocked:
+            holder = find_holder(options.path)
+        if holder is not None:
+            with holder:
+                return through(holder)
+    raise _locked(options.path)
+
+
+def _tries(wait_ms: int) -> Iterator[None]:
+    """Once, then again after each pause until the wait is over."""
+    yield
+    for _ in range(wait_ms // _PAUSE_MS):
+        threading.Event().wait(_PAUSE_MS / 1000)
+        yield
+
+
+def _locked(path: str) -> DirectoryLocked:
+    return DirectoryLocked(
+        f"{path}: another process has it open for writing and serves no control channel"
+        " (see docs/control.md); stop it, or let it serve one"
+    )
+
+
+_ID_BYTES: Final = 16
+
+
+class StagedMessage(WriterCommitMessage):
+    """Message of a task to the driver: the segments that it has staged, and of which batch."""
+
+    def __init__(self, staged: "Sequence[StagedSegment]", batch: StreamBatch | None = None) -> None:
+        self.staged = tuple(staged)
+        self.batch = batch
+
+
+@sentences_first
+class DirectoryWriter(DataSourceArrowWriter):
+    """Stages in the workers, commits on the driver."""
+
+    def __init__(self, options: SinkOptions, commit_id: str) -> None:
+        self._options = options
+        self._commit_id = commit_id
+        # Spares the tasks their work; whether it is so is for the commit to say.
+        self._is_done = (version := self._version(())) is not None and is_committed(
+            options, version
+        )
+
+    def _version(self, staged: "Sequence[StagedSegment]") -> WriterVersion | None:
+        """The numbered write, which counts each of its topics separately."""
+        txn, topic = self._options.txn, self._options.topic
+        if txn is None:
+            return None
+        found = {segment.topic_partition.topic for segment in staged} if topic is None else {topic}
+        return WriterVersion(app_writer(txn.app_id), txn.version, topics=tuple(sorted(found)))
+
+    def write(  # type: ignore[override] # Spark's own hint is that of its row writers
+        self, iterator: "Iterator[pa.RecordBatch]"
+    ) -> WriterCommitMessage:
+        """Stage the rows of one task; removes what it wrote if it fails."""
+        refuse_new_table()
+        if self._is_done:
+            for _ in iterator:
+                pass
+            return StagedMessage(())
+        return StagedMessage(stage(self._options, iterator, self._commit_id))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the rows of all tasks visible, together; log topics that had them already."""
+        staged = _staged(messages)
+        version = self._version(staged)
+        found = attach_staged(self._options, staged, commit_id=self._commit_id, version=version)
+        drop_staged(self._options, self._commit_id)
+        if self._options.txn is not None:
+            log_skipped(self._options.txn, found.skipped, self._options.path)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        """Remove what the tasks have staged, of failed and repeated attempts too."""
+        drop_staged(self._options, self._commit_id)
+
+
+@sentences_first
+class DirectoryStreamWriter(DataSourceStreamArrowWriter):
+    """The same for each batch of a streaming query; the driver's calls come in other processes."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(  # type: ignore[override] # as above
+        self, iterator: "Iterator[pa.RecordBatch]"
+    ) -> WriterCommitMessage:
+        """Stage the rows of one task; removes what it wrote if it fails."""
+        batch = stream_batch()
+        return StagedMessage(stage(self._options, iterator, batch_commit_id(batch)), batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Make the batch visible, unless it is already."""
+        batch = _batch_of(messages)
+        if batch is None:
+            return  # no task, no rows
+        assert batch.number == batchId
+        commit_id = batch_commit_id(batch)
+        version = WriterVersion(f"query/{batch.query_id}", batch.number)
+        found = attach_staged(
+            self._options, _staged(messages), commit_id=commit_id, version=version
+        )
+        if found.was_done:
+            log_repeated(batch, self._options.path)
+        drop_staged(self._options, commit_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Remove what the tasks have staged, of failed and repeated attempts too."""
+        batch = _batch_of(messages)
+        if batch is not None:
+            drop_staged(self._options, batch_commit_id(batch))
+
+
+def new_commit_id(options: SinkOptions) -> str:
+    """An id for a batch write, which nobody else has.
+
+    A numbered write to one topic has the same whenever it comes again, so that what a driver that
+    died has staged for it goes with its commit. Writes whose rows name their topics may run beside
+    each other with one number, and each has an id of its own.
+    """
+    if options.txn is not None and options.topic is not None:
+        return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
+    return uuid.UUID(int=options.env().random.getrandbits(128)).hex
+
+
+def numbered_commit_id(app_id: str, version: int, topic: str) -> str:
+    """The id of the commit of a numbered write to a topic."""
+    return _same_id(f"app/{topic}", app_id, version)
+
+
+def app_writer(app_id: str) -> str:
+    """The name of an application as a writer of the directory."""
+    return f"app/{app_id}"
+
+
+def batch_commit_id(batch: StreamBatch) -> str:
+    """The id of a streaming batch's commit, the same whenever the batch comes again."""
+    return _same_id("query", batch.query_id, batch.number)
+
+
+def _same_id(kind: str, name: str, number: int) -> str:
+    text = f"{kind}\0{name}\0{number}".encode()
+    return hashlib.blake2b(text, digest_size=_ID_BYTES).hexdigest()
+
+
+def stage(
+    options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
+) -> "list[StagedSegment]":
+    """Stage the rows of one task; removes what it wrote if it fails."""
+    make_ready(to_write=True)
+    from tidelog.record.columns.serdes import encode_fields
+
+    task = task_number()
+    # Numbers of attempts begin anew with each driver, and one of an older driver may still write.
+    attempt = f"{options.env().random.getrandbits(64):016x}"
+    writer = TaskWriter(options, name=f"{commit_id}-{task}-{attempt}", task=task)
+    try:
+        for batch in batches:
+            writer.take(encode_fields(batch, options.serdes))
+        return writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def drop_staged(options: SinkOptions, commit_id: str) -> None:
+    """Remove what is still staged for a commit."""
+    from tidelog.storage.directory.staging import drop_staging
+
+    drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
+
+
+def _told(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedMessage]":
+    return [cast("StagedMessage", message) for message in messages if message is not None]
+
+
+def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
+    """The segments of all tasks; a task without rows may have nothing to say."""
+    return [segment for message in _told(messages) for segment in message.staged]
+
+
+def _batch_of(messages: "Iterable[WriterCommitMessage | None]") -> StreamBatch | None:
+    """The batch that the tasks were about; None where no task has told anything."""
+    return next((message.batch for message in _told(messages)), None)
+
+
+if TYPE_CHECKING:
+    from tidelog.config import TopicConfig
+    from tidelog.spark.sink_options import SinkOptions
+
+    Column = pa.Array[pa.Scalar[pa.DataType]]
+
+
+# Rows of a partition wait until there is this much, so that batches are full.
+ENCODE_BYTES: Final = 1 << 20
+
+
+# And all partitions together for no more than this.
+WAITING_BYTES_MAX: Final = 64 << 20
+
+
+class _PartitionRows:
+    """Rows of one partition that wait to be encoded, and the writer that they go to."""
+
+    def __init__(self, writer: StagedWriter, config: "TopicConfig", options: "SinkOptions") -> None:
+        self.writer = writer
+        self.waiting_bytes = 0
+        self._waiting: list[pa.RecordBatch] = []
+        target = config.compression_type.target_codec
+        self._codec = options.codec if target is None else target
+        self._level = None if self._codec is Codec.NONE else config.compression_level(self._codec)
+        limit = min(config.max_message_bytes, config.segment_size_limit)
+        self._batch_bytes = min(options.batch_bytes, limit)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows, in order."""
+        self._waiting.append(rows)
+        self.waiting_bytes += rows.nbytes
+
+    def encode(self, now_ms: int) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting).combine_chunks()
+        self._waiting, self.waiting_bytes = [], 0
+        batches = encode_table(
+            table,
+            now_ms=now_ms,
+            codec=self._codec,
+            level=self._level,
+            batch_bytes=self._batch_bytes,
+        )
+        self.writer.append(batches, row_facts(table, now_ms))
+
+
+def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
+    """What the topic's rules ask of rows: their earliest create time, and keys that are null."""
+    keys = table.column("key") if "key" in table.schema.names else None
+    has_null_key = table.num_rows > 0 if keys is None else keys.null_count > 0
+    return RowFacts(min_timestamp=_earliest(table, now_ms), has_null_key=has_null_key)
+
+
+def _earliest(table: pa.Table, now_ms: int) -> int:
+    if "timestamp" not in table.schema.names:
+        return now_ms
+    column = table.column("timestamp")
+    per_ms = PER_MS.get(column.type.unit, 1) if pa.types.is_timestamp(column.type) else 1
+    numbers = column.cast(pa.int64()).combine_chunks()
+    known = np.asarray(numbers.drop_null() if numbers.null_count else numbers) // per_ms
+    timed = known[known != NO_TIMESTAMP]
+    earliest = int(timed.min()) if timed.size else INT64_MAX
+    return min(earliest, now_ms) if column.null_count else earliest
+
+
+class TaskWriter:
+    """Takes the rows of one task. Not safe for two threads."""
+
+    def __init__(self, options: "SinkOptions", *, name: str, task: int) -> None:
+        """Begin.
+
+        Args:
+            options: Of the write.
+            name: Beginning of the files' names, of this attempt alone.
+            task: Number of the task, by which segments are put in order.
+        """
+        self._options = options
+        self._name = name
+        self._task = task
+        self._env = options.env()
+        self._pool = FilePool(self._env.files)
+        self._log_dir = LogDir.open(options.path, env=self._env)
+        self._partitions: dict[TopicPartition, _PartitionRows] = {}
+        count_of = lambda topic: self._log_dir.topic(topic).partitions  # noqa: E731 - one question
+        self._router = Router(options.topic, count_of, task=task)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Stage rows.
+
+        Raises:
+            UnknownTopic, InvalidRequest: A topic or a partition that does not exist, or none.
+            MessageTooLarge, InvalidRecord, OSError: The rows can't be staged; `discard`.
+        """
+        for topic, numbers, rows in self._router.route(batch):
+            for number, part in by_partition(numbers, rows):
+                waiting = self._rows_of(TopicPartition(topic, number))
+                waiting.add(part)
+                if waiting.waiting_bytes >= ENCODE_BYTES:
+                    waiting.encode(self._env.clock.now_ms())
+        if sum(rows.waiting_bytes for rows in self._partitions.values()) > WAITING_BYTES_MAX:
+            self._encode_all()
+
+    def _rows_of(self, partition: TopicPartition) -> _PartitionRows:
+        found = self._partitions.get(partition)
+        if found is None:
+            config = self._log_dir.topic(partition.topic).config
+            writer = StagedWriter(
+                self._pool,
+                self._options.path,
+                partition,
+                config,
+                name=self._name,
+                order=(self._task,),
+            )
+            found = _PartitionRows(writer, config, self._options)
+            self._partitions[partition] = found
+        return found
+
+    def _encode_all(self) -> None:
+        for rows in self._partitions.values():
+            rows.encode(self._env.clock.now_ms())
+
+    def finish(self) -> list[StagedSegment]:
+        """Write what waits; the staged segments.
+
+        Raises:
+            MessageTooLarge, InvalidRecord, InvalidTimestamp, OSError: As the topic's rules and
+                the disk say; `discard`.
+        """
+        self._encode_all()
+        now_ms = self._env.clock.now_ms()
+        staged = [s for rows in self._partitions.values() for s in rows.writer.finish(now_ms)]
+        self._close()
+        return staged
+
+    def discard(self) -> None:
+        """Remove what was staged."""
+        for rows in self._partitions.values():
+            rows.writer.discard(self._env.files)
+        self._close()
+
+    def _close(self) -> None:
+        self._pool.close()
+        self._log_dir.close()

@@ -1,0 +1,424 @@
+"""Start, next offset, progress.
+
+Plans the micro-batches of one query: what is new, how much of it now, what was lost.
+
+Knows nothing of Spark. Offsets go in and out as the JSON that Spark keeps.
+
+What a stream tells in Spark's progress: the ends of the log, how far behind, what was lost.
+
+Spark takes no metrics of Python sources, but shows what `reportLatestOffset` gives as
+`latestOffset` of the source. So the connector's metrics stand in there, under its names.
+
+Where a new query begins in each partition, from its options and what was seen of the log.
+
+A query that goes on from a checkpoint never asks. Pure: looking up times is handed in.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from tidelog.env import Clock
+from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
+from tidelog.spark.options import Given
+from tidelog.spark.stream_log import StreamLog, freeze
+from tidelog.spark.stream_offset import (
+    Checked,
+    Extent,
+    Json,
+    LossCheck,
+    Position,
+    Seen,
+    StreamOffset,
+    deleted_before,
+    find_new,
+)
+from tidelog.spark.stream_options import Gate, Limits, Start, StreamOptions, share
+from tidelog.spark.tasks import Task
+from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
+
+# Progress is kept in memory and shown by listeners: it names so many ranges, and counts the rest.
+_LOST_LIMIT: Final = 20
+
+
+Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]
+
+
+def left_over(seen: Seen, consumed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Where each partition goes on that has more than is in this batch or an earlier one."""
+    return {
+        name: max(consumed.get(name, start), start)
+        for name, (start, end) in seen.extents.items()
+        if max(consumed.get(name, start), start) < end
+    }
+
+
+def seconds_behind(left: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
+    """How old the oldest record is that is left, in seconds by record and by append time.
+
+    Args:
+        left: As `left_over`.
+        times: Record and append time in ms of the first record left in each partition.
+        now_ms: The time now.
+
+    Returns:
+        `record` and `append`; 0 where nothing is left, None where no time is known.
+    """
+    found: Json = {}
+    for number, clock in enumerate(("record", "append")):
+        known = [of_clock for pair in times.values() if (of_clock := pair[number]) is not None]
+        oldest = max((now_ms - min(known)) / 1000, 0.0) if known else None
+        found[clock] = oldest if left else 0.0
+    return found
+
+
+def report(
+    seen: Seen,
+    consumed: Mapping[TopicPartition, int],
+    lost: Iterable[LostOffsets],
+    seconds: Json,
+) -> Json:
+    """The progress of a micro-batch.
+
+    Args:
+        seen: The log as it was when the batch was planned.
+        consumed: Offsets up to which everything is in this batch or an earlier one; a partition
+            that is not there yet counts from its log start.
+        lost: What was found lost when it was planned.
+        seconds: As `seconds_behind`.
+
+    Returns:
+        `latest`: the log ends; `behind`: offsets left, by topic and partition; `secondsBehind` by
+        clock; `metrics` over all partitions; `lost`: ranges in words.
+    """
+    latest: dict[str, dict[str, int]] = {}
+    behind: dict[str, dict[str, int]] = {}
+    for name, (start, end) in sorted(seen.extents.items()):
+        left = max(end - consumed.get(name, start), 0)
+        latest.setdefault(name.topic, {})[str(name.partition)] = end
+        behind.setdefault(name.topic, {})[str(name.partition)] = left
+    found: Json = {"latest": latest, "behind": behind, "metrics": _metrics(behind)}
+    found["secondsBehind"] = seconds
+    texts = [str(one) for one in lost]
+    if texts:
+        found["lost"] = texts[:_LOST_LIMIT]
+        found["lostRanges"] = len(texts)
+    return found
+
+
+def _metrics(behind: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    all_of_them = [left for of_topic in behind.values() for left in of_topic.values()] or [0]
+    total = sum(all_of_them)
+    return {
+        "minOffsetsBehindLatest": min(all_of_them),
+        "maxOffsetsBehindLatest": max(all_of_them),
+        "avgOffsetsBehindLatest": total / len(all_of_them),
+        "offsetsBehindLatest": total,
+    }
+
+
+TimeLookup: TypeAlias = Callable[
+    [Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]
+]
+
+
+def start_offsets(
+    start: Start, seen: Seen, offsets_for_times: TimeLookup
+) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
+    """The first offset to read of each partition, and what was asked for and is not there.
+
+    Args:
+        start: What the options say.
+        seen: The partitions and what they hold.
+        offsets_for_times: The first offset that is so late, None where none is.
+
+    Raises:
+        InvalidRequest: An option by partition does not name them all, or names others; or no
+            record is as late as asked, and the strategy is `error`.
+    """
+    if start.times is not None:
+        times = _spread("start times", start.times, seen)
+        found = offsets_for_times(times)
+        return {name: _by_time(name, times, found, start, seen) for name in times}, []
+    offsets = _spread("startingOffsets", start.offsets, seen)
+    lost = []
+    for name, asked in offsets.items():
+        offset, gone = _inside(name, asked, seen.extents[name])
+        offsets[name] = offset
+        lost += gone
+    return offsets, lost
+
+
+def _by_time(
+    name: TopicPartition,
+    times: Mapping[TopicPartition, int],
+    found: Mapping[TopicPartition, int | None],
+    start: Start,
+    seen: Seen,
+) -> int:
+    offset = found[name]
+    if offset is None and start.needs_match:
+        raise InvalidRequest(
+            f"{name}: no record at {times[name]} ms or later; with"
+            " startingOffsetsByTimestampStrategy=latest the stream starts at the end then"
+        )
+    first, end = seen.extents[name]
+    return end if offset is None else min(max(offset, first), end)
+
+
+def _inside(name: TopicPartition, asked: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
+    """The offset asked for moved into the log, and what of it is not there."""
+    start, end = extent
+    if asked == EARLIEST_OFFSET:
+        return start, []
+    if asked == LATEST_OFFSET:
+        return end, []
+    if asked < start:
+        reason = f"startingOffsets asks for them, the log starts at {start}"
+        return start, [LostOffsets(name.topic, name.partition, asked, start, reason)]
+    if asked > end:
+        reason = f"startingOffsets lies behind the log, which ends at {end}"
+        return end, [LostOffsets(name.topic, name.partition, end, asked, reason)]
+    return asked, []
+
+
+def _spread(what: str, given: Given, seen: Seen) -> dict[TopicPartition, int]:
+    """One value for each partition."""
+    assert given is not None
+    if isinstance(given, int):
+        return dict.fromkeys(seen.extents, given)
+    if missing := sorted(seen.extents.keys() - given.keys()):
+        raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
+    if others := sorted(given.keys() - seen.extents.keys()):
+        raise InvalidRequest(f"{what} by partition: {others[0]} is not among those read")
+    return {name: given[name] for name in seen.extents}
+
+
+_LOG: Final = logging.getLogger("tidelog.spark")
+
+
+_HINT: Final = (
+    "The query can't go on without a gap. With failOnDataLoss=false it reports these ranges and"
+    " goes on: at the log start, where records were deleted unread; where the two logs part, if"
+    " the log was rewritten; at the start of a topic that was created anew."
+)
+
+
+Ranges = dict[TopicPartition, tuple[int, int]]
+
+
+class MicroBatches:
+    """The micro-batches of one query. Lives on the driver; one owner, one thread."""
+
+    def __init__(self, options: StreamOptions, log: StreamLog, clock: Clock) -> None:
+        self._options = options
+        self._log = log
+        self._clock = clock
+        limits = options.limits
+        self._gate = Gate(limits.min_offsets, limits.max_delay_ms, clock)
+        self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs, log.log_ends)
+        self._initial: Json | None = None
+        self._initial_lost: list[LostOffsets] = []
+        self._frozen: Seen | None = None
+        self._last_ends: dict[TopicPartition, int] = {}
+        self._planned: tuple[Json, Json] | None = None
+        self._progress: Json | None = None
+        self._committed: Json | None = None
+
+    @property
+    def progress(self) -> Json | None:
+        """The log ends and what is left, as of the last `next_offset`; None before."""
+        return self._progress
+
+    def freeze(self) -> None:
+        """Offer nothing from now on that is not there now."""
+        self._frozen = self._log.look()
+
+    # -- the first offset --------------------------------------------------------------------
+
+    def initial_offset(self) -> Json:
+        """Where a new query begins; always the same while the process lives.
+
+        Raises:
+            UnknownTopic: A topic or partition that was named is not there.
+            InvalidRequest: Options by partition that don't fit the partitions there are.
+            OffsetsGone: Offsets that were asked for are not in the log.
+        """
+        if self._initial is None:
+            self._initial = self._find_initial().encode()
+        return self._initial
+
+    def _find_initial(self) -> StreamOffset:
+        seen = self._visible(self._log.look_at_all())
+        lookup = self._log.backend.offsets_for_times
+        starts, lost = start_offsets(self._options.start, seen, lookup)
+        self._tell(lost)
+        self._initial_lost = lost
+        epochs = self._log.epochs_at(starts)
+        positions = {name: Position(start, epochs[name]) for name, start in starts.items()}
+        return StreamOffset(positions=positions, topic_ids=seen.topic_ids, is_initial=True)
+
+    def _visible(self, now: Seen) -> Seen:
+        return now if self._frozen is None else freeze(now, self._frozen)
+
+    # -- the next one ------------------------------------------------------------------------
+
+    def next_offset(self, given: Json, limits: Limits) -> Json:
+        """The end of the batch that begins at `given`; `given` itself where there is nothing.
+
+        Raises:
+            OffsetsGone: The log is not the one that was read, or lost what was not read yet, and
+                `failOnDataLoss` is true. Names each range.
+        """
+        start = StreamOffset.decode(given)
+        if not start.is_initial:
+            self.commit(given)
+        now = self._log.look()
+        seen = self._visible(now)
+        checked = self._losses.check(start, seen, self._last_ends)
+        fresh, lost = find_new(start, checked, seen)
+        lost = checked.lost + lost
+        self._tell(lost)
+        begins = {name: place.offset for name, place in checked.positions.items()} | fresh
+        has_to_move = start.is_initial or bool(lost)
+        ends = self._ends(begins, seen, limits, has_to_move=has_to_move)
+        end = self._offset(start, checked, fresh, ends, seen)
+        self._last_ends |= {name: extent.end for name, extent in now.extents.items()}
+        shown = self._initial_lost + lost if start.is_initial else lost
+        left = left_over(now, ends)
+        times = self._log.backend.first_times(left) if left else {}
+        seconds = seconds_behind(left, times, self._clock.now_ms())
+        self._progress = report(now, ends, shown, seconds)
+        found = given if _says_the_same(start, end) else end.encode()
+        self._planned = given, found
+        return found
+
+    def _ends(
+        self,
+        begins: Mapping[TopicPartition, int],
+        seen: Seen,
+        limits: Limits,
+        *,
+        has_to_move: bool,
+    ) -> dict[TopicPartition, int]:
+        """Where the batch ends in each partition; where it begins if it is not worth one yet."""
+        backlogs = {name: max(seen.extents[name].end - at, 0) for name, at in begins.items()}
+        backlog = sum(backlogs.values())
+        # What is there now is all that AvailableNow will ever see: waiting for more has no end.
+        may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
+        if not backlog or (may_wait and not self._gate.passes(backlog)):
+            return dict(begins)
+        taken = backlogs if limits.max_offsets is None else share(backlogs, limits.max_offsets)
+        ends = {name: at + taken[name] for name, at in begins.items()}
+        if limits.max_bytes is not None:
+            ranges = {name: (begins[name], end) for name, end in ends.items() if taken[name]}
+            ends |= self._log.cut_by_bytes(ranges, limits.max_bytes)
+        return ends
+
+    def _offset(
+        self,
+        start: StreamOffset,
+        checked: Checked,
+        fresh: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        seen: Seen,
+    ) -> StreamOffset:
+        """The offset of these ends. What did not move keeps its epoch: its text must not change."""
+        # A new partition is taken up when something of it is read.
+        names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
+        kept = {
+            name: checked.positions[name]
+            for name in names
+            if name not in fresh
+            and name not in checked.moved
+            and checked.positions[name].offset == ends[name]
+        }
+        moved = {name: ends[name] for name in names if name not in kept}
+        epochs = self._log.epochs_at(moved)
+        begins = {name: place.offset for name, place in checked.positions.items()} | dict(fresh)
+        told = names if start.is_initial else [n for n in names if n in fresh or n in checked.moved]
+        topics = {name.topic for name in names}
+        return StreamOffset(
+            positions=kept | {name: Position(end, epochs[name]) for name, end in moved.items()},
+            topic_ids={topic: seen.topic_id(topic) or start.topic_id(topic) for topic in topics},
+            starts={name: begins[name] for name in told},
+        )
+
+    # -- tasks -------------------------------------------------------------------------------
+
+    def plan(self, start: Json, end: Json) -> list[Task]:
+        """The tasks of the batch from `start` to `end`.
+
+        Raises:
+            OffsetsGone: As `next_offset`.
+        """
+        if start == end:
+            return []  # whatever `from` says: that is about the batch before
+        until = StreamOffset.decode(end)
+        ranges = until.ranges_after(StreamOffset.decode(start))
+        if (start, end) != self._planned:
+            ranges = self._recheck(until, ranges)
+        return self._log.backend.plan(ranges) if ranges else []
+
+    def _recheck(self, until: StreamOffset, ranges: Ranges) -> Ranges:
+        """What is still right of a batch that an earlier process planned.
+
+        Where the log was rewritten inside of it, only what both logs have is read: the next batch
+        finds the same out about its start, and goes on from there.
+        """
+        seen = self._log.look()
+        asked = {name: until.positions[name] for name in ranges}
+        checked = self._losses.check(StreamOffset(positions=asked, topic_ids=until.topic_ids), seen)
+        reasons = {TopicPartition(one.topic, one.partition): one for one in checked.lost}
+        kept: Ranges = {}
+        lost: list[LostOffsets] = []
+        for name, (first, last) in ranges.items():
+            found = reasons.get(name)
+            if found is not None:
+                since = first if found.start >= last else max(found.start, first)
+                lost.append(_lost(name, since, last, found.reason))
+            place = checked.positions.get(name)
+            if place is None or place.offset > last:
+                continue
+            log_start = seen.extents[name].start
+            if first < log_start:
+                lost.append(_lost(name, first, log_start, deleted_before(log_start)))
+            kept[name] = max(first, log_start), min(last, place.offset)
+        self._tell(lost)
+        return {name: bounds for name, bounds in kept.items() if bounds[0] < bounds[1]}
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def _tell(self, lost: Iterable[LostOffsets]) -> None:
+        """Fail because of what is lost, or warn of it."""
+        found = tuple(lost)
+        if found and self._options.source.fail_on_data_loss:
+            error = OffsetsGone(found)
+            error.add_note(_HINT)
+            raise error
+        for one in found:
+            _LOG.warning("not in the log any more: %s", one)
+
+    def commit(self, done: Json) -> None:
+        """Tell the group that is to be told, if any, that all up to there is done.
+
+        Spark says so when it plans a batch, of the one before it; by asking what comes after a
+        batch it says the same of the last one.
+        """
+        group = self._options.commit_group
+        if group is not None and done != self._committed:
+            self._log.commit(group, StreamOffset.decode(done))
+            self._committed = done
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        self._log.close()
+
+
+def _says_the_same(start: StreamOffset, end: StreamOffset) -> bool:
+    """Whether nothing has to be told that the offset before does not say."""
+    return not start.is_initial and start.positions == end.positions and not end.starts
+
+
+def _lost(name: TopicPartition, start: int, end: int, reason: str) -> LostOffsets:
+    return LostOffsets(name.topic, name.partition, start, end, reason)

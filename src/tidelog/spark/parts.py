@@ -1,0 +1,177 @@
+"""Work in parts; progress; what every job asks.
+
+Work in parts: each part described by a text, done by a worker, and answered by one row.
+
+The texts are plain data (JSON as a rule), so nothing but tidelog's own functions is pickled. Spark
+gets a range of numbers, one for each part, and a task for each; this works in local mode, on
+clusters and over Spark Connect alike.
+
+Who wants to know how a job comes on: the seam between a job and what shows its progress.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidelog.spark.workers import Arrival, make_ready
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import StatusTracker
+    from pyspark.sql import SparkSession
+
+
+class Listener(Protocol):
+    """Who wants to know how a job comes on."""
+
+    def note(self, text: str) -> None:
+        """One line for people."""
+        ...
+
+    def at(self, done: int, planned: int) -> None:
+        """So many of so many offsets are done."""
+        ...
+
+
+class _Nobody:
+    def note(self, text: str) -> None:
+        """Told to nobody."""
+
+    def at(self, done: int, planned: int) -> None:
+        """Told to nobody."""
+
+
+NOBODY: Final = _Nobody()
+
+
+Row = Mapping[str, object]
+
+
+# Their descriptions travel with each task's code; more of them are done in rounds.
+PARTS_AT_ONCE: Final = 10_000
+
+
+_LOOK_SECONDS: Final = 0.25
+
+
+class Work(Protocol):
+    """What a worker does with a part. Can be pickled, and is small."""
+
+    def __call__(self, part: str) -> tuple[object, ...]:
+        """The row of a part, its cells in the order of the schema."""
+        ...
+
+
+def do_parts(
+    spark: "SparkSession",
+    parts: Sequence[str],
+    work: Work,
+    schema: str,
+    *,
+    listener: Listener = NOBODY,
+) -> Sequence[Row]:
+    """Do all parts on Spark, side by side; a row for each, in the order of the parts.
+
+    Args:
+        spark: The session.
+        parts: Their descriptions.
+        work: What to do with each.
+        schema: Names and types of a row, as Spark writes them: `records bigint, facts string`; of
+            types there are bigint, string and binary.
+        listener: Told now and then how many parts are done; where Spark can't be asked, at the end.
+
+    Raises:
+        What Spark raises where a part fails for good; the worker's own error is in its text.
+    """
+    rows: list[Row] = []
+    for start in range(0, len(parts), PARTS_AT_ONCE):
+        mine = tuple(parts[start : start + PARTS_AT_ONCE])
+        numbers = spark.range(0, len(mine), 1, len(mine))
+        done = numbers.mapInArrow(_Mapper(mine, work, schema), f"part bigint, {schema}")
+        with _watched(spark, _Done(listener, start, len(parts))):
+            rows += done.toArrow().sort_by("part").to_pylist()
+        listener.at(start + len(mine), len(parts))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Tells a listener of the parts done: those of the rounds before, and of this one."""
+
+    listener: Listener
+    before: int
+    total: int
+
+    def at(self, done: int) -> None:
+        """So many of this round are done."""
+        self.listener.at(min(self.before + done, self.total), self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapper:
+    """From numbers of parts to their rows, in a worker."""
+
+    parts: tuple[str, ...]
+    work: Work
+    schema: str
+    arrival: Arrival = field(default_factory=Arrival)
+
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        make_ready()
+        import numpy as np
+        import pyarrow as pa
+
+        from tidelog.spark.tasks import settle
+
+        kind = _arrow_schema(f"part bigint, {self.schema}")
+        for batch in batches:
+            for number in map(int, np.asarray(batch.column(0))):
+                settle()
+                cells = (number, *self.work(self.parts[number]))
+                columns = [
+                    pa.array([cell], field.type) for cell, field in zip(cells, kind, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=kind)
+
+
+def _arrow_schema(text: str) -> "pa.Schema":
+    """The schema that Spark reads in the text; its own parser is not there in a worker."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "bigint": pa.int64(), "binary": pa.binary()}
+    pairs = (field.split() for field in text.split(","))
+    return pa.schema([pa.field(name, types[kind]) for name, kind in pairs])
+
+
+@contextmanager
+def _watched(spark: "SparkSession", done: _Done) -> Iterator[None]:
+    """Tell of the tasks done while the block runs."""
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, done, ended), daemon=True)
+    if done.listener is NOBODY or _tracker(spark) is None:
+        yield
+        return
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(spark: "SparkSession", done: _Done, ended: threading.Event) -> None:
+    tracker = _tracker(spark)
+    assert tracker is not None
+    while not ended.wait(_LOOK_SECONDS):
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        done.at(sum(stage.numCompletedTasks for stage in stages if stage is not None))
+
+
+def _tracker(spark: "SparkSession") -> "StatusTracker | None":
+    """Who knows of stages; nobody where the session is at the other end of Spark Connect."""
+    try:
+        return spark.sparkContext.statusTracker()
+    except Exception:  # noqa: BLE001 - each release refuses it by another error
+        return None

@@ -1,0 +1,320 @@
+"""Filters as ranges.
+
+Filters that Spark hands over, as limits of what is read: partitions, offsets, times.
+
+A filter that the limits obey to the letter need not be applied again by Spark; one that only
+narrows them is handed back. Topic, partition and offset are never null, so a filter on them is
+either true or false; a comparison with a time is never true of a record without one.
+
+From options and filters to what is wanted of each partition. Pure.
+"""
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from tidelog.errors import InvalidRequest
+from tidelog.scan import Wanted
+from tidelog.spark.options import Given, SourceOptions
+from tidelog.types import EPOCH, INT64_MAX, INT64_MIN, ClockName, TopicPartition
+
+_CLOCKS: Final = {"timestamp": ClockName.RECORD, "appendTimestamp": ClockName.APPEND}
+
+
+_NAMES: Final[dict[str, type[int | str]]] = {"topic": str, "partition": int}
+
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+_TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda value, allowed: value in allowed,
+    StringStartsWith: str.startswith,
+    StringEndsWith: str.endswith,
+    StringContains: operator.contains,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Part of a read that filters leave.
+
+    Attributes:
+        names: Filters on topics and partitions.
+        least_offset: First offset wanted, in every partition.
+        limit_offset: Offset behind the last one wanted.
+        clock: Which time `times` is about.
+        times: Times in ms wanted, [a, b); INT64_MAX is no end. None for all records, also those
+            without a time.
+    """
+
+    names: tuple[Filter, ...] = ()
+    least_offset: int = 0
+    limit_offset: int = INT64_MAX
+    clock: ClockName = ClockName.RECORD
+    times: tuple[int, int] | None = None
+
+    def keeps(self, name: TopicPartition) -> bool:
+        """Whether anything of a partition is wanted."""
+        values: dict[str, int | str] = {"topic": name.topic, "partition": name.partition}
+        return all(_is_true(one, values[_column(one)]) for one in self.names)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is wanted."""
+        start, end = self.times or (INT64_MIN, INT64_MAX)
+        return self.least_offset >= self.limit_offset or (start >= end and end != INT64_MAX)
+
+
+NO_LIMITS: Final = Limits()
+
+
+@dataclass(slots=True)
+class LimitMaker:
+    """Takes filters one by one.
+
+    Attributes:
+        options: What the query was asked for.
+        limits: What the filters taken so far leave.
+        returned: Those that Spark has to apply.
+    """
+
+    options: SourceOptions
+    limits: Limits = NO_LIMITS
+    returned: list[Filter] = field(default_factory=list)
+
+    def take(self, filters: Iterable[Filter]) -> None:
+        """Take what can be taken; the rest is in `returned`."""
+        # A time's column is known to be filled only where a range of it is obeyed.
+        late = [one for one in filters if not self._take(one)]
+        for one in late:
+            if not self._is_implied(one):
+                self.returned.append(one)
+
+    def _take(self, one: Filter) -> bool:
+        """Whether the limits obey the filter now."""
+        column = _column(one)
+        kind = _NAMES.get(column)
+        if kind is not None and _is_known(one, kind):
+            self.limits = replace(self.limits, names=(*self.limits.names, one))
+            return True
+        if column == "offset":
+            return self._take_offset(one)
+        if column in _CLOCKS:
+            return self._take_time(one, _CLOCKS[column])
+        return False
+
+    def _take_offset(self, one: Filter) -> bool:
+        if isinstance(one, IsNotNull):
+            return True
+        bounds = _bounds(one, _whole, _whole)
+        if bounds is None:
+            return False
+        (start, end), is_exact = bounds
+        least = max(self.limits.least_offset, start)
+        limit = min(self.limits.limit_offset, end)
+        self.limits = replace(self.limits, least_offset=least, limit_offset=limit)
+        return is_exact
+
+    def _take_time(self, one: Filter, clock: ClockName) -> bool:
+        options, times = self.options, self.limits.times
+        if options.strict:
+            return False  # records without a time must be met, to be told
+        if options.has_times and clock is not options.clock:
+            return False  # a plan goes by one clock
+        if times is not None and clock is not self.limits.clock:
+            return False
+        bounds = _bounds(one, _floor_ms, _ceil_ms)
+        if bounds is None:
+            return False
+        (start, end), is_exact = bounds
+        before = times or (INT64_MIN, INT64_MAX)
+        both = (max(before[0], start), min(before[1], end))
+        self.limits = replace(self.limits, clock=clock, times=both)
+        # A time in the range that Spark can't hold is null in its row: Spark has to look again.
+        return is_exact and not self.options.permissive
+
+    def _is_implied(self, one: Filter) -> bool:
+        """Whether all that is left has a time, which is all that the filter asks for."""
+        clock = _CLOCKS.get(_column(one))
+        is_range = self.limits.times is not None and self.limits.clock is clock
+        return isinstance(one, IsNotNull) and is_range and not self.options.permissive
+
+
+def _column(one: Filter) -> str:
+    """The column that a filter is about, "" where it lies inside another."""
+    inner = one.child if isinstance(one, Not) else one
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
+    return path[0] if len(path) == 1 else ""
+
+
+def _is_known(one: Filter, kind: type[int | str]) -> bool:
+    """Whether a filter on names can be tried here: all its constants are of the column's kind."""
+    inner = one.child if isinstance(one, Not) else one
+    if isinstance(inner, IsNotNull | IsNull):
+        return True
+    if type(inner) not in _TESTS:
+        return False
+    value = inner.value  # type: ignore[attr-defined] # all of these have one
+    values = value if isinstance(inner, In) else [value]
+    return all(type(value) is kind for value in values)
+
+
+def _is_true(one: Filter, value: int | str) -> bool:
+    """Whether a filter keeps a value that is never null."""
+    if isinstance(one, Not):
+        return not _is_true(one.child, value)
+    if isinstance(one, IsNotNull | IsNull):
+        return isinstance(one, IsNotNull)
+    return _TESTS[type(one)](value, one.value)  # type: ignore[attr-defined] # all have one
+
+
+def _bounds(
+    one: Filter,
+    floor: Callable[[object], int | None],
+    ceil: Callable[[object], int | None],
+) -> tuple[tuple[int, int], bool] | None:
+    """Whole numbers [a, b) that a filter leaves, and whether it leaves all of them.
+
+    None where it says nothing of ranges. `floor` and `ceil` make a whole number of a value that may
+    lie between two; None of what is no value of the column.
+    """
+    if isinstance(one, In):
+        return _hull(one, floor, ceil)
+    if not isinstance(
+        one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+    ):
+        return None
+    low, high = floor(one.value), ceil(one.value)
+    if low is None or high is None:
+        return None
+    start, end = INT64_MIN, INT64_MAX
+    if isinstance(one, GreaterThan):
+        start = low + 1
+    elif isinstance(one, LessThan):
+        end = high
+    else:  # equal to a value that lies between two: nothing
+        start = INT64_MIN if isinstance(one, LessThanOrEqual) else high
+        end = INT64_MAX if isinstance(one, GreaterThanOrEqual) else low + 1
+    return (start, end), True
+
+
+def _hull(
+    one: In, floor: Callable[[object], int | None], ceil: Callable[[object], int | None]
+) -> tuple[tuple[int, int], bool] | None:
+    """From the smallest to the largest value of a list; exact only where that is one value."""
+    lows = [floor(value) for value in one.value]
+    highs = [ceil(value) for value in one.value]
+    known_lows = [low for low in lows if low is not None]
+    known_highs = [high for high in highs if high is not None]
+    if not known_lows or len(known_lows) < len(lows) or len(known_highs) < len(highs):
+        return None
+    return (min(known_highs), max(known_lows) + 1), False
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _microseconds(value: object) -> int | None:
+    if not isinstance(value, datetime):
+        return None
+    # Spark hands over aware times; naive ones are in the session's zone, which nobody here knows.
+    return (value - EPOCH) // _MICROSECOND if value.tzinfo is not None else None
+
+
+def _floor_ms(value: object) -> int | None:
+    found = _microseconds(value)
+    return None if found is None else found // 1000
+
+
+def _ceil_ms(value: object) -> int | None:
+    found = _microseconds(value)
+    return None if found is None else -(-found // 1000)
+
+
+NO_RANGE: Final = "nothing to read: filters leave no offset, or no time"
+
+
+NO_TOPIC: Final = "nothing to read: no topic fits subscribePattern={}"
+
+
+NO_PARTITION: Final = "nothing to read: filters leave no partition"
+
+
+def nothing_meant(options: SourceOptions, names: list[TopicPartition], limits: Limits) -> str:
+    """Why no partition is looked at.
+
+    Args:
+        options: What the query was asked for.
+        names: The partitions that these mean.
+        limits: What filters leave.
+    """
+    if not names:
+        return NO_TOPIC.format(options.pattern)
+    return NO_RANGE if limits.is_empty else NO_PARTITION
+
+
+def wanted_of(
+    options: SourceOptions, names: list[TopicPartition], limits: Limits
+) -> dict[TopicPartition, Wanted]:
+    """What is wanted of each partition that the limits keep.
+
+    Raises:
+        InvalidRequest: An option by partition does not name them all, or names others.
+    """
+    sides = {
+        "start_offset": _spread("startingOffsets", options.start_offsets, names),
+        "end_offset": _spread("endingOffsets", options.end_offsets, names),
+        "start_ms": _spread("startingOffsetsByTimestamp", options.start_ms, names),
+        "end_ms": _spread("endingOffsetsByTimestamp", options.end_ms, names),
+    }
+    soft = {
+        "least_offset": limits.least_offset or None,
+        "limit_offset": None if limits.limit_offset == INT64_MAX else limits.limit_offset,
+    }
+    return {
+        name: Wanted(
+            **{side: values[number] for side, values in sides.items()},
+            **soft,
+            filter_ms=limits.times,
+        )
+        for number, name in enumerate(names)
+        if limits.keeps(name)
+    }
+
+
+def _spread(what: str, given: Given, names: list[TopicPartition]) -> list[int | None]:
+    """One value for each partition."""
+    if given is None or isinstance(given, int):
+        return [given] * len(names)
+    if missing := [name for name in names if name not in given]:
+        raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
+    if others := sorted(given.keys() - set(names)):
+        raise InvalidRequest(f"{what} by partition: {others[0]} is not among what is read")
+    return [given[name] for name in names]

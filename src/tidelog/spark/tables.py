@@ -1,0 +1,447 @@
+"""Tables as DataFrames, `table=true`.
+
+Tables as of a time, and what changed between two, as DataFrames over splits.
+
+Every split is read once by a task of its own and reduced there by kernel: of each key one row
+crosses into Spark, tombstones too, since they may overrule rows of other splits. Then Spark takes
+the best row of each key of a partition, by (version, offset), wherever it came from: exact however
+the log is cut. `format("tidelog")` with `table=true` gives the same with a task for each partition
+and without an exchange; this is for few and large partitions.
+
+The splits are planned once, so a DataFrame that is computed again reads what it read before, or
+says what has gone meanwhile.
+
+Reads of tables (`table=true`): a task for each partition, which reduces its keys by kernel.
+
+Keys are those of a partition, so no row has to cross from one task to another, and what Spark gets
+is the table alone. The driver plans which records count; so a task that is done again reads what it
+read before.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidelog.arguments import reads_arguments
+from tidelog.errors import InvalidRequest
+from tidelog.keyed import MEMORY_BYTES, DirectoryHome, Table, TableHome, checked, fold_of
+from tidelog.objects import env_for
+from tidelog.record.serde import SERDE_NAMES
+from tidelog.scan.split import decode_split, encode_split
+from tidelog.scan.table_rules import REFUSE, without_time_doubt
+from tidelog.spark.options import COLUMNS, SourceOptions, scan_columns
+from tidelog.spark.parts import PARTS_AT_ONCE
+from tidelog.spark.places import Place, as_place
+from tidelog.spark.tasks import BatchPlan, settle
+from tidelog.spark.workers import Arrival, make_ready
+from tidelog.timespec import parse_point
+from tidelog.types import ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tidelog.remote.cluster import Cluster
+    from tidelog.scan import Split
+
+
+_LOG: Final = logging.getLogger("tidelog.spark")
+
+
+class Chooser(Protocol):
+    """Who knows which partitions the options mean."""
+
+    def partitions(self) -> list[TopicPartition]:
+        """See `Backend`."""
+        ...
+
+
+def directory_home(options: SourceOptions) -> DirectoryHome:
+    """The directory that is read; other tasks read beside this one, so one thread is enough."""
+    return DirectoryHome(options.path, env_for(options.path, None, options.store), 1)
+
+
+def cluster_home(cluster: "Cluster", options: SourceOptions) -> TableHome:
+    """The cluster that is read."""
+    from tidelog.env import os_env
+    from tidelog.remote.records import Reading
+    from tidelog.remote.remote_directory import ClusterHome
+    from tidelog.spark.broker_tasks import read_settings
+
+    client = read_settings(options).client
+    return ClusterHome(Reading(cluster=cluster, client=client, env=os_env()))
+
+
+@contextmanager
+def _home(options: SourceOptions) -> Iterator[TableHome]:
+    """Where a task reads."""
+    if not options.is_broker:
+        yield directory_home(options)
+        return
+    from tidelog.remote.cluster import connect
+    from tidelog.spark.broker_tasks import read_settings
+
+    settings = read_settings(options)
+    with connect(options.bootstrap, settings.client, timeout_s=settings.timeout_s) as cluster:
+        yield cluster_home(cluster, options)
+
+
+def table_of(
+    home: TableHome, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
+) -> Table:
+    """The table that the options ask for, of one partition."""
+    asked = options.table
+    assert asked is not None
+    return Table(
+        home=home,
+        topic=name,
+        at_ms=asked.at_ms,
+        clock=options.clock,
+        columns=columns,
+        inexact=asked.inexact,
+    )
+
+
+def plan_table(
+    home: TableHome, options: SourceOptions, columns: Sequence[str], chooser: Chooser
+) -> BatchPlan:
+    """A task for each partition that has records.
+
+    Raises:
+        InexactTable: The past is not whole any more, and that is refused.
+        UnknownTopic, InvalidRequest: As `Backend.plan_batch`.
+    """
+    tasks = []
+    reports = []
+    for name in chooser.partitions():
+        wanted = scan_columns(columns, options.serdes)
+        table = table_of(home, name, options, wanted)
+        for splits in table.plan().values():
+            reports += [f"not exact: {doubt}" for doubt in table.doubts()]
+            if splits:
+                tasks.append(TableTask(name, tuple(splits), tuple(columns), options))
+    return BatchPlan(tasks=tuple(tasks), reports=tuple(reports))
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """Reads the table of one partition.
+
+    Attributes:
+        name: The partition.
+        splits: Its records that count.
+        columns: Of a row, in order.
+        options: What the query was asked for.
+    """
+
+    name: TopicPartition
+    splits: "tuple[Split, ...]"
+    columns: tuple[str, ...]
+    options: SourceOptions
+
+    def read(self) -> "Iterator[pa.RecordBatch]":
+        """The rows; warns of what is in no table.
+
+        Raises:
+            InexactTable: Records without a time were met, and that is refused.
+            OffsetsGone: Records were compacted or deleted while the table was read.
+            CorruptData, ClusterFailure: As their names say.
+        """
+        from tidelog.scan.keyed_table import TableStats
+        from tidelog.spark.rows import SparkRows
+
+        rows = SparkRows(self.columns, self.options.serdes, permissive=self.options.permissive)
+        stats = TableStats()
+        with _home(self.options) as home:
+            table = table_of(home, self.name, self.options, rows.scanned)
+            for batch in table.rows_of(self.name, self.splits, stats):
+                settle()
+                yield rows.convert(batch, self.name)
+        if stats.without_key:
+            _LOG.warning("%s: %d records have no key: left out", self.name, stats.without_key)
+        if self.options.table is not None and self.options.table.at_ms is not None:
+            doubt = without_time_doubt(self.name, stats.without_time, self.options.clock)
+            if doubt is not None:
+                _LOG.warning("not exact: %s", doubt)
+
+
+TABLE_SPLIT_BYTES: Final = 256 << 20
+
+
+_KEY: Final = ("topic", "partition", "key")
+
+
+_VERSION: Final = "version"
+
+
+_TIMES: Final = {ClockName.RECORD: "timestamp", ClockName.APPEND: "appendTimestamp"}
+
+
+@reads_arguments()
+def table(  # noqa: PLR0913 - one keyword for each way to choose
+    spark: "SparkSession",
+    source: Place | str,
+    topic: str | TopicPartition,
+    *,
+    at: int | str | None = None,
+    clock: str = ClockName.RECORD,
+    columns: Sequence[str] = COLUMNS,
+    inexact: str = REFUSE,
+    key_as: str = "bytes",
+    value_as: str = "bytes",
+    split_bytes: int = TABLE_SPLIT_BYTES,
+) -> "DataFrame":
+    """A topic as a table as of a time: one row for each key of a partition.
+
+    Args:
+        spark: The session.
+        source: A directory of topics, local or in an object store, or a cluster.
+        topic: The topic, or one of its partitions.
+        at: The time, inclusive; all that is there where None.
+        clock: Which of a record's two times it is about.
+        columns: Of a row, names out of `tidelog.scan.ALL_COLUMNS`.
+        inexact: `refuse` raises where the past is not whole any more, `mark` answers with what is
+            left.
+        key_as: Name of the keys' serializer, and so the column's type.
+        value_as: Likewise of values.
+        split_bytes: About how many bytes of log a task reads, at most; brokers' partitions are
+            read whole.
+
+    Raises:
+        InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Before anything is read; what is
+            met while reading fails the query.
+    """
+    asked = _Asked.make(source, topic, at, clock, inexact, split_bytes)
+    serdes = {"key": key_as, "value": value_as}
+    names = dict.fromkeys((*columns, *_KEY, "offset"))
+    winners = asked.winners(spark, tuple(names), serdes)
+    return winners.where("value_lives").select(*columns)
+
+
+@reads_arguments()
+def diff(  # noqa: PLR0913 - as `table`
+    spark: "SparkSession",
+    source: Place | str,
+    topic: str | TopicPartition,
+    before: int | str,
+    after: int | str | None = None,
+    *,
+    clock: str = ClockName.RECORD,
+    inexact: str = REFUSE,
+    key_as: str = "bytes",
+    value_as: str = "bytes",
+    split_bytes: int = TABLE_SPLIT_BYTES,
+) -> "DataFrame":
+    """The keys that were added, changed and deleted between two times.
+
+    Args:
+        spark: The session.
+        source: As of `table`.
+        topic: As of `table`.
+        before: The earlier time, inclusive.
+        after: The later one; all that is there where None.
+        clock: Which of a record's two times both are about.
+        inexact: As of `table`, of the earlier time.
+        key_as: As of `table`.
+        value_as: As of `table`.
+        split_bytes: As of `table`.
+
+    Returns:
+        Columns as of `tidelog.scan.keyed_table`.
+
+    Raises:
+        InvalidRequest: The later time is the earlier one. As `table`.
+    """
+    first = _Asked.make(source, topic, before, clock, inexact, split_bytes)
+    last = _Asked.make(source, topic, after, clock, inexact, split_bytes)
+    if first.at_ms is not None and last.at_ms is not None and last.at_ms < first.at_ms:
+        raise InvalidRequest(f"a diff from {before} to {after}: the later time comes second")
+    time, serdes = _TIMES[first.clock], {"key": key_as, "value": value_as}
+    columns = (*_KEY, "value", "offset", time)
+    old = first.winners(spark, columns, serdes).where("value_lives")
+    new = last.winners(spark, columns, serdes)
+    return _compared(old, new, time)
+
+
+def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    # Whatever was in the earlier table has a record in the later one's log, a tombstone at least.
+    both = new.alias("new").join(old.alias("old"), [*_KEY], "left")
+    had, has = f.col("old.value_lives").isNotNull(), f.col("new.value_lives")
+    is_changed = had & has & (f.col("old.value") != f.col("new.value"))
+    kind = f.when(had & ~has, "deleted").when(~had & has, "added").when(is_changed, "changed")
+    return both.select(
+        kind.alias("change"),
+        *_KEY,
+        f.col("old.value").alias("before"),
+        f.col("new.value").alias("after"),
+        f.col("old.offset").alias("beforeOffset"),
+        f.col("new.offset").alias("afterOffset"),
+        f.col(f"old.{time}").alias("beforeTimestamp"),
+        f.col(f"new.{time}").alias("afterTimestamp"),
+    ).where("change is not null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A table that is asked for.
+
+    Attributes:
+        place: Where.
+        topic: Of which topic, or partition.
+        at_ms: As of when, None for all that is there.
+        clock: By which clock.
+        inexact: What becomes of a past that is not whole.
+        split_bytes: About how many bytes of log a task reads, at most.
+    """
+
+    place: Place
+    topic: str | TopicPartition
+    at_ms: int | None
+    clock: ClockName
+    inexact: str
+    split_bytes: int
+
+    @classmethod
+    def make(
+        cls,
+        source: Place | str,
+        topic: str | TopicPartition,
+        at: int | str | None,
+        clock: str,
+        inexact: str,
+        split_bytes: int,
+    ) -> "_Asked":
+        """What arguments ask for; raises InvalidRequest, InvalidTime."""
+        from tidelog.env import os_env
+
+        if isinstance(at, str):
+            at = parse_point(at, now_ms=os_env().clock.now_ms())
+        return cls(
+            place=as_place(source),
+            topic=topic,
+            at_ms=at,
+            clock=ClockName(clock),
+            inexact=inexact,
+            split_bytes=split_bytes,
+        )
+
+    def winners(
+        self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
+    ) -> "DataFrame":
+        """The best record of each key, tombstones too; `value_lives` tells which are none."""
+        from pyspark.sql import functions as f
+
+        for name in serdes.values():
+            if name not in SERDE_NAMES:
+                raise InvalidRequest(f"no serializer {name!r}; there are: {', '.join(SERDE_NAMES)}")
+        wanted = tuple(dict.fromkeys((*columns, "value")))
+        best = f.max_by(f.struct("*"), f.struct(_VERSION, "offset"))
+        found = self._reduced(spark, wanted, serdes)
+        return (
+            found.groupBy(*[f.col(name).alias(f"of_{name}") for name in _KEY])
+            .agg(best.alias("best"))
+            .select("best.*")
+        )
+
+    def _reduced(
+        self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
+    ) -> "DataFrame":
+        """The best record of each key of each split."""
+        with open_home(self.place, self.split_bytes) as home:
+            planned = self.table(home, columns).plan()
+        parts = [encode_split(split) for splits in planned.values() for split in splits]
+        kind = _row_type(columns, serdes)
+        found = []
+        for start in range(0, max(len(parts), 1), PARTS_AT_ONCE):
+            mine = tuple(parts[start : start + PARTS_AT_ONCE])
+            numbers = spark.range(0, len(mine), 1, max(len(mine), 1))
+            found.append(numbers.mapInArrow(_Reduce(mine, self, columns, serdes), kind))
+        return reduce(lambda one, other: one.unionAll(other), found)
+
+    def table(self, home: TableHome, columns: Sequence[str]) -> Table:
+        """The same as a table of the library."""
+        return Table(
+            home=home,
+            topic=self.topic,
+            at_ms=self.at_ms,
+            clock=self.clock,
+            columns=columns,
+            inexact=self.inexact,
+        )
+
+
+def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
+    from pyspark.sql.types import BooleanType, LongType
+
+    from tidelog.spark.rows import row_type
+
+    found = row_type(columns, serdes)
+    return found.add(_VERSION, LongType()).add("value_lives", BooleanType())
+
+
+@contextmanager
+def open_home(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[TableHome]:
+    """Who has the topics of a place; one thread reads, since other tasks read beside it."""
+    if not place.is_broker:
+        env = env_for(place.address, None, place.store)
+        yield DirectoryHome(place.address, env, 1, split_bytes)
+        return
+    from tidelog.env import os_env
+    from tidelog.remote.client_settings import translate_settings
+    from tidelog.remote.cluster import connect
+    from tidelog.remote.records import Reading
+    from tidelog.remote.remote_directory import ClusterHome
+
+    client = translate_settings(place.client)
+    with connect(place.address, client) as cluster:
+        yield ClusterHome(Reading(cluster=cluster, client=client, env=os_env()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduce:
+    """From numbers of splits to the best records in them, in a worker."""
+
+    parts: tuple[str, ...]
+    asked: _Asked
+    columns: tuple[str, ...]
+    serdes: dict[str, str]
+    arrival: Arrival = field(default_factory=Arrival)
+
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        make_ready()
+        import numpy as np
+
+        from tidelog.spark.tasks import settle
+
+        for batch in batches:
+            for number in map(int, np.asarray(batch.column(0))):
+                settle()
+                yield from self._rows(decode_split(self.parts[number]))
+
+    def _rows(self, split: "Split") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        from tidelog.scan.keyed_table import TableStats, split_winners
+        from tidelog.spark.rows import SparkRows
+
+        rows, stats = SparkRows(self.columns, self.serdes), TableStats()
+        name = split.topic_partition
+        with open_home(self.asked.place) as home:
+            asked = replace(self.asked, topic=name)
+            how = fold_of(home, [name], asked.clock, MEMORY_BYTES)
+            found = split_winners(home.rows(), [split], rows.scanned, how, stats)
+            ranked = checked(asked.table(home, rows.scanned), name, [split], found, stats)
+            for batch in ranked:
+                records, version = batch.select(list(rows.scanned)), batch.column(_VERSION)
+                lives = records.column("value").is_valid()
+                shown = rows.convert(records, name)
+                arrays = [*shown.columns, version, lives]
+                yield pa.RecordBatch.from_arrays(
+                    arrays, names=[*shown.schema.names, _VERSION, "value_lives"]
+                )

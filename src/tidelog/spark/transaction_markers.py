@@ -1,0 +1,305 @@
+"""Markers of what the sink's transactions have written, in a compacted topic.
+
+A marker is written in the same transaction as the rows that it is about: key, the transactional id;
+value, `{"version": 1, "batch": N, "note": TEXT}`. So rows of a batch are there if and only if a
+marker of that batch (or a later one) is there and committed. A numbered batch write counts each of
+its topics separately: it has a marker for each, under `topic_key`, with the topic's id where the
+cluster has one (`"topic_id"`): a topic that is created anew has nothing of what its namesake has. A
+marker without an id counts for the topic of its name. Earlier releases had no ids, and before that
+one marker for all topics of such a write, under the plain key, which still counts for each of them.
+
+The partition of a marker is a hash of its plain key by `PARTITION_COUNT`, whatever partitions the
+topic is given later, so that a marker is always found where it was written.
+"""
+
+import json
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import ClusterFailure, CorruptMessage, InvalidRequest, UnknownTopic
+from tidelog.record.partitioner import partition_of
+from tidelog.remote import client
+from tidelog.remote.client import id_text, typed_error
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+    from tidelog.remote.cluster import Cluster
+
+
+PARTITION_COUNT: Final = 16
+
+
+REPLICAS: Final = 3
+
+
+MARKER_VERSION: Final = 1
+
+
+# Small segments, soon compacted: each task reads one partition of markers to its end.
+TOPIC_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+_POLL_S: Final = 0.1
+
+
+_CHUNK: Final = 1_000
+
+
+_PATIENCE: Final = 4
+
+
+class Marker(NamedTuple):
+    """Content of a marker.
+
+    Attributes:
+        batch: The batch whose rows are there.
+        note: Text that the task wanted to find again with it.
+        topic_id: Id of the topic that has the rows; "" where it is not known.
+    """
+
+    batch: int
+    note: str = ""
+    topic_id: str = ""
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """The value of a marker."""
+    content = {"version": MARKER_VERSION, "batch": marker.batch, "note": marker.note}
+    if marker.topic_id:
+        content["topic_id"] = marker.topic_id
+    return json.dumps(content).encode()
+
+
+def decode_marker(value: bytes) -> Marker:
+    """The marker of a value; raises CorruptMessage for what is no marker."""
+    try:
+        content = json.loads(value)
+        version, batch = content["version"], content["batch"]
+        note, topic_id = content.get("note", ""), content.get("topic_id", "")
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptMessage(f"not a marker: {value[:80]!r}") from error
+    is_text = isinstance(note, str) and isinstance(topic_id, str)
+    if version != MARKER_VERSION or type(batch) is not int or not is_text:
+        raise CorruptMessage(f"a marker of another version than {MARKER_VERSION}: {value[:80]!r}")
+    return Marker(batch, note, topic_id)
+
+
+def last_marker(known: Marker | None, read: Marker) -> Marker:
+    """Return the marker that counts of two of a key: of the same topic, the one of the later batch.
+
+    Args:
+        known: The one that counted so far.
+        read: One that stands behind it. Of another topic it counts, since that topic is newer.
+    """
+    is_same = known is not None and known.topic_id == read.topic_id
+    return max(known, read) if known is not None and is_same else read
+
+
+def topic_key(key: str, topic: str) -> str:
+    """Return the key of the marker of one topic. A topic's name has neither `@` nor `/`."""
+    return f"{key}@{topic}"
+
+
+class Markers:
+    """The marker topic of one cluster. For one thread."""
+
+    def __init__(self, cluster: "Cluster", topic: str) -> None:
+        self.topic = topic
+        self._cluster = cluster
+
+    def partition_of(self, key: str) -> int:
+        """Where the marker of a key lies."""
+        return partition_of(key.encode(), PARTITION_COUNT)
+
+    def ensure(self) -> None:
+        """Make the topic where it is missing; look at it where it is there.
+
+        Raises:
+            InvalidRequest: It has too few partitions, or loses markers by retention.
+            NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
+        """
+        count = self._partition_count()
+        if count is None:
+            self._create()
+            count = self._await_partitions()
+        if count < PARTITION_COUNT:
+            raise InvalidRequest(
+                f"topic {self.topic} has {count} partitions, markers need {PARTITION_COUNT}:"
+                " give another markerTopic, or let it be made"
+            )
+        self._check_policy()
+
+    def _partition_count(self) -> int | None:
+        try:
+            return partition_count(self._cluster, self.topic)
+        except UnknownTopic:
+            return None
+
+    def _create(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.cimpl import NewTopic
+
+        admin = self._cluster.admin()
+        with self._cluster.typed("look at the brokers"):
+            brokers = len(admin.list_topics(timeout=self._cluster.timeout_s).brokers)
+        new = NewTopic(
+            self.topic,
+            num_partitions=PARTITION_COUNT,
+            replication_factor=min(REPLICAS, max(brokers, 1)),
+            config=dict(TOPIC_CONFIG),
+        )
+        try:
+            admin.create_topics([new])[self.topic].result(timeout=self._cluster.timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was faster
+                operation = f"create topic {self.topic}"
+                raise typed_error(self._cluster, operation, error.args[0]) from error
+
+    def _await_partitions(self) -> int:
+        """The new topic's number of partitions, once its brokers know of it."""
+        left = self._cluster.deadline()
+        while left():
+            count = self._partition_count()
+            if count is not None:
+                return count
+            threading.Event().wait(_POLL_S)
+        raise ClusterFailure(
+            self._cluster.bootstrap, f"create topic {self.topic}", "it does not show up"
+        )
+
+    def _check_policy(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin._config import ConfigResource
+        from confluent_kafka.admin._resource import ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        future = self._cluster.admin().describe_configs([resource])[resource]
+        try:
+            found = future.result(timeout=self._cluster.timeout_s)["cleanup.policy"].value
+        except KafkaException as error:
+            raise typed_error(self._cluster, "look at the marker topic", error.args[0]) from error
+        if found != "compact":
+            raise InvalidRequest(
+                f"topic {self.topic} has cleanup.policy={found}, by which markers would be deleted:"
+                " set it to compact, or give another markerTopic"
+            )
+
+    def last(self, key: str, at_least: int) -> Marker | None:
+        """The last committed marker of a key if its batch is `at_least` or later; as `done`."""
+        return self.done(key, at_least).get(key)
+
+    def done(self, key: str, at_least: int) -> dict[str, Marker]:
+        """The last committed markers of a key and of its topics, of batches from `at_least` on.
+
+        The caller has fenced the key's older producers, so no other transaction of it is open.
+        Markers are read without regard to transactions first: that never waits for other keys'
+        open transactions, and almost always finds nothing. Only where it finds a marker is it asked
+        whether its transaction was committed.
+
+        Raises:
+            ClusterFailure, NotAuthorized: It can't be read within the time-out.
+            CorruptMessage: The topic holds something else.
+        """
+        found, end = self._read(key, "read_uncommitted", 0)
+        if all(marker.batch < at_least for marker in found.values()):
+            return {}
+        found, _ = self._read(key, "read_committed", end)
+        return {name: marker for name, marker in found.items() if marker.batch >= at_least}
+
+    def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
+        """Return the markers that count of a key and of its topics, and the last one's end.
+
+        Args:
+            key: Whose.
+            isolation: Kafka's word.
+            end: Read at least to here.
+        """
+        from confluent_kafka import TopicPartition
+
+        consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
+        found: dict[str, Marker] = {}
+        own, of_topics = key.encode(), topic_key(key, "").encode()
+        # Transactions of other tasks that died end when these come again, which may take a while.
+        left = self._cluster.deadline(times=_PATIENCE if end else 1)
+        try:
+            consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])
+            while left():
+                for message in consumer.consume(_CHUNK, timeout=_POLL_S):
+                    reached = self._end_of(message)
+                    if reached is not None and reached >= end:
+                        return found, reached
+                    name = message.key() or b""
+                    if reached is None and (name == own or name.startswith(of_topics)):
+                        marker = decode_marker(message.value() or b"")
+                        text = name.decode()
+                        found[text] = last_marker(found.get(text), marker)
+        finally:
+            consumer.close()
+        raise ClusterFailure(
+            self._cluster.bootstrap,
+            f"read markers of {self.topic}",
+            "not at the end in time; an open transaction of another task may be in the way",
+        )
+
+    def _end_of(self, message: "ck.Message") -> int | None:
+        """The partition's end where a message says that it is reached."""
+        error = message.error()
+        if error is None:
+            return None
+        if error.code() == client.PARTITION_EOF:
+            offset = message.offset()
+            assert offset is not None
+            return int(offset)
+        raise typed_error(self._cluster, "read markers", error, where=self.topic)
+
+
+def partition_count(cluster: "Cluster", topic: str) -> int:
+    """Return how many partitions a topic has; never creates it.
+
+    Raises:
+        UnknownTopic: There is no such topic; names the nearest one.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
+    """
+    found = _described(cluster, topic)
+    return len(cluster.partitions(topic)) if found is None else found[0]
+
+
+def find_topic_id(cluster: "Cluster", topic: str) -> str:
+    """Return a topic's id as Kafka prints it, "" where the cluster has none; never creates it.
+
+    Raises:
+        UnknownTopic, NotAuthorized, ClusterFailure: As `partition_count`.
+    """
+    left = cluster.deadline()
+    while True:
+        found = _described(cluster, topic)
+        if found is not None:
+            return found[1]
+        if not left():
+            reason = "some brokers do not know it yet"
+            raise ClusterFailure(cluster.bootstrap, f"look up the id of topic {topic}", reason)
+        threading.Event().wait(_POLL_S)
+
+
+def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
+    """Return how many partitions a topic has, and its id, "" for none.
+
+    None where the broker that was asked does not know the topic, but another one does.
+    """
+    from confluent_kafka import KafkaException, TopicCollection
+
+    future = cluster.admin().describe_topics(TopicCollection([topic]))[topic]
+    try:
+        found = future.result(timeout=cluster.timeout_s)
+        return len(found.partitions), id_text(found.topic_id) or ""
+    except KafkaException as error:
+        if error.args[0].code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error
+    cluster.partitions(topic)  # raises where none knows it
+    return None

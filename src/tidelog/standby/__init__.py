@@ -1,0 +1,1 @@
+"""A directory that copies a leader."""

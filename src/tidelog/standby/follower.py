@@ -1,0 +1,590 @@
+"""Rounds, control verbs.
+
+A standby: copies a leader's partitions into a directory, and goes on doing so.
+
+Each round asks every broker for records of the partitions that it leads and writes what comes, as
+it is: same bytes, offsets, leader epochs, timestamps. Whatever is remembered between two runs lies
+in the directory. A partition that can't go on stands still with its reason and is tried again at
+the next look at the cluster; the others go on.
+
+Life cycle: open -> (round | sync)* -> close, best by `with`. One thread.
+Over 400 lines because rounds, looks at the cluster and what is due share one state.
+Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x ReplicaManager.
+
+What another process may ask a standby while it follows, by its directory's control channel.
+
+    status    who follows whom, and where every partition is
+    flush     make durable what was copied
+    accept_clock  as of every holder: for the time after it is promoted
+    promote   stop following: all is made durable, the lock goes; who asked may open the directory
+    swap      as of every holder: segments of one's own making take the place of finished ones
+
+Nothing is attached to a standby: what it holds is what its leader has.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, Self, TypeAlias
+
+from tidelog.closing import Closing
+from tidelog.control.server import ControlServer
+from tidelog.control.verbs import VERBS, Arguments, Result, Verbs, who
+from tidelog.env import Env, os_env
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    ClusterFailure,
+    CorruptFile,
+    CorruptMessage,
+    InvalidRequest,
+    StorageFailure,
+    TidelogError,
+)
+from tidelog.protocol.messages.fetch import PartitionData
+from tidelog.remote import client
+from tidelog.remote.broker_connection import Connect, connect_socket
+from tidelog.remote.leader import (
+    NO_LEADER,
+    FetchLimits,
+    Leader,
+    LeaderSettings,
+    LeaderTopic,
+    Position,
+)
+from tidelog.standby.partition_copy import LOOK_AGAIN, Copy, check_copies
+from tidelog.standby.topic_sync import (
+    NOT_READY,
+    TopicChoice,
+    chosen,
+    ensure_same_ids,
+    group_offsets,
+    left_out,
+    says_what_is_deleted,
+    sync_topic,
+    with_known,
+)
+from tidelog.storage.directory.broker_files import (
+    GroupOffsets,
+    read_group_offsets,
+    write_group_offsets,
+)
+from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.open_files import as_storage_failure
+from tidelog.types import TopicPartition
+
+PROMOTE: Final = "promote"
+
+
+class Followed(Protocol):
+    """What is asked of a follower."""
+
+    copies: "dict[TopicPartition, Copy]"
+    group_count: int
+    is_promoted: bool
+
+    @property
+    def place(self) -> str:
+        """The leader's `host:port`."""
+        ...
+
+    def make_durable(self) -> None:
+        """Make all that was copied durable."""
+        ...
+
+
+def serve(follower: Followed, log_dir: "LogDir", notes: list[str]) -> ControlServer | None:
+    """Let others ask; None where there can be no socket, which is noted: it follows all the same.
+
+    Args:
+        follower: Who is asked.
+        log_dir: Its directory, open for writing.
+        notes: Lengthened by what people should know.
+    """
+    try:
+        return ControlServer.open(log_dir, control_verbs(follower))
+    except (InvalidRequest, OSError) as error:
+        notes.append(f"nobody can ask this process by a control channel: {error}")
+        return None
+
+
+def control_verbs(follower: Followed) -> Verbs:
+    """What may be asked of a follower; in its own thread, between two rounds."""
+
+    def status(log_dir: "LogDir", _: Arguments) -> Result:
+        return who(log_dir, known) | _state(follower)
+
+    def flush(_: "LogDir", __: Arguments) -> Result:
+        follower.make_durable()
+        return {}
+
+    def promote(log_dir: "LogDir", arguments: Arguments) -> Result:
+        _ensure_complete(follower, arguments)
+        follower.make_durable()
+        follower.is_promoted = True
+        return who(log_dir, known) | _state(follower)
+
+    def attach(log_dir: "LogDir", _: Arguments) -> Result:
+        raise InvalidRequest(
+            f"{log_dir.path} follows {follower.place}: only what the leader has is written to it;"
+            " promote it first"
+        )
+
+    def erase(log_dir: "LogDir", _: Arguments) -> Result:
+        raise InvalidRequest(
+            f"{log_dir.path} follows {follower.place}: erase the key there, its tombstone comes"
+            " here; of what lies here the key can be erased once this is promoted"
+        )
+
+    known: Verbs = {
+        "status": status,
+        "flush": flush,
+        PROMOTE: promote,
+        "attach": attach,
+        "accept_clock": VERBS["accept_clock"],
+        "swap": VERBS["swap"],
+        "erase": erase,
+    }
+    return known
+
+
+def _ensure_complete(follower: Followed, arguments: Arguments) -> None:
+    """Raise InvalidRequest where all is asked for, and the leader has shown more than is here."""
+    needs_all = arguments.get("needs_all", False)
+    if not isinstance(needs_all, bool):
+        raise CorruptMessage(f"promote: needs_all is {str(needs_all)[:20]!r}, true or false is due")
+    lacking = [copy for copy in follower.copies.values() if copy.problem or not copy.is_caught_up]
+    if needs_all and lacking:
+        first = lacking[0]
+        why = first.problem or f"it lacks {'?' if first.lag is None else first.lag} offsets"
+        raise InvalidRequest(
+            f"{len(lacking)} of {len(follower.copies)} partitions have not all that"
+            f" {follower.place} has shown; {first.name}: {why}. It follows on; promote it without"
+            " needs_all to go without these"
+        )
+
+
+def _state(follower: Followed) -> Result:
+    return {
+        "follows": follower.place,
+        "groups": follower.group_count,
+        "partitions": [_place(copy) for _, copy in sorted(follower.copies.items())],
+    }
+
+
+def _place(copy: "Copy") -> Result:
+    return {
+        "topic": copy.name.topic,
+        "partition": copy.name.partition,
+        "start": copy.log.log_start_offset,
+        "end": copy.log.log_end_offset,
+        "high_watermark": copy.high_watermark,
+        "lag": copy.lag,
+        "problem": None if copy.problem is None else str(copy.problem),
+    }
+
+
+# Between two looks at a cluster that is in motion, and in rounds without anybody to ask.
+_LOOK_INTERVAL_MS: Final = 250
+
+
+_PAUSE_S: Final = 0.25
+
+
+# Rounds in which a leader may promise records and send none.
+_IDLE_ROUNDS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """Settings by which a standby follows.
+
+    Attributes:
+        choice: Which topics, and the standby's own settings.
+        limits: Of one round of fetching.
+        sync_interval_ms: How often topics, settings and groups are looked at, in ms.
+        flush_interval_ms: How often records and checkpoints are made durable, in ms.
+        retain: Whether the topics' retention runs here, by the standby's own clock.
+        control: Whether others may ask by the directory's control channel; see `follow_control`.
+    """
+
+    choice: TopicChoice = field(default_factory=TopicChoice)
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    sync_interval_ms: int = 30_000
+    flush_interval_ms: int = 5_000
+    retain: bool = True
+    control: bool = False
+
+
+# Takes seconds; comes back early where somebody wants to stop.
+Pause: TypeAlias = Callable[[float], object]
+
+
+_REAL_PAUSE: Final[Pause] = threading.Event().wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """Parts of the world that a follower touches: files and clock, the network, waiting."""
+
+    env: Env = field(default_factory=os_env)
+    connect: Connect = connect_socket
+    pause: Pause = _REAL_PAUSE
+
+
+class Follower(Closing):
+    """A directory that follows a cluster.
+
+    Attributes:
+        copies: The partitions, in order.
+        notes: What was found on the way and should be told; whoever tells clears them.
+        group_count: Groups whose offsets were copied last.
+        is_promoted: Somebody has asked for its end: its owner closes it.
+    """
+
+    def __init__(
+        self,
+        directory: LogDir,
+        leader: Leader,
+        options: FollowOptions | None = None,
+        *,
+        pause: Pause = _REAL_PAUSE,
+    ) -> None:
+        self._directory = directory
+        self._leader = leader
+        self._options = options or FollowOptions()
+        self._clock = directory.env.clock
+        self._pause = pause
+        self.copies: dict[TopicPartition, Copy] = {}
+        self.notes: list[str] = []
+        self.group_count = 0
+        self.is_promoted = False
+        self._control: ControlServer | None = None
+        self._told: set[str] = set()
+        # Partitions of which the leader says too little, and topics whose retention it has told.
+        self._missing: dict[TopicPartition, TidelogError] = {}
+        self._retained: set[str] = set()
+        self._needs_look = True
+        self._synced_ms = self._flushed_ms = self._clock.monotonic_ms()
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        host: str,
+        port: int,
+        options: FollowOptions | None = None,
+        *,
+        seams: Seams | None = None,
+    ) -> Self:
+        """Open (or make) the directory and look at the cluster for the first time.
+
+        Raises:
+            ClusterFailure, UnsupportedVersion: The cluster can't be asked.
+            InconsistentTopicId: The directory is of another topic by the same name.
+            UnknownTopic: A topic that was asked for is not there.
+            DirectoryLocked, StorageFailure: As `LogDir.open`.
+        """
+        seams = seams or Seams()
+        leader = Leader(host, port, seams.connect)
+        try:
+            leader.refresh()  # before a directory is made for nothing
+            directory = LogDir.open(path, env=seams.env, options=LogDirOptions(create=True))
+        except BaseException:
+            leader.close()
+            raise
+        follower = cls(directory, leader, options, pause=seams.pause)
+        try:
+            follower.sync()
+            if follower._options.control:
+                follower._control = serve(follower, directory, follower.notes)
+        except BaseException:
+            follower.close()
+            raise
+        return follower
+
+    def answer(self) -> None:
+        """Carry out what others ask for by the control channel; between two rounds."""
+        if self._control is not None:
+            self._control.wait(0.0)
+            self._control.run_pending()
+
+    def make_durable(self) -> None:
+        """Make all that was copied durable; raises StorageFailure."""
+        self._directory.flush()
+        self._directory.checkpoint()
+        self._flushed_ms = self._clock.monotonic_ms()
+
+    @property
+    def place(self) -> str:
+        """The leader's `host:port`."""
+        return self._leader.place
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Look at the cluster: topics, ids, partitions, settings, leaders, group offsets.
+
+        Raises:
+            ClusterFailure, InconsistentTopicId, UnknownTopic, StorageFailure: As `open`.
+        """
+        topics = chosen(self._leader.refresh(), self._options.choice, strict=not self.copies)
+        ensure_same_ids(self._directory, topics)
+        settings = self._leader.settings(list(topics))
+        self._missing = {}
+        for name, topic in topics.items():
+            self._sync_topic(topic, settings.get(name))
+        self._note_gone(topics)
+        self._sync_groups(topics)
+        self._needs_look = False
+        self._synced_ms = self._clock.monotonic_ms()
+
+    def _sync_topic(self, topic: LeaderTopic, told: LeaderSettings | None) -> None:
+        """Make a topic as the leader's; one of whose settings it says nothing is only copied to."""
+        name = topic.name
+        is_told = says_what_is_deleted(told)
+        if is_told:
+            self._retained.add(name)
+        else:
+            self._retained.discard(name)
+            reason = f"the leader says nothing of the retention of topic {name}"
+            if name not in self._directory.topics():
+                failure = ClusterFailure(self.place, "copy the topic's settings", reason)
+                for number in topic.partitions:
+                    self._miss(TopicPartition(name, number), failure)
+                return
+            self._tell([f"{reason}: its settings stay here, and nothing is deleted by them"])
+        settings = told or LeaderSettings({}, frozenset())
+        self._tell(sync_topic(self._directory, topic, settings, self._options.choice))
+        self._sync_partitions(topic)
+
+    def _sync_partitions(self, topic: LeaderTopic) -> None:
+        for number, led in sorted(topic.partitions.items()):
+            name = TopicPartition(topic.name, number)
+            copy = self.copies.get(name)
+            if copy is None:
+                copy = Copy(name, topic.topic_id, self._directory.log(topic.name, number))
+                self.copies[name] = copy
+            copy.led_by(led)
+            if not isinstance(copy.problem, StorageFailure):
+                copy.problem = None
+
+    def _miss(self, name: TopicPartition, failure: ClusterFailure) -> None:
+        self.copies.pop(name, None)
+        self._missing[name] = failure
+        self._tell([f"{name}: {failure.reason}"])
+
+    def _note_gone(self, topics: Mapping[str, LeaderTopic]) -> None:
+        for name in left_out(self._directory, topics, self._options.choice):
+            code = self._leader.refused.get(name.topic)
+            said = "has it no more" if code is None else f"answers error {code}"
+            reason = f"the leader {said}; what was copied stays"
+            self._miss(name, ClusterFailure(self.place, f"follow {name}", reason, error_code=code))
+
+    def _sync_groups(self, topics: Mapping[str, LeaderTopic]) -> None:
+        by_id = {topic.topic_id: name for name, topic in topics.items()}
+        try:
+            groups = group_offsets(self._leader, by_id)
+        except ClusterFailure as failure:
+            if failure.error_code not in NOT_READY:
+                raise
+            self._tell([f"{failure}: group offsets come with the next look at the leader"])
+            return
+        fs, path = self._directory.env.files, self._directory.path
+        try:
+            try:
+                known = read_group_offsets(fs, path)
+            except CorruptFile as error:
+                self._tell([f"{error}; it is written anew"])
+                known = None
+            groups = with_known(groups, {} if known is None else known.groups)
+            write_group_offsets(fs, path, GroupOffsets(self._clock.now_ms(), groups))
+        except OSError as error:
+            raise as_storage_failure(error, self._directory.path, "write group offsets") from error
+        self.group_count = len(groups)
+
+    def _tell(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            if line not in self._told:
+                self._told.add(line)
+                self.notes.append(line)
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every partition has all that its leader shows."""
+        return all(copy.is_caught_up for copy in self.copies.values())
+
+    @property
+    def problems(self) -> dict[TopicPartition, TidelogError]:
+        """The partitions that stand still, and why."""
+        found = {name: copy.problem for name, copy in self.copies.items() if copy.problem}
+        return {**self._missing, **found}
+
+    def round(self) -> int:
+        """Ask every leader once and write what comes; the number of bytes that came.
+
+        Raises:
+            ClusterFailure: A broker can't be reached, or its answer can't be read; what other
+                brokers sent before was written. The next round tries again.
+            InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
+        """
+        try:
+            return self._round()
+        except TidelogError:
+            # Answers may be on their way that nobody waits for any more.
+            self._leader.close()
+            self._needs_look = True
+            raise
+
+    def _round(self) -> int:
+        self.answer()
+        if self.is_promoted:
+            return 0
+        self._maintain()
+        by_node = self._by_node()
+        for node_id, copies in by_node.items():
+            self._check(node_id, [copy for copy in copies if not copy.is_checked])
+        asked = {
+            node_id: [copy.position() for copy in copies if copy.is_checked and not copy.problem]
+            for node_id, copies in by_node.items()
+        }
+        asked = {node_id: positions for node_id, positions in asked.items() if positions}
+        if not asked:
+            self._pause(_PAUSE_S)
+            return 0
+        return self._fetch(asked)
+
+    def _check(self, node_id: int, copies: Sequence[Copy]) -> None:
+        if not copies:
+            return
+        check_copies(self._leader, node_id, copies)
+        for copy in copies:
+            if copy.problem:
+                self._stop(copy, copy.problem)
+            self._needs_look |= not copy.is_checked and not copy.problem
+            self._report(copy)
+
+    def _fetch(self, asked: Mapping[int, Sequence[Position]]) -> int:
+        for node_id, positions in asked.items():
+            self._leader.send_fetch(node_id, positions, self._options.limits)
+        before = self._copied_bytes()
+        for node_id, positions in asked.items():
+            for name, data in self._leader.receive_fetch(node_id, positions):
+                self._take(self.copies[name], data)
+        return self._copied_bytes() - before
+
+    def _copied_bytes(self) -> int:
+        return sum(copy.counts.size_bytes for copy in self.copies.values())
+
+    def _by_node(self) -> dict[int, list[Copy]]:
+        found: defaultdict[int, list[Copy]] = defaultdict(list)
+        for copy in self.copies.values():
+            if copy.problem is None and copy.led.leader_id != NO_LEADER:
+                found[copy.led.leader_id].append(copy)
+            elif copy.led.leader_id == NO_LEADER:
+                self._needs_look = True
+        return dict(found)
+
+    def _take(self, copy: Copy, data: PartitionData) -> None:
+        code = data.error_code
+        try:
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                copy.check_again("it is out of its range", is_out_of_range=True)
+            elif code in LOOK_AGAIN:
+                copy.is_checked = False
+                self._needs_look = True
+            elif code:
+                self._stop(
+                    copy, ClusterFailure(self.place, "fetch", client.named(code), error_code=code)
+                )
+            else:
+                copy.take(data, self._leader)
+        except TidelogError as error:
+            self._stop(copy, error)
+
+    def _stop(self, copy: Copy, error: TidelogError) -> None:
+        copy.problem = error
+        self._tell([f"{copy.name}: {error}"])
+
+    def _report(self, copy: Copy) -> None:
+        """Tell what was dropped here, and what could not be copied any more."""
+        self._tell(
+            [
+                f"{copy.name}: offsets {cut.start} to {cut.end} were dropped: the leader has not"
+                " what was here"
+                for cut in copy.counts.truncations
+            ]
+        )
+        self._tell([str(lost) for lost in copy.counts.lost])
+
+    # -- what is due -------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        now = self._clock.monotonic_ms()
+        passed_ms = now - self._synced_ms
+        is_wanted = self._needs_look and passed_ms >= _LOOK_INTERVAL_MS
+        if is_wanted or passed_ms >= self._options.sync_interval_ms:
+            self.sync()
+            self._retain()
+        if now - self._flushed_ms >= self._options.flush_interval_ms:
+            self.make_durable()
+
+    def _retain(self) -> None:
+        if not self._options.retain:
+            return
+        for copy in self.copies.values():
+            try:
+                if copy.name.topic in self._retained:
+                    copy.log.apply_retention()
+            except TidelogError as error:
+                self._stop(copy, error)
+
+    def catch_up(self) -> None:
+        """Go on until every partition has all that its leader shows, or stands still.
+
+        Raises: As `rounds_to_catch_up`.
+        """
+        for _ in self.rounds_to_catch_up():
+            pass
+
+    def rounds_to_catch_up(self) -> Iterator[int]:
+        """The rounds of `catch_up`, each with the number of bytes that came.
+
+        Raises:
+            ClusterFailure: As `round`; or the leader promises records and sends none.
+            InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
+        """
+        for copy in self.copies.values():
+            copy.high_watermark = None  # what was known of it may have been passed since
+        idle = 0
+        while not self.is_promoted and not all(
+            copy.problem or copy.is_caught_up for copy in self.copies.values()
+        ):
+            came = self.round()
+            idle = 0 if came else idle + 1
+            if idle > _IDLE_ROUNDS:
+                raise ClusterFailure(
+                    self.place, "catch up", f"it promises records and sends none: {self._lagging()}"
+                )
+            yield came
+
+    def _lagging(self) -> str:
+        return ", ".join(
+            f"{copy.name} lacks {'?' if copy.lag is None else copy.lag}"
+            for copy in self.copies.values()
+            if not copy.is_caught_up
+        )
+
+    def close(self) -> None:
+        """Make all durable, close connections and directory; raises StorageFailure."""
+        self._leader.close()
+        if self._control is not None:
+            self._control.retire()
+        try:
+            self._directory.close()
+        finally:
+            if self._control is not None:  # the end of connections tells that the lock has gone
+                self._control.close()

@@ -1,0 +1,1019 @@
+"""One partition: where logs part, what is taken.
+
+One partition on its way from leader to standby: where it is, what is done with an answer.
+
+All state that matters lies in the standby's log: where it ends is where the copy goes on, its
+leader epochs say what was copied from whom. A `Copy` can be thrown away at any time.
+
+Over 400 lines because the steps of a copy share what the leader has said before.
+
+Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
+
+Transactions whose ends a standby will never see, since the leader has deleted their markers.
+
+Such a one has ended all the same, and what its producer writes next begins another. Two things
+prove it before the next records are copied:
+
+- The producer's next batch has a newer epoch: nobody gets one before the old transaction has ended
+  in all its partitions. Producers of Kafka 4's transactions have one for each transaction.
+- An abort is next, and the leader, asked for committed records from there on, names as aborted no
+  transaction of that producer that began at or before the one that is open here: that abort ends a
+  later one. A transaction that began before the first record that it shows is in that list wherever
+  its abort is.
+
+What is committed next shows the records of the one that is open here either way, so it needs none.
+
+Source: KIP-890 (epochs); Kafka 4.x TransactionIndex (collectAbortedTransactions).
+
+Before records are fetched: where a standby's logs and their leader's part, and what has to go.
+
+First by leader epochs, for every epoch of which the standby has records; then by the last batch,
+byte against byte, since two leaders can have used the same epoch.
+
+Records of the standby go by a proof alone: the leader says twice where its epochs end, and shows
+a sound batch of other records at those offsets, or behind them. An answer that is missing, damaged
+or contradicts another one changes nothing; nor does a leader that has no records there, as one that
+was put back from a backup. The partition stands still with the reason, until the next look.
+
+Batches of a leader's answer: each is held against the rules of a log before it is written.
+
+Base offset, leader epoch, length and magic lie outside a batch's checksum, so a flipped bit there
+leaves it valid. The batches around it, and the leader's high watermark, tell: offsets ascend, an
+upward jump needs a batch behind it that goes on from there, and nothing lies above the high
+watermark.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    ClusterFailure,
+    CorruptBatch,
+    CorruptData,
+    InvalidRequest,
+    LostOffsets,
+    RequestError,
+    TidelogError,
+)
+from tidelog.protocol.messages.fetch import PartitionData
+from tidelog.protocol.schema import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.header import MAGIC_2
+from tidelog.record.record import ControlType
+from tidelog.remote import client
+from tidelog.remote.leader import (
+    EpochEnd,
+    FetchLimits,
+    Leader,
+    LeaderPartition,
+    OwnEpoch,
+    Position,
+    ends_problem,
+    is_other_batch,
+    parting_offset,
+)
+from tidelog.remote.time_lookup import AppendRuns
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_reader import ANY_OFFSET
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.types import NO_LEADER_EPOCH, UNKNOWN_MS, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.protocol.messages.fetch import AbortedTransaction
+
+
+# What the leader says of aborted transactions among its next records; None where it shows none.
+Aborted: TypeAlias = "list[AbortedTransaction] | None"
+
+
+# One batch is enough.
+_NEXT: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1)
+
+
+def ends_before(
+    batches: Iterable[Batch],
+    states: ProducerStates,
+    leader_start: int,
+    ask: Callable[[], Aborted],
+) -> dict[int, int]:
+    """Producers whose open transactions had ended before these batches.
+
+    Each with the offset at which its next transaction begins: that may have been copied for a part
+    of the old one. ANY_OFFSET where it comes yet.
+
+    Args:
+        batches: What the leader has next.
+        states: What is open here.
+        leader_start: The leader's log start: it has all markers behind it.
+        ask: Asks the leader for aborted transactions from the first of the batches on; called
+            once, where that decides.
+
+    Raises:
+        ClusterFailure: The leader could not be asked.
+    """
+    first_of = {producer_id: first for first, producer_id in states.open_transactions.items()}
+    if not first_of:
+        return {}
+    newer, aborting, seen = list[int](), list[int](), set[int]()
+    for batch, is_abort in _of_producers(batches, set(first_of)):
+        producer_id = batch.producer_id
+        known = states.find(producer_id)
+        is_next = producer_id not in seen and not batch.is_control
+        seen.add(producer_id)
+        if is_next and known is not None and batch.producer_epoch > known.epoch:
+            newer.append(producer_id)
+        elif is_abort:
+            aborting.append(producer_id)
+    doubtful = {
+        each: first_of[each]
+        for each in aborting
+        if each not in newer and first_of[each] < leader_start
+    }
+    found = _others(doubtful, ask()) if doubtful else {}
+    return dict.fromkeys(newer, ANY_OFFSET) | found
+
+
+def _of_producers(
+    batches: Iterable[Batch], producer_ids: set[int]
+) -> Iterator[tuple[RecordBatch, bool]]:
+    """Batches of producers up to the first marker of each, and whether that is an abort.
+
+    As far as they can be read: who appends them says what is wrong with the others.
+    """
+    try:
+        for batch in batches:
+            if not isinstance(batch, RecordBatch) or batch.producer_id not in producer_ids:
+                continue
+            is_abort = False
+            if batch.is_control:
+                batch.ensure_valid()
+                is_abort = batch.control_type() is ControlType.ABORT
+                producer_ids.discard(batch.producer_id)
+            yield batch, is_abort
+    except CorruptData:
+        return
+
+
+def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
+    """First offsets of aborted transactions by producer, where none is the one that is open here.
+
+    ANY_OFFSET for one that begins behind all that the leader has shown.
+    """
+    if aborted is None:
+        return {}
+    firsts: dict[int, int] = {}
+    for each in aborted:
+        known = firsts.get(each.producer_id, each.first_offset)
+        firsts[each.producer_id] = min(known, each.first_offset)
+    begun = {each: firsts.get(each, ANY_OFFSET) for each in open_ones}
+    return {each: first for each, first in begun.items() if first > open_ones[each]}
+
+
+def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
+    """What the leader says of aborted transactions from a position on.
+
+    None where it shows nothing there to who wants committed records: a transaction that began
+    before is open yet.
+
+    Raises:
+        ClusterFailure: It can't be reached, or its answer can't be read.
+    """
+    wanted = [replace(position, last_epoch=-1)]
+    leader.send_fetch(node_id, wanted, _NEXT, isolation=IsolationLevel.READ_COMMITTED)
+    for _, data in leader.receive_fetch(node_id, wanted):
+        if not data.error_code and len(data.batches):
+            return data.aborted_transactions or []
+    return None
+
+
+_END: Final = None
+
+
+class Expected(NamedTuple):
+    """What a leader's next records have to fit.
+
+    Attributes:
+        name: The partition.
+        offset: The offset that was asked for.
+        high_watermark: The leader's, exclusive, as of the same answer.
+        newest_epoch: Leader epoch of the last record before, -1 where none is known.
+        leader_epoch: Epoch under which the partition is led, -1 where unknown.
+        trusts_jump: Whether a jump upwards of the last batch is believed: it was asked for together
+            with what lies behind it, and there is nothing.
+    """
+
+    name: TopicPartition
+    offset: int
+    high_watermark: int
+    newest_epoch: int
+    leader_epoch: int
+    trusts_jump: bool = False
+
+
+class Unproven(Exception):
+    """A jump upwards that only a further batch could prove; the batch is not taken yet."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self.batch = batch
+
+
+def sound_batches(records: memoryview, expected: Expected) -> Iterator[Batch]:
+    """The batches that fit, in order.
+
+    Raises:
+        CorruptBatch: The next one does not; those before it were yielded.
+        Unproven: The next one leaves offsets out, and is the last of the answer.
+    """
+    next_offset, newest = expected.offset, expected.newest_epoch
+    batch: Batch | None = None
+    for batch, following in _pairs(records):
+        if batch is None:
+            break
+        problem = _problem(batch, expected, next_offset, newest)
+        if problem is None and batch.base_offset > next_offset:
+            problem = _jump_problem(batch, following, expected, next_offset)
+        if problem is not None:
+            reason = f"{expected.name}: the leader sent {problem}"
+            raise CorruptBatch(reason, offset=batch.base_offset)
+        yield batch
+        newest = max(newest, batch.leader_epoch)
+        next_offset = batch.next_offset
+    if batch is None:
+        raise CorruptBatch(f"{expected.name}: {len(records)} bytes without a whole batch")
+
+
+def _problem(batch: Batch, expected: Expected, next_offset: int, newest: int) -> str | None:
+    """What is wrong with a batch for what lies before it."""
+    epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
+    # The first one may begin before the offset that was asked for.
+    least = batch.last_offset if next_offset == expected.offset else batch.base_offset
+    if least < next_offset:
+        return f"{where}, {next_offset} was asked"
+    if epoch > expected.leader_epoch >= 0:
+        return f"leader epoch {epoch}, it leads under {expected.leader_epoch}"
+    if epoch < newest and (batch.magic == MAGIC_2 or epoch < NO_LEADER_EPOCH):
+        return f"leader epoch {epoch} behind {newest}"
+    if batch.last_offset >= expected.high_watermark:
+        return f"{where}, its high watermark is {expected.high_watermark}"
+    return None
+
+
+def _jump_problem(
+    batch: Batch, following: Batch | None, expected: Expected, next_offset: int
+) -> str | None:
+    """What is wrong with a batch that leaves offsets out; raises Unproven where nobody can say."""
+    if goes_on(batch, following, expected):
+        return None
+    if following is None:
+        if expected.trusts_jump:
+            return None
+        raise Unproven(batch)
+    base = batch.base_offset
+    return f"offset {base} where {next_offset} is next, and {following.base_offset} behind it"
+
+
+def goes_on(batch: Batch, following: Batch | None, expected: Expected) -> bool:
+    """Whether what lies behind a batch proves where it ends, and so where it begins."""
+    if following is None:
+        return batch.next_offset == expected.high_watermark
+    return following.base_offset >= batch.next_offset
+
+
+def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
+    """Each batch with the one behind it, None where none is; damage shows once it is reached."""
+    before: Batch | None = None
+    batches = chain(walk(records), (_END,))
+    while True:
+        try:
+            batch = next(batches)
+        except CorruptData:
+            if before is not None:
+                yield before, None
+            raise
+        if before is not None or batch is None:
+            yield before, batch
+        if batch is None:
+            return
+        before = batch
+
+
+def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
+    """The first batch and the one behind it, as far as they can be read."""
+    found: list[Batch] = []
+    try:
+        for batch in walk(records):
+            found.append(batch)
+            if len(found) == 2:
+                break
+    except CorruptData:
+        pass
+    return (found[0] if found else None, found[1] if len(found) > 1 else None)
+
+
+# An append of many batches is written at once; more than this is written in several.
+_APPEND_BYTES: Final = 1 << 20
+
+
+# How often a leader may refuse a position that its own answers allow.
+_STRIKES: Final = 3
+
+
+# So much more is asked for where the batch behind another one has to prove its place.
+_PROOF_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Offsets [start, end) that the standby had and its leader had not; they were dropped."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class CopyCounts:
+    """Counts of what was done since following began."""
+
+    batches: int = 0
+    size_bytes: int = 0
+    truncations: list[Truncation] = field(default_factory=list)
+    lost: list[LostOffsets] = field(default_factory=list)
+
+
+class Copy:
+    """One partition that is followed. One owner.
+
+    Life cycle: (led_by -> parting -> agree -> (position -> take)*)*; `problem` says why it stands
+    still.
+
+    Attributes:
+        name: The partition.
+        topic_id: Of its topic.
+        log: The standby's log.
+        led: Who leads it now.
+        is_checked: Whether it is known that the log has nothing that the leader never had.
+        is_out_of_range: Whether the leader said so of the position, since the last check.
+        is_refused: Whether the leader left the last check without an answer.
+        high_watermark: The leader's, exclusive, as of the last answer; None before the first.
+        leader_start: The leader's log start, as far as is known.
+        problem: Why it can't go on, None while it can.
+        counts: What was done.
+    """
+
+    def __init__(self, name: TopicPartition, topic_id: UUID, log: Log) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.led = LeaderPartition(-1, NO_LEADER_EPOCH)
+        self.is_checked = False
+        self.high_watermark: int | None = None
+        self.leader_start = 0
+        self.problem: TidelogError | None = None
+        self.counts = CopyCounts()
+        self.is_out_of_range = False
+        self.is_refused = False
+        self._strikes = 0
+        # Where the next batch leaves offsets out without a proof, and how much is asked for there.
+        self._jump: tuple[int, int] | None = None
+        # What the leader said once of an open transaction: its stable end, its high watermark;
+        # and in its last answer, which the next one has to confirm.
+        self._ended: tuple[int, int] | None = None
+        self._said: tuple[int, int] | None = None
+
+    def led_by(self, led: LeaderPartition) -> None:
+        """Who leads it; another epoch means that what was checked has to be checked again."""
+        if led != self.led:
+            self.led = led
+            self.is_checked = False
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from the standby's end to the leader's high watermark; None where unknown."""
+        if self.high_watermark is None:
+            return None
+        return max(self.high_watermark - self._next_offset(), 0)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether all that the leader shows is here."""
+        is_here = self.is_checked and self.problem is None and self.lag == 0
+        return is_here and self._said is None
+
+    def probe(self) -> Position | None:
+        """Asks for the last batch that is here again; None where the leader can't have it.
+
+        Raises:
+            CorruptData: It is damaged here, so it proves nothing.
+        """
+        last = self.log.last_batch_below(self.log.log_end_offset)
+        if last is None or last.last_offset < self.leader_start:
+            return None
+        last.ensure_valid()
+        return self.position_at(max(last.base_offset, self.leader_start))
+
+    def position_at(self, offset: int) -> Position:
+        """Asks for any offset, whatever lies before it."""
+        return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
+
+    def batch_reaching(self, offset: int) -> Batch | None:
+        """The first batch here that ends at or behind an offset; None where none does."""
+        if offset >= self.log.log_end_offset:
+            return None
+        for part in self.log.slices(max(offset, self.log.log_start_offset)):
+            for _, batch in part.batches():
+                if batch.last_offset >= offset:
+                    return batch
+        return None
+
+    def _next_offset(self) -> int:
+        return max(self.log.log_end_offset, self.leader_start)
+
+    def position(self) -> Position:
+        """Return the position to fetch from at the leader."""
+        offset = self._next_offset()
+        return Position(
+            name=self.name,
+            topic_id=self.topic_id,
+            offset=offset,
+            # Behind a gap that the leader deleted, its record before this one isn't ours.
+            last_epoch=self._last_epoch() if offset == self.log.log_end_offset else NO_LEADER_EPOCH,
+            leader_epoch=self.led.leader_epoch,
+            max_bytes=self._jump[1] if self._jump and self._jump[0] == offset else 0,
+        )
+
+    def _last_epoch(self) -> int:
+        """The epoch of the last record, -1 where none is known."""
+        if not self.log.has_records:
+            return NO_LEADER_EPOCH
+        found = self.log.leader_epochs.epoch_for(self.log.log_end_offset - 1)
+        return NO_LEADER_EPOCH if found is None else found
+
+    # -- divergence --------------------------------------------------------------------------
+
+    def own_epochs(self) -> list[OwnEpoch]:
+        """The epochs of which the standby has records, oldest first."""
+        log = self.log
+        entries = log.leader_epochs.entries
+        ends = [*(entry.start_offset for entry in entries[1:]), log.log_end_offset]
+        found = []
+        for entry, end in zip(entries, ends, strict=False):
+            last = log.last_batch_below(end)
+            if last is not None and last.next_offset > entry.start_offset:
+                found.append(OwnEpoch(entry.epoch, entry.start_offset, last.next_offset))
+        return found
+
+    def parting(
+        self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
+    ) -> int | None:
+        """The offset from which on the leader says that it never had what is here; None if none.
+
+        Nothing is dropped yet: what its answers are worth is for `follow_check` to prove.
+
+        Args:
+            leader: Its answers for `own_epochs`.
+            leader_start: Its log start.
+            leader_end: Its high watermark.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        self.leader_start = leader_start
+        self._ended = self._said = None
+        offset = parting_offset(self.own_epochs(), leader, leader_start)
+        if offset is None and self.is_out_of_range and leader_end < self.log.log_end_offset:
+            if self.batch_reaching(leader_end) is not None:
+                return leader_end
+            # Where all records of an epoch were deleted here, nothing but the end is left of it.
+            self.log.truncate_to(leader_end)
+        return offset
+
+    def agree(self, parting: int | None) -> None:
+        """Go on from here; what lies at or behind `parting` is proven to be no leader's record.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        if parting is not None:
+            self._truncate(parting)
+        self.is_checked = True
+        self.is_out_of_range = False
+
+    def drop_newest_epoch(self, floor: int = 0) -> None:
+        """Drop what is here of the newest epoch: not all of it was written by this leader.
+
+        What the leader has of it is fetched again.
+
+        Args:
+            floor: Offsets below it stay.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
+        own = self.own_epochs()
+        self._truncate(max(own[-1].start_offset if own else 0, floor))
+        self.is_checked = False
+
+    def _truncate(self, offset: int) -> None:
+        end = self.log.log_end_offset
+        start = self.log.truncate_to(offset)
+        if start < end:
+            self.counts.truncations.append(Truncation(start, end))
+
+    def _begin(self, leader_start: int) -> bool:
+        """Begin where the leader's log does, as two of its answers say; records here stay.
+
+        Returns:
+            Whether the next record is an earlier one than before.
+        """
+        log = self.log
+        end = log.log_end_offset
+        # One that retention emptied has an epoch left, and asks for nothing twice.
+        is_late = end > leader_start and not log.has_records and not log.leader_epochs.entries
+        if is_late or (end < leader_start and not log.has_records):
+            log.begin_at(leader_start)
+        if 0 < end < leader_start:
+            reason = "the leader had deleted them before they were copied"
+            name = self.name
+            lost = LostOffsets(name.topic, name.partition, end, leader_start, reason)
+            if lost not in self.counts.lost:
+                self.counts.lost.append(lost)
+        return is_late
+
+    def refuse(self, failure: ClusterFailure, *, is_passing: bool) -> None:
+        """The leader does not answer for this partition; raises what has gone on for too long."""
+        self.is_checked = False
+        self.is_refused = True
+        self._strikes += 1
+        if not is_passing or self._strikes > _STRIKES:
+            raise failure
+
+    def check_again(self, reason: str, *, is_out_of_range: bool = False) -> None:
+        """The leader refused the position: find out where the logs part.
+
+        Raises:
+            ClusterFailure: It has refused several times, and nothing was found.
+        """
+        self.is_checked = False
+        self.is_out_of_range = is_out_of_range
+        self._strikes += 1
+        if self._strikes > _STRIKES:
+            offset = self._next_offset()
+            raise ClusterFailure(
+                str(self.name), f"fetch from offset {offset}", f"the leader says {reason}"
+            )
+
+    # -- records -----------------------------------------------------------------------------
+
+    def take(self, data: PartitionData, leader: Leader | None = None) -> None:
+        """Write what a leader's answer without an error brought.
+
+        Args:
+            data: The answer.
+            leader: Who may be asked for more; nobody where None.
+
+        Raises:
+            CorruptData, RequestError: The records break a rule; those before them were taken.
+            ClusterFailure: The leader contradicts itself, again and again.
+            StorageFailure: The disk failed.
+        """
+        start, top = data.log_start_offset, data.high_watermark
+        if data.diverging_epoch.end_offset >= 0:
+            self.check_again(f"they part at {data.diverging_epoch.end_offset}")
+            return
+        if not -1 <= start <= top:
+            self.check_again(f"its log starts at {start} and ends at {top}")
+            return
+        if 0 <= start < self.leader_start and self.log.log_end_offset < self.leader_start:
+            # Records were to be left out, or never to come, for what it said before.
+            self.check_again(f"its log starts at {start}, and before at {self.leader_start}")
+            return
+        if start >= 0 and self._begin(self.leader_start):
+            return  # what came lies behind
+        self.high_watermark = top
+        if data.log_start_offset > self.leader_start:
+            self.leader_start = min(data.log_start_offset, self._next_offset())
+        if len(data.batches):
+            records = memoryview(data.batches)
+            if self._shows_other_writer(records, top, leader):
+                return
+            if not self._end_before(records, leader):
+                return
+            self._append(records, AppendRuns(data.append_times), top)
+        self._strikes = 0
+        self._end_lost_transactions(data)
+        if self.lag == 0:
+            self.log.note_leader_epoch(self.led.leader_epoch)
+
+    def _end_before(self, records: memoryview, leader: Leader | None) -> bool:
+        """End transactions that had ended before these records; whether the leader said all."""
+        states, position = self.log.producer_states(), self.position()
+
+        def ask() -> Aborted:
+            if leader is None:
+                return None
+            return ask_aborted(leader, self.led.leader_id, position)
+
+        try:
+            ended = ends_before(walk(records), states, self.leader_start, ask)
+        except ClusterFailure:
+            self.is_checked = False  # and what the leader has is asked for again
+            return False
+        if ended:
+            self.log.end_transactions_of(ended)
+        return True
+
+    def _end_lost_transactions(self, data: PartitionData) -> None:
+        """End the transactions that no marker ends any more: the leader had deleted it.
+
+        A gap alone does not tell: a transaction may reach over it, and what compaction left out was
+        never a marker that is still to come. The leader does: where its last stable offset is above
+        one's first record, and above its log start (it says that of older ones), the one has ended
+        there, by a marker below its high watermark. Once all below that is here, it never comes.
+        A leader takes its log start first and its stable offset then: where records are deleted in
+        between, that of an open transaction is the new start. So it counts when a later answer
+        names a start that is below it.
+        """
+        first = self.log.producer_states().first_unstable_offset
+        said, self._said = self._said, None
+        if first is None:
+            self._ended = None
+            return
+        if self._ended is None and said is not None and said[0] > data.log_start_offset:
+            self._ended = said
+        stable = data.last_stable_offset
+        if self._ended is None and stable > max(data.log_start_offset, first):
+            self._said = (stable, data.high_watermark)
+        if self._ended is not None and self.log.log_end_offset >= self._ended[1]:
+            self.log.end_lost_transactions(self._ended[0])
+            self._ended = None
+
+    def _shows_other_writer(
+        self, records: memoryview, high_watermark: int, leader: Leader | None
+    ) -> bool:
+        """Whether the next batch denies that the leader wrote what is here; then it is not taken.
+
+        It may do so by a flipped bit, so it is no proof alone: the logs are compared again. Where
+        the leader has deleted the offsets that could be compared, two things are:
+
+        - Epochs grow in a log. If its next record is of an older one than the last record here, and
+          by its own word that epoch reaches so far, it never had the newest epoch of this log.
+        - A copy ends where a batch of its leader ended. A batch that reaches over the end, and
+          behind which the log goes on where it ends, is of another writer.
+        """
+        first, following = first_two(records)
+        end = self.log.log_end_offset
+        if first is None or first.magic != MAGIC_2 or not first.is_valid():
+            return False
+        if self.log.has_records and first.base_offset < end <= first.last_offset:
+            last = self.log.last_batch_below(end)
+            is_next = goes_on(first, following, self._expected(high_watermark))
+            if (
+                is_next
+                and self.probe() is None
+                and last is not None
+                and is_other_batch(last, first)
+            ):
+                self.drop_newest_epoch()
+            self.check_again("its next records don't fit those before")
+            return True
+        if NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch():
+            if leader is not None and self._reaches(leader, first):
+                self.drop_newest_epoch()
+            self.check_again(
+                f"leader epoch {first.leader_epoch} is next, behind {self._last_epoch()} here"
+            )
+            return True
+        return False
+
+    def _reaches(self, leader: Leader, batch: Batch) -> bool:
+        """Whether the leader says that the epoch of its batch went on that far."""
+        asked = {self.name: batch.leader_epoch}
+        found = leader.ends_of_epochs(self.led.leader_id, asked).get(self.name)
+        return isinstance(found, EpochEnd) and (
+            found.epoch == batch.leader_epoch and found.end_offset > batch.base_offset
+        )
+
+    def _expected(self, high_watermark: int) -> Expected:
+        offset = self._next_offset()
+        return Expected(
+            name=self.name,
+            offset=offset,
+            high_watermark=high_watermark,
+            newest_epoch=self._last_epoch(),
+            leader_epoch=self.led.leader_epoch,
+            trusts_jump=self._jump is not None and self._jump[0] == offset,
+        )
+
+    def _append(self, records: memoryview, times: AppendRuns, high_watermark: int) -> None:
+        wanted = self._next_offset()
+        is_first = not self.log.has_records
+        sound = sound_batches(records, self._expected(high_watermark))
+        try:
+            for batches in self._appends(sound, times):
+                first, last = batches[0], batches[-1]
+                if not self.log.has_records and first.base_offset < self.log.log_end_offset:
+                    # The leader's log starts inside this batch: so does ours.
+                    self.log.begin_at(first.base_offset)
+                end = last.at + last.size_bytes
+                self._append_sound(records, batches, times.time_of(first.last_offset))
+                self.counts.size_bytes += end - first.at
+                self.counts.batches += len(batches)
+        except Unproven as unproven:
+            # Asked for again, with what lies behind it.
+            size = unproven.batch.size_bytes + _PROOF_BYTES
+            self._jump = self._next_offset(), size
+            return
+        self._jump = None
+        if is_first:
+            self.log.advance_start(wanted)
+
+    def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
+        """Append batches at once; one by one where one of them is refused."""
+        first, last = batches[0], batches[-1]
+        try:
+            self._append_timed(records[first.at : last.at + last.size_bytes], append_ms)
+        except (CorruptData, RequestError):
+            if len(batches) == 1:
+                raise
+            for batch in batches:
+                self._append_timed(records[batch.at : batch.at + batch.size_bytes], append_ms)
+
+    def _append_timed(self, records: memoryview, append_ms: int) -> None:
+        """Append batches with the leader's append time, without where it would run back."""
+        try:
+            self.log.append_as_follower(records, append_ms=append_ms)
+        except InvalidRequest:
+            if append_ms == UNKNOWN_MS:
+                raise
+            self.log.append_as_follower(records)
+
+    def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
+        """The batches of each append: of one time, and none larger than a segment is."""
+        limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
+        together: list[Batch] = []
+        try:
+            for batch in batches:
+                if together:
+                    first = together[0]
+                    is_other = times.time_of(batch.last_offset) != times.time_of(first.last_offset)
+                    if is_other or batch.at + batch.size_bytes - first.at > limit:
+                        yield together
+                        together = []
+                together.append(batch)
+        except (CorruptData, Unproven):
+            if together:
+                yield together
+            raise
+        if together:
+            yield together
+
+
+# One batch of each partition is wanted; its size is known only as it was copied.
+_PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
+
+
+# Errors of a partition that another look at the cluster explains: moved, fenced, unknown, not yet
+# available.
+LOOK_AGAIN: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+
+Ends: TypeAlias = dict[int, EpochEnd]
+
+
+def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
+    """Reconcile these copies with their leader; `is_checked` and `problem` say how it went.
+
+    Raises:
+        ClusterFailure: The broker can't be reached.
+    """
+    ends = _ends(leader, node_id, copies)
+    # The starts after the ends: an end at or below the start then says nothing.
+    starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
+    tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
+    parted: dict[TopicPartition, int] = {}
+    for copy in _going(copies):
+        name = copy.name
+        with _Problems(copy):
+            _ensure_possible(copy, starts[name], tops[name])
+            offset = copy.parting(ends[name], starts[name], tops[name])
+            if offset is None:
+                copy.agree(None)
+            else:
+                parted[name] = offset
+    doubtful = [copy for copy in _going(copies) if copy.name in parted]
+    if doubtful:
+        _prove(leader, node_id, doubtful, parted, tops, ends)
+    _compare_last_batches(leader, node_id, [copy for copy in copies if copy.is_checked])
+
+
+class _Problems:
+    """Makes errors of one partition its problem."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, TidelogError):
+            return False
+        self._copy.is_checked = False
+        self._copy.problem = error
+        return True
+
+
+def _going(copies: Sequence[Copy]) -> list[Copy]:
+    """Those that nothing has stopped, and whose leader did not ask for another look."""
+    return [copy for copy in copies if copy.problem is None and not copy.is_refused]
+
+
+def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
+    """The leader has not answered for a partition: it is told, at once or when it goes on so."""
+    if failure is None:
+        failure = ClusterFailure(str(copy.name), what, "the leader's answer leaves it out")
+    with _Problems(copy):
+        copy.refuse(failure, is_passing=failure.error_code in LOOK_AGAIN)
+
+
+def _offsets(
+    leader: Leader, node_id: int, copies: Sequence[Copy], timestamp: int
+) -> dict[TopicPartition, int]:
+    if not copies:
+        return {}
+    answers = leader.log_offsets(node_id, [copy.name for copy in copies], timestamp)
+    found = {}
+    for copy in copies:
+        answer = answers.get(copy.name)
+        if isinstance(answer, int):
+            found[copy.name] = answer
+        else:
+            _refused(copy, answer, "ask where its log begins and ends")
+    return found
+
+
+def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPartition, Ends]:
+    """The leader's answers for all epochs of each copy that nothing stops."""
+    ends: dict[TopicPartition, Ends] = {copy.name: {} for copy in copies}
+    waiting: dict[TopicPartition, list[int]] = {}
+    for copy in copies:
+        copy.is_refused = False
+        with _Problems(copy):
+            waiting[copy.name] = [mine.epoch for mine in copy.own_epochs()]
+    by_name = {copy.name: copy for copy in copies}
+    while asked := {name: epochs.pop() for name, epochs in waiting.items() if epochs}:
+        answers = leader.ends_of_epochs(node_id, asked)
+        for name, epoch in asked.items():
+            found = answers.get(name)
+            if found is None or isinstance(found, ClusterFailure):
+                waiting.pop(name, None)
+                _refused(by_name[name], found, "ask for ends of epochs")
+            else:
+                ends[name][epoch] = found
+    return ends
+
+
+def _ensure_possible(copy: Copy, start: int, top: int) -> None:
+    if not 0 <= start <= top:
+        reason = f"the leader says that its log starts at {start} and ends at {top}"
+        raise ClusterFailure(str(copy.name), "compare the logs", reason)
+
+
+def _prove(
+    leader: Leader,
+    node_id: int,
+    copies: Sequence[Copy],
+    parted: Mapping[TopicPartition, int],
+    tops: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, Ends],
+) -> None:
+    """Drop what parts a copy from its leader, where the leader's records prove it."""
+    again = _ends(leader, node_id, copies)
+    by_name = {copy.name: copy for copy in copies}
+    positions = []
+    for copy in _going(copies):
+        with _Problems(copy):
+            _ensure_same(copy, ends[copy.name], again[copy.name])
+            at, top = max(parted[copy.name], copy.leader_start), tops[copy.name]
+            if top > at:
+                positions.append(copy.position_at(at))
+            elif copy.batch_reaching(at) is None:
+                copy.agree(parted[copy.name])  # below the leader's start: its epochs alone can tell
+            elif top > copy.leader_start:
+                positions.append(copy.position_at(top - 1))
+            else:
+                raise _shorter(copy, top)
+    for name, data in _fetch(leader, node_id, positions):
+        copy = by_name[name]
+        with _Problems(copy):
+            at = max(parted[name], copy.leader_start)
+            if data.error_code:
+                code = data.error_code
+                failure = ClusterFailure(leader.place, "fetch", client.named(code), error_code=code)
+                _refused(copy, failure, "fetch")
+            elif tops[name] <= at:
+                copy.agree(_other_before(copy, data, tops[name]))
+            else:
+                _ensure_other(copy, data, at)
+                copy.agree(parted[name])
+
+
+def _fetch(
+    leader: Leader, node_id: int, positions: Sequence[Position]
+) -> Iterator[tuple[TopicPartition, PartitionData]]:
+    if positions:
+        leader.send_fetch(node_id, positions, _PROBE)
+        yield from leader.receive_fetch(node_id, positions)
+
+
+def _shorter(copy: Copy, top: int) -> ClusterFailure:
+    return ClusterFailure(
+        str(copy.name),
+        "follow",
+        f"the leader's log ends at offset {top}, and records up to {copy.log.log_end_offset - 1}"
+        " are here: it has lost its end, or was put back from a backup. Nothing is dropped as long"
+        " as it has no other records there; to go on with those that are here, promote it",
+    )
+
+
+def _other_before(copy: Copy, data: PartitionData, top: int) -> int:
+    """Offset of the batch here that is another one than the leader's last; raises if it is not."""
+    theirs, mine = _sound(copy, data), copy.batch_reaching(top - 1)
+    if theirs is None or mine is None:
+        raise _shorter(copy, top)
+    mine.ensure_valid()
+    if not is_other_batch(mine, theirs):
+        raise _shorter(copy, top)
+    return max(mine.base_offset, copy.leader_start)
+
+
+def _ensure_same(copy: Copy, first: Ends, second: Ends) -> None:
+    problem = ends_problem(first)
+    if first != second:
+        problem = f"{first} at first, {second} then"
+    if problem is not None:
+        reason = f"the leader contradicts itself on where its epochs end: {problem}"
+        raise ClusterFailure(str(copy.name), "compare the logs", reason)
+
+
+def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
+    """Raise unless the leader shows records at or behind an offset that are not those here."""
+    theirs = _sound(copy, data)
+    if theirs is None:
+        reason = f"the leader says that the logs part at {at}, and shows no record there"
+        raise ClusterFailure(str(copy.name), "compare the logs", reason)
+    mine = copy.batch_reaching(max(theirs.base_offset, at))
+    if mine is None:
+        return  # it has only later ones
+    mine.ensure_valid()
+    if not is_other_batch(mine, theirs) and mine.leader_epoch == theirs.leader_epoch:
+        reason = f"the leader says that the logs part at {at}, and has the same records there"
+        raise ClusterFailure(str(copy.name), "compare the logs", reason)
+
+
+def _sound(copy: Copy, data: PartitionData) -> Batch | None:
+    """The first batch of an answer, None where there is none; raises CorruptBatch for damage."""
+    theirs, _ = first_two(memoryview(data.batches))
+    if theirs is None and len(data.batches):
+        raise CorruptBatch(f"{copy.name}: the leader sent {len(data.batches)} bytes and no batch")
+    if theirs is not None:
+        theirs.ensure_valid()
+    return theirs
+
+
+def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
+    probes = {}
+    for copy in copies:
+        with _Problems(copy):
+            probe = copy.probe()
+            if probe is not None:
+                probes[copy.name] = probe
+    by_name = {copy.name: copy for copy in copies}
+    for name, data in _fetch(leader, node_id, list(probes.values())):
+        copy = by_name[name]
+        if data.error_code:
+            continue  # the fetch that follows is told
+        with _Problems(copy):
+            mine = copy.log.last_batch_below(copy.log.log_end_offset)
+            theirs = _sound(copy, data)
+            if mine is not None and theirs is not None and is_other_batch(mine, theirs):
+                copy.drop_newest_epoch(copy.leader_start)

@@ -1,0 +1,357 @@
+"""Topics, settings, group offsets.
+
+Topics of a standby as its leader has them: names, ids, partitions, settings.
+
+A topic whose id differs from the leader's is another topic: its directory is refused before
+anything is changed. Settings of the leader that this release does not know are left out and named.
+
+Group offsets from the leading cluster: every broker's groups, and what each committed.
+
+Source: Kafka's protocol guide, APIs 16, 10 and 9; KIP-709.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Final
+from uuid import UUID
+
+from tidelog.config import TopicConfig
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import (
+    ClusterFailure,
+    ConfigError,
+    CorruptMessage,
+    InconsistentTopicId,
+    UnknownTopic,
+)
+from tidelog.protocol.messages import FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
+from tidelog.protocol.messages.classic_groups import (
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from tidelog.protocol.wire import NO_UUID
+from tidelog.remote import client as codes
+from tidelog.remote.leader import Leader, LeaderSettings, LeaderTopic
+from tidelog.storage.directory.broker_files import GroupOffset
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import PARTITION_COUNT_LIMIT, TopicInfo, unknown_topic
+from tidelog.storage.files import check_topic_name, encode_topic_id
+from tidelog.types import TopicPartition
+
+__all__ = ["NOT_READY", "NO_UUID", "coordinator_of", "group_offsets"]
+
+
+_WILD: Final = frozenset("*?[")
+
+
+# Kafka's own topics are followed where they are asked for.
+_INTERNAL: Final = "__"
+
+
+# Without these, records that the leader keeps for ever could be deleted here by defaults.
+_DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
+
+
+# Settings that the leader can't know.
+_OURS: Final = "tidelog."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChoice:
+    """Which topics are followed, and what the standby sets on its own.
+
+    Attributes:
+        patterns: Names or patterns (`*`, `?`); all but internal topics where empty.
+        overrides: Settings that win over the leader's, in every topic.
+    """
+
+    patterns: tuple[str, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen(
+    topics: Mapping[str, LeaderTopic], choice: TopicChoice, *, strict: bool
+) -> dict[str, LeaderTopic]:
+    """The topics to follow, by name.
+
+    Raises:
+        UnknownTopic: A name or pattern that fits none, if `strict`.
+        CorruptMessage: The leader names a topic or partition that can't be.
+    """
+    if not choice.patterns:
+        found = {name: topic for name, topic in topics.items() if not topic.is_internal}
+    else:
+        found = {}
+        for pattern in choice.patterns:
+            fitting = {name: topic for name, topic in topics.items() if _fits(name, pattern)}
+            if strict and not fitting:
+                raise _no_topic(pattern, topics)
+            found |= fitting
+    for topic in found.values():
+        _ensure_possible(topic)
+    return dict(sorted(found.items()))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) if _WILD & set(pattern) else name == pattern
+
+
+def _no_topic(pattern: str, topics: Iterable[str]) -> UnknownTopic:
+    if _WILD & set(pattern):
+        return UnknownTopic(f"the leader has no topic that fits {pattern!r}")
+    return unknown_topic(pattern, topics)
+
+
+def _ensure_possible(topic: LeaderTopic) -> None:
+    """A leader's word is not taken for what becomes names of directories."""
+    check_topic_name(topic.name)
+    count = len(topic.partitions)
+    if sorted(topic.partitions) != list(range(count)) or not 1 <= count <= PARTITION_COUNT_LIMIT:
+        raise CorruptMessage(
+            f"topic {topic.name}: partitions {sorted(topic.partitions)[:5]}..., they must count"
+            f" from 0 without a hole, at most {PARTITION_COUNT_LIMIT}"
+        )
+    if topic.topic_id == NO_UUID:
+        raise CorruptMessage(f"topic {topic.name} has no id; the leader is too old for a standby")
+
+
+def says_what_is_deleted(settings: LeaderSettings | None) -> bool:
+    """Whether the leader has named the settings by which records are deleted."""
+    return settings is not None and settings.names >= _DELETING
+
+
+def left_out(
+    directory: LogDir, topics: Mapping[str, LeaderTopic], choice: TopicChoice
+) -> list[TopicPartition]:
+    """Partitions that are here, and would be followed, and that the leader does not name."""
+    found = []
+    for name, info in directory.topics().items():
+        if choice.patterns:
+            is_wanted = any(_fits(name, pattern) for pattern in choice.patterns)
+        else:
+            is_wanted = not name.startswith(_INTERNAL)
+        if is_wanted:
+            known = topics[name].partitions if name in topics else {}
+            found += [TopicPartition(name, n) for n in info.present if n not in known]
+    return found
+
+
+def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> None:
+    """Compare the ids of the topics that both have.
+
+    Raises:
+        InconsistentTopicId: One differs; nothing was changed.
+    """
+    here = directory.topics()
+    for name, topic in topics.items():
+        known = here[name].topic_id if name in here else None
+        if known is not None and known != topic.topic_id:
+            raise InconsistentTopicId(
+                f"{directory.path}: topic {name} has id {encode_topic_id(known)} here and"
+                f" {encode_topic_id(topic.topic_id)} at the leader: it was created anew there, so"
+                " this is not its copy; follow into another directory, or delete the topic here"
+            )
+
+
+def sync_topic(
+    directory: LogDir, topic: LeaderTopic, settings: LeaderSettings, choice: TopicChoice
+) -> list[str]:
+    """Make a topic, its partitions and settings as the leader has them.
+
+    Settings of which the leader says nothing stay as they are.
+
+    Returns:
+        One line for each setting that was left out.
+
+    Raises:
+        InvalidTopic, ConfigError, StorageFailure: It can't be.
+    """
+    wanted, notes = _known_settings(topic.name, settings.values)
+    wanted |= choice.overrides
+    here = directory.topics().get(topic.name)
+    if here is None:
+        directory.create_topic(
+            topic.name, partitions=len(topic.partitions), config=wanted, topic_id=topic.topic_id
+        )
+        return notes
+    if len(topic.partitions) > here.partitions:
+        directory.add_partitions(topic.name, len(topic.partitions))
+    _sync_settings(directory, here, wanted, settings)
+    return notes
+
+
+def _known_settings(name: str, settings: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    known, notes = {}, []
+    for key, value in sorted(settings.items()):
+        try:
+            TopicConfig.parse({key: value})
+        except ConfigError as error:
+            notes.append(f"topic {name}: setting {key}={value} was not copied: {error.allowed}")
+        else:
+            known[key] = value
+    return known, notes
+
+
+def _sync_settings(
+    directory: LogDir, here: TopicInfo, wanted: Mapping[str, str], settings: LeaderSettings
+) -> None:
+    """Set what differs; what is ours alone, and what the leader does not name, stays."""
+    changes: dict[str, str | None] = {
+        key: value for key, value in wanted.items() if here.given.get(key) != value
+    }
+    for key in here.given:
+        is_default = key in settings.names and key not in settings.values
+        if is_default and key not in wanted and not key.startswith(_OURS):
+            changes[key] = None
+    if changes or here.foreign:
+        directory.alter_config(here.name, changes)
+
+
+# Only these belong to a group's offsets; share groups keep theirs elsewhere.
+_PROTOCOL: Final = ("consumer", "")
+
+
+_MANY_GROUPS: Final = 8
+
+
+# A coordinator that loads, is not there yet, or has moved: soon it answers.
+NOT_READY: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[GroupOffset]]:
+    """What every group committed for the topics that are followed.
+
+    Args:
+        leader: The cluster.
+        topics: Their names by id.
+
+    Raises:
+        ClusterFailure: A broker can't be reached or refuses.
+    """
+    found: dict[str, list[GroupOffset]] = {}
+    for node_id in leader.node_ids:
+        for group in _groups_of(leader, node_id):
+            commits = _commits(leader, node_id, group, topics)
+            if commits:
+                found[group] = commits
+    return found
+
+
+def with_known(
+    found: Mapping[str, Sequence[GroupOffset]], known: Mapping[str, Sequence[GroupOffset]]
+) -> dict[str, list[GroupOffset]]:
+    """What the leader said now, and of the commits that it left out what it said before.
+
+    A coordinator that has lost or not yet loaded its groups names none of them: that proves no
+    deletion.
+    """
+    merged = {}
+    for group in {**known, **found}:
+        commits = {(each.topic, each.partition): each for each in known.get(group, ())}
+        commits |= {(each.topic, each.partition): each for each in found.get(group, ())}
+        merged[group] = list(commits.values())
+    return merged
+
+
+def _groups_of(leader: Leader, node_id: int) -> list[str]:
+    """The groups that a broker coordinates."""
+    client = leader.node(node_id)
+    answer = client.ask(LIST_GROUPS, ListGroupsRequest())
+    if answer.error_code:
+        raise _refusal(leader, "list groups", answer.error_code)
+    return [group.group_id for group in answer.groups if group.protocol_type in _PROTOCOL]
+
+
+def coordinator_of(leader: Leader, group: str) -> int:
+    """The broker that coordinates a group, in any version of the API; raises ClusterFailure."""
+    question = FindCoordinatorRequest(key=group, coordinator_keys=[group])
+    answer = leader.bootstrap.ask(FIND_COORDINATOR, question)
+    if answer.coordinators:
+        found = answer.coordinators[0]
+        code, node_id = found.error_code, found.node_id
+    else:
+        code, node_id = answer.error_code, answer.node_id
+    if code:
+        raise _refusal(leader, f"find the coordinator of {group}", code)
+    return node_id
+
+
+def _commits(
+    leader: Leader, node_id: int, group: str, topics: Mapping[UUID, str]
+) -> list[GroupOffset]:
+    answer, version = _ask(leader, node_id, group)
+    if _moved(answer, group):  # the group has moved to another broker since it was listed
+        answer, version = _ask(leader, coordinator_of(leader, group), group)
+    if version < _MANY_GROUPS:
+        _ensure_right(leader, group, answer.error_code)
+        return _old_commits(answer, set(topics.values()))
+    for found in answer.groups:
+        _ensure_right(leader, group, found.error_code)
+    return [
+        GroupOffset(
+            name, commit.partition_index, commit.committed_offset, epoch, commit.metadata or ""
+        )
+        for found in answer.groups
+        if found.group_id == group
+        for topic in found.topics
+        if (name := topics.get(topic.topic_id) or _named(topic.name, topics))
+        for commit in topic.partitions
+        if commit.committed_offset >= 0 and not commit.error_code
+        for epoch in [None if commit.committed_leader_epoch < 0 else commit.committed_leader_epoch]
+    ]
+
+
+def _ask(leader: Leader, node_id: int, group: str) -> tuple[OffsetFetchResponse, int]:
+    client = leader.node(node_id)
+    question = OffsetFetchRequest(
+        group_id=group, topics=None, groups=[OffsetFetchGroup(group_id=group, topics=None)]
+    )
+    answer = client.ask(OFFSET_FETCH, question, least=2)
+    return answer, client.version_of(OFFSET_FETCH, least=2)
+
+
+def _moved(answer: OffsetFetchResponse, group: str) -> bool:
+    not_coordinator = 16
+    codes = {answer.error_code} | {g.error_code for g in answer.groups if g.group_id == group}
+    return not_coordinator in codes
+
+
+def _named(name: str, topics: Mapping[UUID, str]) -> str | None:
+    """The topic's name in versions that give names, if it is followed."""
+    return name if name in topics.values() else None
+
+
+def _old_commits(answer: OffsetFetchResponse, names: set[str]) -> list[GroupOffset]:
+    return [
+        GroupOffset(
+            topic.name,
+            commit.partition_index,
+            commit.committed_offset,
+            epoch,
+            commit.metadata or "",
+        )
+        for topic in answer.topics
+        if topic.name in names
+        for commit in topic.partitions
+        if commit.committed_offset >= 0 and not commit.error_code
+        for epoch in [None if commit.committed_leader_epoch < 0 else commit.committed_leader_epoch]
+    ]
+
+
+def _ensure_right(leader: Leader, group: str, code: int) -> None:
+    if code:
+        raise _refusal(leader, f"ask for offsets of group {group}", code)
+
+
+def _refusal(leader: Leader, operation: str, code: int) -> ClusterFailure:
+    return ClusterFailure(leader.place, operation, codes.named(code), error_code=code)

@@ -1,0 +1,447 @@
+"""A directory: partitions, checkpoints.
+
+The check of a directory of topics: each partition, then the files at the top.
+
+What can't be looked at (a file that may not be read, a disk that fails) is an error, no finding:
+nobody may take silence for soundness.
+
+Checks of the offset checkpoints at the top of a directory.
+"""
+
+import posixpath
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from tidelog.config import TopicConfig
+from tidelog.env import FileSystem
+from tidelog.errors import (
+    CorruptFile,
+    DamagedLog,
+    InvalidRequest,
+    StorageFailure,
+    UnknownTopic,
+    UnsupportedVersion,
+)
+from tidelog.storage import commits, files, text_files
+from tidelog.storage import text_files as meta_properties
+from tidelog.storage.checks.findings import (
+    CheckOptions,
+    Finding,
+    PartitionPlace,
+    Severity,
+    derived,
+    note,
+    read_if_there,
+)
+from tidelog.storage.checks.metadata_check import check_metadata
+from tidelog.storage.checks.partition_check import Learned, PartitionCheck
+from tidelog.storage.checks.set_aside import Parting, find_parting
+from tidelog.storage.commits import WRITERS_FILE, read_marks
+from tidelog.storage.directory.broker_files import (
+    CLUSTER_FILE,
+    GROUPS_FILE,
+    METADATA_FILE,
+    PRODUCER_IDS_FILE,
+    read_group_offsets,
+    read_next,
+)
+from tidelog.storage.directory.log_dir import NO_TOPIC_ID
+from tidelog.storage.directory.topic_registry import (
+    TopicInfo,
+    find_leftovers,
+    find_topics,
+    unknown_topic,
+)
+from tidelog.storage.files import TOPICS_FILE
+from tidelog.storage.open_files import as_storage_failure
+from tidelog.storage.segment.log_end import NOTHING_RECORDED, RecordedEnd
+from tidelog.storage.tier.tier_record import DELETED_FILE
+from tidelog.types import TopicPartition
+
+_REMEDY: Final = {
+    files.LOG_START_CHECKPOINT_FILE: (
+        "--repair keeps the lines that can be right; where one is lost, records that were deleted"
+        " come back until they are deleted again"
+    ),
+}
+
+
+_ANY: Final = "--repair keeps the lines that can be right; what is missing is found out anew"
+
+
+class OffsetBounds(NamedTuple):
+    """What offsets a checkpoint may have for a partition: 0 up to the log end, if that is known."""
+
+    log_end: int | None
+
+    def takes(self, offset: int) -> bool:
+        """Whether a checkpoint may say so."""
+        return offset >= 0 and (self.log_end is None or offset <= self.log_end)
+
+
+def check_offset_checkpoint(
+    fs: FileSystem, path: str, bounds: Mapping[TopicPartition, OffsetBounds]
+) -> Iterator[Finding]:
+    """What is wrong in a checkpoint; nothing where there is none."""
+    remedy = _REMEDY.get(path.rpartition("/")[2], _ANY)
+    try:
+        offsets = text_files.read_offset_checkpoint(fs, path)
+    except CorruptFile as error:
+        yield derived(path, error.reason, position=error.at, remedy=remedy)
+        return
+    for name, offset in offsets.items():
+        allowed = bounds.get(name)
+        if allowed is not None and not allowed.takes(offset):
+            damage = f"{name}: offset {offset}, the log ends at {allowed.log_end}"
+            yield derived(path, damage, severity=Severity.WARNING, offset=offset, remedy=remedy)
+
+
+def rebuild_offset_checkpoint(
+    fs: FileSystem, path: str, bounds: Mapping[TopicPartition, OffsetBounds]
+) -> bytes:
+    """The text of a checkpoint with those of its lines that can be right."""
+    data = read_if_there(fs, path) or b""
+    kept: dict[TopicPartition, int] = {}
+    for line in data.decode("utf-8", "replace").split("\n")[2:]:
+        found = _read_line(line)
+        if found is not None and found[0] in bounds and bounds[found[0]].takes(found[1]):
+            kept[found[0]] = found[1]
+    return text_files.encode_offset_checkpoint(dict(sorted(kept.items())))
+
+
+def _read_line(line: str) -> tuple[TopicPartition, int] | None:
+    try:
+        topic, partition, offset = line.split()
+        number = text_files.parse_number(partition, "partition")
+        return TopicPartition(topic, number), text_files.parse_number(offset, "offset")
+    except (ValueError, CorruptFile):
+        return None
+
+
+OFFSET_CHECKPOINTS: Final = (
+    files.RECOVERY_POINT_CHECKPOINT_FILE,
+    files.LOG_START_CHECKPOINT_FILE,
+    files.HIGH_WATERMARK_CHECKPOINT_FILE,
+    files.CLEANER_CHECKPOINT_FILE,
+)
+
+
+# Of tidelog.control: there while a holder of the lock serves it, or since one died.
+CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
+
+
+_KNOWN: Final = frozenset(
+    (
+        *OFFSET_CHECKPOINTS,
+        files.LOCK_FILE,
+        files.CLEAN_SHUTDOWN_FILE,
+        meta_properties.META_PROPERTIES_FILE,
+        TOPICS_FILE,
+        GROUPS_FILE,
+        WRITERS_FILE,
+        PRODUCER_IDS_FILE,
+        CLUSTER_FILE,
+        METADATA_FILE,
+        DELETED_FILE,
+        CONTROL_SOCKET_FILE,
+        files.RESERVE_FILE,
+        text_files.ACCEPTED_CLOCK_FILE,
+    )
+)
+
+
+_NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is checked: everything, one topic, or one of its partitions."""
+
+    topic: str | None = None
+    partition: int | None = None
+
+    def takes(self, name: TopicPartition) -> bool:
+        """Whether a partition is meant."""
+        return self.topic in (None, name.topic) and self.partition in (None, name.partition)
+
+
+@dataclass(slots=True)
+class DirectoryCheck:
+    """The check of a directory.
+
+    Attributes:
+        fs: Its file system.
+        path: Where it is.
+        selection: What of it is checked; the files at the top only where all of it is.
+        options: How to work.
+        learned: What a repair needs of each partition that was checked.
+        places: Each of these partitions.
+        refused: How partitions are parted that an opening would refuse.
+        unseen: What could not be read: partitions that are not judged, or not to their end.
+    """
+
+    fs: FileSystem
+    path: str
+    selection: Selection = field(default_factory=Selection)
+    options: CheckOptions = field(default_factory=CheckOptions)
+    learned: dict[TopicPartition, Learned] = field(default_factory=dict)
+    places: dict[TopicPartition, PartitionPlace] = field(default_factory=dict)
+    refused: dict[TopicPartition, Parting] = field(default_factory=dict)
+    unseen: list[StorageFailure] = field(default_factory=list)
+    _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    _left: frozenset[TopicPartition] = frozenset()
+
+    def load(self) -> list[Finding]:
+        """Find the partitions; what is wrong with the list of topics.
+
+        Raises:
+            InvalidRequest: There is no such directory, or nothing of a log in it.
+            UnknownTopic: The topic or partition that was selected is not there.
+            OSError: It can't be read.
+        """
+        if not self.fs.exists(self.path) or not self.fs.stat(self.path).is_dir:
+            raise InvalidRequest(f"{self.path}: there is no such directory")
+        findings = self._load_topics()
+        names = self._partition_names()
+        tops = (f"{self.path}/{name}" for name in (TOPICS_FILE, METADATA_FILE))
+        if not names and not any(map(self.fs.exists, tops)):
+            raise InvalidRequest(f"{self.path}: no directory of topics: no partition is in it")
+        was_clean = self._was_clean()
+        starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
+        points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
+        for name in names:
+            if self.selection.takes(name):
+                place = self._place(name, was_clean, starts.get(name, 0))
+                is_end = was_clean and name in points
+                recorded = RecordedEnd(points.get(name, 0), is_end, not place.is_foreign)
+                self.places[name] = replace(place, recorded=recorded)
+        if not self.places and self.selection.topic is not None:
+            raise self._unknown(names)
+        return findings
+
+    def work_with(self, options: CheckOptions) -> None:
+        """Take other options, once it is known how much there is to do."""
+        self.options = options
+        self.places = {name: replace(p, options=options) for name, p in self.places.items()}
+
+    def log_bytes(self) -> int:
+        """Bytes of all log files that will be read, for progress."""
+        return sum(
+            self.fs.stat(place.path(name)).size
+            for place in self.places.values()
+            for name in place.file_names()
+            if name.endswith(files.LOG_SUFFIX)
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is wrong, partition by partition, then at the top; call `load` first.
+
+        A partition that can't be read goes to `unseen`, and the others are checked all the same.
+        """
+        for name, place in self.places.items():
+            try:
+                refused = find_parting(place)
+                check = PartitionCheck(replace(place, is_refused=refused is not None))
+                yield from check.findings()
+                if refused is not None:
+                    damage, self.refused[name] = refused
+                    yield _refusal(damage, self.refused[name])
+            except OSError as error:
+                self.unseen.append(as_storage_failure(error, place.directory, "read"))
+                continue
+            self.learned[name] = check.learned
+        if self.selection == Selection():
+            yield from self._check_top()
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def _load_topics(self) -> list[Finding]:
+        path = f"{self.path}/{TOPICS_FILE}"
+        try:
+            self._topics, notes = find_topics(self.fs, self.path)
+            self._left = frozenset(find_leftovers(self.fs, self.path))
+        except CorruptFile as error:
+            remedy = (
+                "restore it from a backup; without it, topics are found by their directories,"
+                " with default settings"
+            )
+            return [_error(path, error.reason, remedy, position=error.at)]
+        except UnsupportedVersion as error:
+            return [_error(path, str(error), "use the release that wrote it")]
+        remedy = "compare it with the partitions' partition.metadata; the newer one is wrong"
+        return [_warning(path, line, remedy) for line in notes if "topic id" in line]
+
+    def _partition_names(self) -> list[TopicPartition]:
+        entries = self.fs.list_dir(self.path)
+        parsed = (files.parse_partition_dir(e.name) for e in entries if e.is_dir)
+        return sorted(name for name in parsed if name is not None and name not in self._left)
+
+    def _place(self, name: TopicPartition, was_clean: bool, log_start: int) -> PartitionPlace:
+        info = self._topics.get(name.topic)
+        directory = f"{self.path}/{files.partition_dir_name(name)}"
+        topic_id = None if info is None else info.topic_id
+        if info is None:
+            topic_id = self._own_id(directory)
+        return PartitionPlace(
+            fs=self.fs,
+            directory=directory,
+            name=name,
+            topic_id=topic_id or NO_TOPIC_ID,
+            config=TopicConfig() if info is None else info.config,
+            is_foreign=info is None or info.foreign,
+            was_clean=was_clean,
+            recorded=NOTHING_RECORDED,
+            log_start=log_start,
+            options=self.options,
+        )
+
+    def _own_id(self, directory: str) -> uuid.UUID | None:
+        try:
+            return text_files.read_partition_metadata(self.fs, directory)
+        except CorruptFile:
+            return None  # the partition's check says so
+
+    def _was_clean(self) -> bool:
+        return self.fs.exists(f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}")
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        path = f"{self.path}/{name}"
+        try:
+            return text_files.read_offset_checkpoint(self.fs, path)
+        except CorruptFile:
+            return {}  # its own check says so
+
+    def _unknown(self, names: list[TopicPartition]) -> UnknownTopic:
+        topic, number = self.selection.topic, self.selection.partition
+        assert topic is not None
+        here = [str(name.partition) for name in names if name.topic == topic]
+        if not here:
+            return unknown_topic(topic, {name.topic for name in names})
+        return UnknownTopic(
+            f"{self.path}: topic {topic} has no partition {number} here, only {', '.join(here)}"
+        )
+
+    # -- the top -----------------------------------------------------------------------------
+
+    def _check_top(self) -> Iterator[Finding]:
+        yield from self._check_meta_properties()
+        for name in OFFSET_CHECKPOINTS:
+            path = f"{self.path}/{name}"
+            yield from check_offset_checkpoint(self.fs, path, self.bounds())
+        yield from self._check_groups()
+        yield from self._check_writers()
+        yield from self._check_producer_ids()
+        yield from check_metadata(
+            self.fs, self.path, was_clean=self._was_clean(), replay=self.options.metadata()
+        )
+        yield from self._check_commits()
+        yield from self._check_missing()
+        for entry in self.fs.list_dir(self.path):
+            yield from self._check_name(entry.name, is_dir=entry.is_dir)
+
+    def _check_groups(self) -> Iterator[Finding]:
+        try:
+            read_group_offsets(self.fs, self.path)
+        except (CorruptFile, UnsupportedVersion) as error:
+            path = f"{self.path}/{GROUPS_FILE}"
+            damage = error.reason if isinstance(error, CorruptFile) else str(error)
+            yield _error(path, damage, "remove it; following the leader again writes a new one")
+
+    def _check_writers(self) -> Iterator[Finding]:
+        try:
+            read_marks(self.fs, self.path)
+        except (CorruptFile, UnsupportedVersion) as error:
+            path = f"{self.path}/{WRITERS_FILE}"
+            damage = error.reason if isinstance(error, CorruptFile) else str(error)
+            remedy = "restore it; without it, what a stream sends again is attached again"
+            yield _error(path, damage, remedy)
+
+    def _check_producer_ids(self) -> Iterator[Finding]:
+        try:
+            read_next(self.fs, self.path)
+        except (CorruptFile, UnsupportedVersion) as error:
+            path = f"{self.path}/{PRODUCER_IDS_FILE}"
+            damage = error.reason if isinstance(error, CorruptFile) else str(error)
+            yield _error(path, damage, "remove it; the broker begins with numbers far away then")
+
+    def bounds(self) -> dict[TopicPartition, OffsetBounds]:
+        """First and last offset that a checkpoint may name for each partition."""
+        return {
+            name: OffsetBounds(learned.log_end if learned.is_whole else None)
+            for name, learned in self.learned.items()
+        }
+
+    def _check_meta_properties(self) -> Iterator[Finding]:
+        path = f"{self.path}/{meta_properties.META_PROPERTIES_FILE}"
+        remedy = "restore it from a backup; Kafka does not start without it"
+        try:
+            found = meta_properties.read_meta_properties(self.fs, self.path)
+        except CorruptFile as error:
+            yield _error(path, error.reason, remedy, position=error.at)
+            return
+        if found is None:
+            yield note(path, "missing", "opening for writing makes a new one; Kafka formats anew")
+            return
+        missing = [key for key in _NEEDED_PROPERTIES if key not in found]
+        if missing and "broker.id" not in found:  # version 0 has that alone
+            yield _error(path, f"it has no {', '.join(missing)}", remedy)
+
+    def _check_commits(self) -> Iterator[Finding]:
+        for path in commits.find_commits(self.fs, self.path):
+            try:
+                commit = commits.read_commit(self.fs, path)
+            except (CorruptFile, UnsupportedVersion) as error:
+                yield _error(path, str(error), "opening for writing needs it whole: restore it")
+                continue
+            count = len(commit.moves) + len(commit.removes)
+            damage = f"a commit of {count} files waits to be finished"
+            yield _warning(path, damage, "opening for writing finishes it")
+
+    def _check_missing(self) -> Iterator[Finding]:
+        for info in self._topics.values():
+            gone = sorted(set(range(info.partitions)) - set(info.present))
+            if gone and not info.foreign:
+                path = f"{self.path}/{info.name}-{gone[0]}"
+                damage = f"{len(gone)} of {info.partitions} partitions of {info.name} are missing"
+                yield _warning(path, damage, "restore them; opening would make empty ones")
+
+    def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
+        path = posixpath.join(self.path, name)
+        partition = files.parse_partition_dir(name) if is_dir else None
+        if is_dir and partition is None:
+            yield note(path, "no partition by its name", "it is left alone")
+        elif partition in self._left:
+            yield note(path, "what a deleted topic has left", "the next start removes it")
+        elif name.endswith(files.TMP_SUFFIX):
+            yield note(path, "a file was being replaced when its writer stopped", "remove it")
+        elif (
+            not is_dir
+            and name not in _KNOWN
+            and path not in commits.find_commits(self.fs, self.path)
+        ):
+            yield note(path, "no file of a log by its name", "it is left alone")
+
+
+def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
+    """An opening for writing refuses the partition."""
+    return Finding(
+        path=damage.path,
+        severity=Severity.ERROR,
+        damage=f"no opening cuts this, so the partition takes no appends: {damage.reason}",
+        remedy=f"restore the file from a replica or a backup; without one, {parting}",
+        position=damage.position,
+        offset=damage.offset,
+        repairable=True,
+    )
+
+
+def _error(path: str, damage: str, remedy: str, *, position: int | None = None) -> Finding:
+    return Finding(
+        path=path, severity=Severity.ERROR, damage=damage, remedy=remedy, position=position
+    )
+
+
+def _warning(path: str, damage: str, remedy: str) -> Finding:
+    return Finding(path=path, severity=Severity.WARNING, damage=damage, remedy=remedy)

@@ -1,0 +1,553 @@
+"""A log file by itself; goes on behind damage.
+
+Checks of a log file by itself: frames, checksums, the order of offsets and epochs, records.
+
+One pass that goes on behind damage. What it learns of sound batches is left in `LogFacts` for the
+checks of the files beside the log, and in `ProducerStates` for those of producers.
+
+What the checks of a segment's sidecars ask of its log file: one row for each sound batch.
+
+Columns of machine words, some 40 bytes a batch, so that a segment of small batches fits.
+
+Damage inside a batch whose checksum is right: somebody built it wrong, or the codec disagrees.
+
+Recovery does not look there (Kafka's neither); a reader would come upon it record by record.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from tidelog.env import File
+from tidelog.errors import CorruptData, UnsupportedCompression
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.offset_order import order_problem
+from tidelog.record.record import ControlType
+from tidelog.storage.checks.findings import Finding, Severity
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.record_rules import BodyCheck, check_body, walk_body
+from tidelog.storage.open_files import walk_file
+from tidelog.storage.segment.append_time_trust import fingerprint
+from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.log_end import next_sound_batch
+from tidelog.types import (
+    INT32_MAX,
+    INT64_MAX,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    TimestampType,
+)
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """The sound batches of one log file, in order.
+
+    Attributes:
+        path: The log file.
+        base_offset: The segment's base offset.
+        size_bytes: Size of the file.
+        is_last: Whether it is the partition's last segment, which may still grow.
+        is_whole: Whether every byte of the file belongs to a sound batch.
+        has_gaps: Whether offsets are missing between its batches or inside one, as compaction
+            leaves them: what was derived before it can't be compared exactly.
+        next_offset: Offset behind the last sound batch, the base offset where there is none.
+        positions: Place of each batch in the file.
+        first_offsets: First offset of each batch.
+        last_offsets: Last offset of each batch, inclusive.
+        timestamps: Largest timestamp in each batch's header, -1 for none.
+        fingerprints: `trust.fingerprint` of each batch.
+        aborted: The entries that the index of aborted transactions should have.
+        markers: Producer id of each abort marker by its offset.
+        rises: For each new largest timestamp: the slot of the first batch that has it.
+        largest_batch_bytes: Size of the largest batch.
+    """
+
+    path: str
+    base_offset: int
+    size_bytes: int
+    is_last: bool
+    is_whole: bool = True
+    has_gaps: bool = False
+    next_offset: int = 0
+    largest_batch_bytes: int = 0
+    positions: "array[int]" = field(default_factory=lambda: array("q"))
+    first_offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    last_offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    timestamps: "array[int]" = field(default_factory=lambda: array("q"))
+    fingerprints: "array[int]" = field(default_factory=lambda: array("I"))
+    aborted: list[AbortedTxn] = field(default_factory=list)
+    markers: dict[int, int] = field(default_factory=dict)
+    rises: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def __post_init__(self) -> None:
+        self.next_offset = self.base_offset
+
+    def take(self, position: int, batch: Batch, fingerprint: int) -> None:
+        """Note a sound batch."""
+        if batch.max_timestamp > self.largest_timestamp:
+            self.rises.append(len(self.positions))
+        first, last, count = batch.base_offset, batch.last_offset, batch.record_count
+        self.has_gaps |= first > self.next_offset or (count is not None and count <= last - first)
+        self.positions.append(position)
+        self.first_offsets.append(first)
+        self.last_offsets.append(last)
+        self.timestamps.append(batch.max_timestamp)
+        self.fingerprints.append(fingerprint)
+        self.next_offset = last + 1
+        self.largest_batch_bytes = max(self.largest_batch_bytes, batch.size_bytes)
+
+    def drop_last(self, next_offset: int) -> None:
+        """Take the last batch back; the log goes on at `next_offset`."""
+        slot = len(self.positions) - 1
+        if self.rises and self.rises[-1] == slot:
+            self.rises.pop()
+        for column in (self.positions, self.first_offsets, self.last_offsets, self.timestamps):
+            column.pop()
+        self.fingerprints.pop()
+        self.next_offset = next_offset
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest timestamp so far, -1 where no batch has one."""
+        return self.timestamps[self.rises[-1]] if self.rises else NO_TIMESTAMP
+
+    def slot_at_position(self, position: int) -> int | None:
+        """The batch that starts at a position."""
+        return _find(self.positions, position)
+
+    def positions_in(self, start: int, end: int) -> "array[int]":
+        """Positions of the batches that begin in [start, end) of the file."""
+        return self.positions[bisect_left(self.positions, start) : bisect_left(self.positions, end)]
+
+    def slot_ending_with(self, offset: int) -> int | None:
+        """The batch whose last offset is the one given."""
+        return _find(self.last_offsets, offset)
+
+    def slot_starting_with(self, offset: int) -> int | None:
+        """The batch whose first offset is the one given."""
+        return _find(self.first_offsets, offset)
+
+    def rise_at(self, slot: int) -> bool:
+        """Whether a batch is the first with a timestamp above all before it."""
+        return _find(self.rises, slot) is not None
+
+    def largest_up_to(self, slot: int) -> int:
+        """Largest timestamp of the batches up to and with `slot`."""
+        rise = bisect_left(self.rises, slot + 1) - 1
+        return NO_TIMESTAMP if rise < 0 else self.timestamps[self.rises[rise]]
+
+
+def _find(column: "array[int]", value: int) -> int | None:
+    slot = bisect_left(column, value)
+    return slot if slot < len(column) and column[slot] == value else None
+
+
+class Inside(NamedTuple):
+    """What is wrong in a batch.
+
+    Attributes:
+        broken: Why its records can't all be read, None where they can.
+        misdated: What its header says wrongly of its records' times, None where it is right.
+            Searches pass over a batch whose header says that it is too old.
+    """
+
+    broken: str | None = None
+    misdated: str | None = None
+
+
+def look_inside(batch: Batch, body_check: BodyCheck) -> Inside:
+    """Read a batch's records; its checksum is known to be right.
+
+    Args:
+        batch: The batch.
+        body_check: The pass over plain records, plain or a kernel.
+    """
+    try:
+        if isinstance(batch, RecordBatch) and not batch.is_control:
+            return _look_at_body(batch, body_check)
+        for _ in batch.records(check_crc=False):
+            pass
+        if isinstance(batch, RecordBatch):
+            batch.control_type()
+    except CorruptData as error:
+        return Inside(broken=error.reason)
+    except UnsupportedCompression as error:
+        return Inside(broken=str(error))
+    return Inside()
+
+
+def _look_at_body(batch: RecordBatch, body_check: BodyCheck) -> Inside:
+    body = batch.body()
+    largest, _, _, in_order = body_check(body, batch.record_count, batch.base_timestamp)
+    if not in_order or batch.record_count > batch.last_offset_delta + 1:
+        wrong = _delta_problem(batch, body)
+        if wrong is not None:
+            return Inside(broken=wrong)
+    return Inside(misdated=_time_problem(batch, largest))
+
+
+def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
+    last = -1
+    for frame in walk_body(body, batch.record_count):
+        if not last < frame.offset_delta <= batch.last_offset_delta:
+            return (
+                f"offset delta {frame.offset_delta} of a record, {last + 1} to"
+                f" {batch.last_offset_delta} are possible there"
+            )
+        last = frame.offset_delta
+    return None
+
+
+def _time_problem(batch: RecordBatch, largest: int) -> str | None:
+    """The header of a LogAppendTime batch is right by definition; that of an emptied one is old."""
+    is_created = batch.timestamp_type is TimestampType.CREATE_TIME
+    if (
+        not is_created
+        or not batch.record_count
+        or largest == max(batch.max_timestamp, NO_TIMESTAMP)
+    ):
+        return None
+    return f"its header says largest timestamp {batch.max_timestamp}, its records say {largest}"
+
+
+_RESTORE: Final = "restore the file from a replica or a backup"
+
+
+_EPOCH_REMEDY: Final = (
+    f"epochs never fall; the records are right (their checksum is); {_RESTORE} to have the epoch"
+)
+
+
+class EpochSpan(NamedTuple):
+    """A leader epoch, the first and the last offset (inclusive) of its batches, their number."""
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+    batch_count: int = 1
+
+
+@dataclass(slots=True)
+class Course:
+    """What is carried from one segment of a partition to the next.
+
+    Attributes:
+        states: Producers and open transactions, as far as the log tells.
+        is_exact: Whether `states` are what the log's writer knew: no damage and no gap so far,
+            and the start is known.
+        leader_epoch: Epoch of the last sound batch, -1 before the first.
+        epochs: The leader epochs of batches, oldest first.
+        fallen_epoch: The lower epoch that was reported last, -1 for none.
+        last_place: File and position of the last batch whose epoch was taken.
+        watched_offset: Base offset of a batch to look out for, -1 for none.
+        watched: That batch's fingerprint and next offset, once it was met.
+        at_batch: Called before each sound batch with its first offset, to compare snapshots.
+    """
+
+    states: ProducerStates = field(default_factory=ProducerStates)
+    is_exact: bool = True
+    leader_epoch: int = NO_LEADER_EPOCH
+    epochs: list[EpochSpan] = field(default_factory=list)
+    fallen_epoch: int = NO_LEADER_EPOCH
+    last_place: tuple[str, int] = ("", 0)
+    watched_offset: int = NO_OFFSET
+    watched: tuple[int, int] | None = None
+    at_batch: Callable[[int], None] = lambda _offset: None
+
+    def note_epoch(self, batch: Batch) -> None:
+        """Take the epoch of a sound batch, which is not below the last one."""
+        first, count = batch.base_offset, 0
+        if batch.leader_epoch == self.leader_epoch:
+            _, first, _, count = self.epochs.pop()
+        self.leader_epoch, self.fallen_epoch = batch.leader_epoch, NO_LEADER_EPOCH
+        self.epochs.append(EpochSpan(self.leader_epoch, first, batch.last_offset, count + 1))
+
+
+@dataclass(slots=True)
+class LogCheck:
+    """The check of one log file.
+
+    Attributes:
+        file: The open file.
+        facts: Where what is learned goes; tells path, base offset and size.
+        course: What earlier segments left, and what this one leaves.
+        end_offset: Offset at which the next segment begins; no bound for the last one.
+        was_clean: Whether the log was closed cleanly, so that its end must be whole.
+        is_refused: Whether an opening for writing refuses the log, and so cuts nothing of it.
+        body_check: The pass over plain records, plain or a kernel.
+        progress: Called with each position that was reached.
+        resumes_at: Place behind the bytes that the newest finding is about.
+    """
+
+    file: File
+    facts: LogFacts
+    course: Course
+    end_offset: int = INT64_MAX
+    was_clean: bool = True
+    is_refused: bool = False
+    body_check: BodyCheck = check_body
+    progress: Callable[[int], None] = lambda _position: None
+    resumes_at: int = 0
+    _gap: "_Gap | None" = None
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is wrong in the file, in order of positions."""
+        position = 0
+        while position < self.facts.size_bytes:
+            position, reason = yield from self._sound_run(position)
+            if position < self.facts.size_bytes:
+                position = yield from self._pass_over(position, reason)
+                self.progress(position)
+
+    def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
+        """Take batches up to damage or the end; where that is, and what is wrong there.
+
+        Nothing is wrong where the rest is too short for the batch that begins there.
+        """
+        try:
+            for at, batch in self._walk(position):
+                reason = self._frame_problem(batch)
+                if reason is not None:
+                    yield from self._blame_the_last(batch)
+                    reason = self._frame_problem(batch)
+                if reason is not None:
+                    return at, reason
+                yield from self._take(batch, at)
+                position = at + batch.size_bytes
+                self.progress(position)
+        except CorruptData as error:
+            return position, error.reason
+        return position, None
+
+    def _walk(self, position: int) -> Iterator[tuple[int, Batch]]:
+        return walk_file(self.file, self.facts.path, position, self.facts.size_bytes)
+
+    def _frame_problem(self, batch: Batch) -> str | None:
+        """Why a batch can't be taken as it stands, None where it can."""
+        try:
+            batch.ensure_valid()
+            problem = order_problem(batch, self.facts.next_offset, self.end_offset)
+        except CorruptData as error:
+            return error.reason
+        if problem is None and batch.last_offset - self.facts.base_offset > INT32_MAX:
+            return f"offset {batch.last_offset} does not fit into the segment"
+        return problem
+
+    # -- sound batches -----------------------------------------------------------------------
+
+    def _take(self, batch: Batch, position: int) -> Iterator[Finding]:
+        facts, course = self.facts, self.course
+        self.resumes_at = position + batch.size_bytes
+        inside = look_inside(batch, self.body_check)
+        if inside.broken is not None:
+            yield self._broken_records(batch, position, inside.broken)
+            if not isinstance(batch, RecordBatch) or batch.is_control:
+                course.is_exact = False
+                self._skip(batch)
+                return
+        if inside.misdated is not None:
+            yield self._misdated(batch, position, inside.misdated)
+        yield from self._check_epoch(batch, position)
+        course.at_batch(batch.base_offset)
+        is_gap = batch.base_offset > facts.next_offset
+        self._gap = _Gap(position, facts.next_offset) if is_gap else None
+        named = fingerprint(batch)
+        if batch.base_offset == course.watched_offset:
+            course.watched = (named, batch.next_offset)
+        facts.take(position, batch, named)
+        course.is_exact &= not facts.has_gaps
+        if batch.has_producer_id:
+            self._replay(batch)
+
+    def _skip(self, batch: Batch) -> None:
+        """Go on behind a batch that can't be opened, as if it were not there."""
+        self.facts.is_whole = False
+        self.facts.next_offset = batch.last_offset + 1
+
+    def _replay(self, batch: Batch) -> None:
+        completed = self.course.states.replay(batch)
+        if _is_abort(batch):
+            self.facts.markers[batch.base_offset] = batch.producer_id
+        if completed is not None and completed.is_aborted:
+            self.facts.aborted.append(self.course.states.aborted_entry(completed))
+
+    def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
+        """Epochs never fall along a log; who breaks that is the one that stands alone."""
+        course, epoch = self.course, batch.leader_epoch
+        if epoch == NO_LEADER_EPOCH:
+            course.epochs.clear()  # as Kafka does where old formats come: they have no epochs
+            course.leader_epoch = epoch
+            return
+        if epoch < NO_LEADER_EPOCH:
+            damage = f"leader epoch {epoch} is negative"
+            yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
+            return
+        if epoch < course.leader_epoch and course.epochs[-1].batch_count == 1:
+            yield self._raised_epoch(course, epoch)
+        if epoch >= course.leader_epoch:
+            course.note_epoch(batch)
+            course.last_place = (self.facts.path, position)
+        elif epoch != course.fallen_epoch:
+            course.fallen_epoch = epoch
+            damage = f"leader epoch {epoch} behind a batch of epoch {course.leader_epoch}"
+            yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
+
+    def _raised_epoch(self, course: Course, epoch: int) -> Finding:
+        """The batch before has an epoch of its own, and what follows goes on with an older one."""
+        wrong = course.epochs.pop()
+        course.leader_epoch = course.epochs[-1].epoch if course.epochs else NO_LEADER_EPOCH
+        path, position = course.last_place
+        damage = f"leader epoch {wrong.epoch}, the batches behind it have epoch {epoch}"
+        found = self._finding(position, wrong.first_offset, damage, _EPOCH_REMEDY)
+        return replace(found, path=path)
+
+    def _broken_records(self, batch: Batch, position: int, reason: str) -> Finding:
+        first, last = self.facts.next_offset, batch.last_offset
+        return self._finding(
+            position,
+            first,
+            f"{reason}, in a batch whose checksum is right: it was built wrong",
+            f"offsets {first} to {last} can't all be read, reading goes on at {last + 1};"
+            " the producer has to send them again",
+        )
+
+    def _misdated(self, batch: Batch, position: int, reason: str) -> Finding:
+        return self._finding(
+            position,
+            batch.base_offset,
+            reason,
+            "searches by time may pass over it; nothing is lost",
+            severity=Severity.WARNING,
+        )
+
+    # -- damage ------------------------------------------------------------------------------
+
+    def _pass_over(self, position: int, reason: str | None) -> Generator[Finding, None, int]:
+        """Report what can't be read, and go to the next sound batch or the end of the file."""
+        facts = self.facts
+        facts.is_whole = self.course.is_exact = False
+        base, expected = facts.base_offset, facts.next_offset
+        found = next_sound_batch(
+            self.file, position + 1, facts.size_bytes, base_offset=base, next_offset=expected
+        )
+        self.resumes_at = facts.size_bytes if found is None else found
+        if found is not None:
+            yield self._hole(position, found, reason or "the batch passes the end of the file")
+            return found
+        if facts.is_last and not (self.was_clean or self.is_refused):
+            yield self._torn_end(position, reason)
+        else:
+            yield self._lost_end(position, reason or "an incomplete batch")
+        return facts.size_bytes
+
+    def _hole(self, position: int, behind: int, reason: str) -> Finding:
+        expected = self.facts.next_offset
+        first_behind = next(b.base_offset for _, b in self._walk(behind))
+        lost = _span(expected, first_behind)
+        return self._finding(
+            position,
+            expected,
+            f"{reason}; {lost} can't be read, bytes {position} to {behind - 1}",
+            f"{_RESTORE}; without one, reading goes on at offset {first_behind}, and a truncation"
+            f" to {expected} would lose all records from there on",
+        )
+
+    def _lost_end(self, position: int, reason: str) -> Finding:
+        facts = self.facts
+        expected = facts.next_offset
+        is_bounded = self.end_offset < INT64_MAX
+        lost = _span(expected, self.end_offset) if is_bounded else f"offsets from {expected} on"
+        remedy = (
+            f"{_RESTORE}; without one, reading goes on at offset {self.end_offset}, the next"
+            " segment, and a truncation would lose that, too"
+            if is_bounded
+            else f"{_RESTORE}; no opening for writing cuts it"
+            if self.is_refused
+            else f"{_RESTORE}; without one, opening for writing cuts the file at {position}"
+        )
+        last = facts.size_bytes - 1
+        damage = f"{reason}; {lost} can't be read, bytes {position} to {last}"
+        return self._finding(position, expected, damage, remedy)
+
+    def _torn_end(self, position: int, reason: str | None) -> Finding:
+        """What a crash leaves at the end of the last segment, or a writer that is at it now."""
+        rest = self.facts.size_bytes - position
+        what = reason or "an incomplete batch"
+        return self._finding(
+            position,
+            self.facts.next_offset,
+            f"{what}; {rest} bytes at the end of the log hold no whole batch",
+            "a crash left them, or a writer is at it: opening for writing cuts them off",
+            severity=Severity.WARNING,
+        )
+
+    def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
+        """Whether the last batch taken, not this one, has the wrong offset: take it back then.
+
+        Its base offset lies outside its checksum. It opened a gap, and what follows it goes on
+        as if it had not.
+        """
+        gap = self._gap
+        if gap is None or not _goes_on(batch, gap.next_offset):
+            return
+        self._gap = None
+        wrong = self.facts.first_offsets[-1]
+        self.facts.drop_last(gap.next_offset)
+        self.facts.is_whole = self.course.is_exact = False
+        yield self._finding(
+            gap.position,
+            gap.next_offset,
+            f"its base offset is {wrong}, the batch behind it begins at {batch.base_offset}:"
+            f" {_span(gap.next_offset, batch.base_offset)} can't be read",
+            f"its records are right (their checksum is), their offsets are not; {_RESTORE}",
+        )
+
+    def _finding(
+        self,
+        position: int,
+        offset: int,
+        damage: str,
+        remedy: str,
+        *,
+        severity: Severity = Severity.ERROR,
+    ) -> Finding:
+        return Finding(
+            path=self.facts.path,
+            severity=severity,
+            damage=damage,
+            remedy=remedy,
+            position=position,
+            offset=offset,
+        )
+
+
+class _Gap(NamedTuple):
+    """The last batch taken, where offsets are missing before it."""
+
+    position: int
+    next_offset: int
+
+
+def _is_abort(batch: Batch) -> bool:
+    if not isinstance(batch, RecordBatch) or not batch.is_control:
+        return False
+    return batch.control_type() is ControlType.ABORT
+
+
+def _goes_on(batch: Batch, next_offset: int) -> bool:
+    try:
+        return batch.is_valid() and order_problem(batch, next_offset) is None
+    except CorruptData:
+        return False
+
+
+def _span(start: int, end: int) -> str:
+    """Offsets [start, end) in words."""
+    if end <= start:
+        return "no offset of its own"
+    return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"

@@ -1,0 +1,263 @@
+"""Check of `tidelog-metadata.log`, in which a broker keeps users, rules and quotas.
+
+Where a change is damaged, what would be right is looked for: one flipped bit, or a head that
+contradicts what follows, leaves a checksum that proves what stood there. So a bit that has rotted
+in the last change is told from one that a hard stop has cut, which the next start leaves out. No
+content is told: there are secrets in it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from tidelog.env import FileSystem
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptFile,
+    CorruptRecord,
+    UnsupportedCompression,
+    UnsupportedVersion,
+)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.coding import CRC32C_POLYNOMIAL, crc32c
+from tidelog.record.header import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    MAGIC_2,
+    MAGIC_AT,
+)
+from tidelog.storage import files
+from tidelog.storage.checks.findings import Finding, Severity
+from tidelog.storage.directory.broker_files import LIMIT_BYTES, METADATA_FILE, batch_at, next_change
+
+# Takes a record's value; raises CorruptFile, UnsupportedVersion where it is none.
+Replay = Callable[[bytes], object]
+
+
+# The length does not count the base offset, nor itself.
+_BEFORE_LENGTH: Final = LENGTH_AT + 4
+
+
+_SHUT: Final = "the broker does not start with it"
+
+
+def check_metadata(
+    fs: FileSystem, directory: str, *, was_clean: bool, replay: Replay
+) -> Iterator[Finding]:
+    """What is wrong in the file; nothing where there is none.
+
+    Args:
+        fs: Where the directory is.
+        directory: Its path.
+        was_clean: Whether it was closed cleanly and is not open now: then nothing may be cut.
+        replay: Is told each record's value, in order, up to the first damage.
+
+    Raises:
+        OSError: It can't be read.
+    """
+    path = f"{directory}/{METADATA_FILE}"
+    try:
+        data = files.read_file(fs, path, limit=LIMIT_BYTES)
+    except FileNotFoundError:
+        return
+    except CorruptFile as error:
+        yield _error(path, error.reason, None)
+        return
+    at = offset = 0
+    is_sound = True
+    while at < len(data):
+        batch = batch_at(data, at)
+        if batch is None:
+            finding, at, offset = _damage(path, data, at, offset, was_clean=was_clean)
+            yield finding
+            is_sound = False
+            continue
+        problem = _problem(batch, offset, replay if is_sound else None)
+        if problem is not None:
+            yield _error(path, problem, at, offset=offset)
+            is_sound = False
+        elif batch.leader_epoch:
+            yield _epoch(path, batch, offset)
+        at += batch.size_bytes
+        offset += batch.record_count
+
+
+def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
+    return Finding(
+        path=path,
+        severity=Severity.WARNING,
+        damage=f"leader epoch {batch.leader_epoch} of a change, 0 is right",
+        remedy="nobody reads it, and no checksum covers it; what rots there may rot elsewhere",
+        position=batch.at + LEADER_EPOCH_AT,
+        offset=offset,
+    )
+
+
+def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | None:
+    """What is wrong with a batch whose checksum is right; None where it is sound."""
+    if batch.base_offset != offset:
+        # No checksum covers it.
+        return f"a change begins at offset {batch.base_offset}, {offset} is right"
+    if batch.is_control:
+        return "a marker, where there are no transactions"
+    try:
+        for record in batch.records(check_crc=False):
+            if record.value is None:
+                return f"the record at offset {record.offset} has no value"
+            if replay is not None:
+                replay(record.value)
+    except (CorruptBatch, CorruptRecord, UnsupportedCompression):
+        return "records that can't be read"
+    except (CorruptFile, UnsupportedVersion) as error:
+        return str(error)
+    return None
+
+
+def _damage(
+    path: str, data: bytes, at: int, offset: int, *, was_clean: bool
+) -> tuple[Finding, int, int]:
+    """What is said of bytes that are no whole change; where to go on, and at which offset."""
+    later = next_change(data, at, offset)
+    end = len(data) if later is None else later.at
+    right = _find_right(data, at, end)
+    if right is not None:
+        left_out = later is None and not was_clean and at + right.size_bytes == len(data)
+        then = "it leaves this change out at its next start" if left_out else _SHUT
+        remedy = f"put that right while no broker runs, in a copy first: {then}"
+        finding = _error(path, right.text, right.position, offset=offset, remedy=remedy)
+        return finding, at + right.size_bytes, offset + right.record_count
+    damage = f"{end - at} bytes that are no whole change"
+    if later is not None or was_clean:
+        finding = _error(path, damage, at, offset=offset)
+        return finding, end, offset if later is None else later.base_offset
+    damage += ": a stop has cut it, one is being written, or more than a bit has rotted"
+    remedy = "the next start leaves it out; restore the file from a backup if no stop can have done"
+    finding = Finding(
+        path=path,
+        severity=Severity.WARNING,
+        damage=damage,
+        remedy=f"{remedy} that",
+        position=at,
+        offset=offset,
+    )
+    return finding, end, offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """What a damaged change would be.
+
+    Attributes:
+        text: What is wrong, and what would be right.
+        position: Where, in the file.
+        size_bytes: Of the change.
+        record_count: Its records.
+    """
+
+    text: str
+    position: int
+    size_bytes: int
+    record_count: int
+
+
+def _find_right(data: bytes, at: int, end: int) -> _Right | None:
+    """What the change at `at` would be by its checksum, where that tells; `end` is the next one."""
+    if end - at < HEADER_SIZE:
+        return None
+    size, magic = RecordBatch(data, at).size_bytes, data[at + MAGIC_AT]
+    if not HEADER_SIZE <= size <= end - at or (magic == MAGIC_2 and size < end - at):
+        found = _with_length(data, at, end)
+        if found is not None or not HEADER_SIZE <= size <= end - at:
+            return found
+    if magic != MAGIC_2:
+        text = f"magic {magic} of a change, {MAGIC_2} is right"
+        return _proven(data, at, size, at + MAGIC_AT, bytes([MAGIC_2]), text)
+    batch = RecordBatch(data, at)
+    flipped = flipped_bit(data[at + ATTRIBUTES_AT : at + size], batch.crc)
+    if flipped is None:
+        return None
+    place, bit = flipped
+    position = at + ATTRIBUTES_AT + place
+    text = f"bit {bit} of this byte was flipped: without that the checksum of the change is right"
+    return _proven(data, at, size, position, bytes([data[position] ^ 1 << bit]), text)
+
+
+def _with_length(data: bytes, at: int, end: int) -> _Right | None:
+    right = end - at - _BEFORE_LENGTH
+    told = int.from_bytes(data[at + LENGTH_AT : at + _BEFORE_LENGTH], "big", signed=True)
+    text = f"length {told} of a change, {right} is right"
+    return _proven(data, at, end - at, at + LENGTH_AT, right.to_bytes(4, "big"), text)
+
+
+def _proven(
+    data: bytes, at: int, size: int, position: int, right: bytes, text: str
+) -> _Right | None:
+    """What it would be, if with these bytes the checksum is right; else None."""
+    fixed = bytearray(data[at : at + size])
+    fixed[position - at : position - at + len(right)] = right
+    batch = batch_at(bytes(fixed), 0)
+    return None if batch is None else _Right(text, position, size, batch.record_count)
+
+
+def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
+    """The one bit by which `data`, or its checksum, is not what it was; None where it is no one.
+
+    Args:
+        data: What the checksum covers.
+        crc: The CRC-32C that stood before it.
+
+    Returns:
+        The byte's place in `data`, negative in the checksum's own four bytes in front of it, and
+        the bit's number in it, 0 for the lowest.
+
+    A checksum is linear: a flipped bit changes it by what depends on the bit's distance from the
+    end alone. So the difference is taken back byte by byte until it is that of a last byte.
+    """
+    difference = crc32c(data) ^ crc
+    if difference.bit_count() == 1:
+        number = difference.bit_length() - 1
+        return CRC_AT - ATTRIBUTES_AT + 3 - number // 8, number % 8
+    table, back, last = _tables()
+    for place in range(len(data) - 1, -1, -1):
+        bit = last.get(difference)
+        if bit is not None:
+            return place, bit
+        index = back[difference >> 24]
+        difference = (difference ^ table[index]) << 8 | index
+    return None
+
+
+@cache
+def _tables() -> tuple[list[int], list[int], dict[int, int]]:
+    """What a byte adds to a checksum; the byte by the highest byte of that; a bit by its part."""
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (CRC32C_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901
+        table.append(value)
+    back = [0] * 256
+    for index, value in enumerate(table):
+        back[value >> 24] = index
+    return table, back, {table[1 << bit]: bit for bit in range(8)}
+
+
+def _error(
+    path: str,
+    damage: str,
+    position: int | None,
+    *,
+    offset: int | None = None,
+    remedy: str = f"restore the file from a backup: {_SHUT}",
+) -> Finding:
+    return Finding(
+        path=path,
+        severity=Severity.ERROR,
+        damage=damage,
+        remedy=remedy,
+        position=position,
+        offset=offset,
+    )

@@ -1,0 +1,522 @@
+"""One partition: segments, names, what speaks of the whole.
+
+The check of one partition: every segment, then what speaks of the whole log.
+
+Segments are gone through from the first to the last, since what producers did and which epochs
+wrote is known only in order.
+
+The check of one segment: the log file first, then each file beside it against the log.
+
+Checks of the names in a partition's directory: what is no file of the log, or has lost its own.
+
+What a deletion, a compaction or a commit has left half done is ended by opening for writing.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.env import File
+from tidelog.errors import CorruptData, CorruptFile
+from tidelog.record.coding import crc32c
+from tidelog.storage import files, text_files
+from tidelog.storage.checks.findings import Finding, PartitionPlace, Severity, derived, later, note
+from tidelog.storage.checks.log_check import Course, EpochSpan, LogCheck, LogFacts
+from tidelog.storage.checks.set_aside import ASIDE_SUFFIX
+from tidelog.storage.checks.sidecar_checks import (
+    IndexRules,
+    check_append_times,
+    check_epochs,
+    check_offset_index,
+    check_snapshot_bytes,
+    check_time_index,
+    check_txn_index,
+    compare_snapshot,
+    last_indexed,
+)
+from tidelog.storage.checks.zone_map_check import Beside, check_zone_map
+from tidelog.storage.clocks.zone_map import FileSum
+from tidelog.storage.commits import STAGED_SUFFIX
+from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.recovery import UNSYNCED_FILE
+from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
+from tidelog.storage.segment.compaction_history import HISTORY_FILE, CompactionHistory
+from tidelog.storage.segment.gaps import GAP_REASON, was_never_cleaned
+from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
+from tidelog.storage.segment.segment_notes import SEGMENT_NOTES_FILE, decode_notes
+from tidelog.storage.tier.tier_record import TIER_FILE
+from tidelog.types import INT64_MAX
+
+_BESIDE: Final = (
+    files.OFFSET_INDEX_SUFFIX,
+    files.TIME_INDEX_SUFFIX,
+    files.TXN_INDEX_SUFFIX,
+    files.APPEND_TIME_SUFFIX,
+)
+
+
+@dataclass(slots=True)
+class SegmentCheck:
+    """The check of one segment's files.
+
+    Attributes:
+        place: The partition.
+        base_offset: The segment's base offset.
+        end_offset: Base offset of the next segment; no bound for the last one.
+        course: What earlier segments left; this one adds to it.
+        facts: What the log file says, once it was read.
+    """
+
+    place: PartitionPlace
+    base_offset: int
+    end_offset: int
+    course: Course
+    facts: LogFacts = field(init=False)
+    _doubted: set[str] = field(default_factory=set)
+    _sums: dict[str, FileSum] = field(default_factory=dict)
+    _damaged: list[tuple[int, int]] = field(default_factory=list)
+    _indexed_to: int = -1
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is wrong in the segment's files.
+
+        Raises:
+            FileNotFoundError: The log file has gone meanwhile.
+            OSError: A call failed.
+        """
+        path = self.path(files.LOG_SUFFIX)
+        file = self.place.fs.open(path)
+        try:
+            is_last = self.end_offset == INT64_MAX
+            self.facts = LogFacts(path, self.base_offset, file.size(), is_last)
+            yield from self._check_log(file)
+            yield from self.judged(self.check_beside(file))
+        finally:
+            file.close()
+
+    def path(self, suffix: str) -> str:
+        """Path of one of the segment's files."""
+        return self.place.path(files.file_name(self.base_offset, suffix))
+
+    def _check_log(self, file: File) -> Iterator[Finding]:
+        reached = 0
+
+        def progress(position: int) -> None:
+            nonlocal reached
+            self.place.options.progress(position - reached)
+            reached = position
+
+        check = LogCheck(
+            file,
+            self.facts,
+            self.course,
+            end_offset=self.end_offset,
+            was_clean=self.place.was_clean,
+            is_refused=self.place.is_refused,
+            body_check=self.place.options.body_check,
+            progress=progress,
+        )
+        for finding in check.findings():
+            position = finding.position or 0
+            self._damaged.append((position, max(position + 1, check.resumes_at)))
+            yield finding
+
+    def check_beside(self, file: File) -> Iterator[Finding]:
+        """What is wrong in the files beside the log, whose facts are known."""
+        self._doubted.clear()
+        self._sums.clear()
+        self._indexed_to = -1
+        for suffix in _BESIDE:
+            try:
+                data = self._read(suffix)
+            except CorruptFile as error:
+                yield self._noted(derived(self.path(suffix), error.reason))
+                continue
+            for finding in self._check_sidecar(suffix, data):
+                yield self._noted(finding)
+        yield from map(self._noted, self._check_zones(file))
+
+    def _read(self, suffix: str) -> bytes | None:
+        # No sidecar is larger than its log, but where there is hardly any log.
+        limit = max(self.facts.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
+        data = self.place.read(files.file_name(self.base_offset, suffix), limit=limit)
+        if data is not None:
+            self._sums[suffix] = FileSum(len(data), crc32c(data))
+        return data
+
+    def _check_sidecar(self, suffix: str, data: bytes | None) -> Iterator[Finding]:
+        place, facts, path = self.place, self.facts, self.path(suffix)
+        if suffix == files.TXN_INDEX_SUFFIX:
+            return check_txn_index(path, data or b"", facts, is_exact=self.course.is_exact)
+        if suffix == files.APPEND_TIME_SUFFIX:
+            if data is None:
+                return iter(())
+            return check_append_times(path, data, facts, place.topic_id, was_clean=place.was_clean)
+        if data is None:
+            return iter([derived(path, "missing", severity=Severity.WARNING)])
+        if suffix == files.OFFSET_INDEX_SUFFIX:
+            self._indexed_to = last_indexed(data, facts)
+            return check_offset_index(path, data, facts, self._rules())
+        return check_time_index(path, data, facts, self._rules(), self._indexed_to)
+
+    def _rules(self) -> IndexRules:
+        place = self.place
+        interval = None if place.is_foreign else place.config.index_interval_bytes
+        return IndexRules(interval_bytes=interval, was_clean=place.was_clean)
+
+    def _check_zones(self, file: File) -> Iterator[Finding]:
+        path = self.path(files.ZONES_SUFFIX)
+        data = self._read(files.ZONES_SUFFIX)
+        if data is None:
+            if not (self.place.is_foreign or self.facts.is_last) and self.facts.size_bytes:
+                damage = "missing: changes outside of the batches' own checksums can't be seen"
+                # A writer that is at work, or was stopped hard, may not have come to it yet.
+                severity = Severity.WARNING if self.place.was_clean else Severity.NOTE
+                yield derived(path, damage, severity=severity)
+            return
+        beside = Beside(
+            read=file.pread,
+            facts=self.facts,
+            end_offset=self.end_offset,
+            topic_id=self.place.topic_id.bytes,
+            sums=self._sums,
+            doubted=frozenset(self._doubted),
+            damaged=self._damaged,
+        )
+        yield from check_zone_map(path, data, beside)
+
+    def _noted(self, finding: Finding) -> Finding:
+        self._doubted.add(finding.path)
+        return finding
+
+    def judged(self, beside: Iterable[Finding]) -> Iterator[Finding]:
+        """Findings beside the log, which promise no repair where the log must be put right first.
+
+        A zone map that proves damage in the log is the only witness of what was there.
+        """
+        found = list(beside)
+        path = self.facts.path
+        is_witness = any(each.path == path and each.severity is Severity.ERROR for each in found)
+        if self.facts.is_whole and not is_witness:
+            yield from found
+            return
+        yield from map(later, found)
+
+
+_KNOWN: Final = frozenset(
+    (
+        files.LEADER_EPOCH_CHECKPOINT_FILE,
+        files.PARTITION_METADATA_FILE,
+        files.APPEND_TIME_CHECKPOINT_FILE,
+        SEGMENT_NOTES_FILE,
+        HISTORY_FILE,
+        STATISTICS_FILE,
+        TIER_FILE,
+        COPIED_GAPS_FILE,
+    )
+)
+
+
+_LEFT_OVER: Final = {
+    files.DELETED_SUFFIX: "a deletion is under way, or was stopped",
+    files.CLEANED_SUFFIX: "a compaction was stopped before its end",
+    files.SWAP_SUFFIX: "a compaction was stopped while its files were renamed",
+    files.TMP_SUFFIX: "a file was being replaced when its writer stopped",
+    STAGED_SUFFIX: "a commit is under way, or was never finished",
+}
+
+
+def check_names(place: PartitionPlace, bases: Set[int]) -> Iterator[Finding]:
+    """What is odd about the names in a partition's directory."""
+    for entry in place.fs.list_dir(place.directory):
+        path = place.path(entry.name)
+        if entry.is_dir:
+            yield note(path, "a directory that is no part of the log", "it is left alone")
+        elif entry.name == UNSYNCED_FILE:
+            damage = "the disk has failed: what was not synced before may not be on it"
+            yield note(path, damage, "opening for writing writes it anew")
+        elif entry.name not in _KNOWN:
+            yield from _check_name(path, entry.name, bases)
+
+
+def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
+    for suffix, meaning in _LEFT_OVER.items():
+        if name.endswith(suffix):
+            yield note(path, meaning, "opening for writing ends it")
+            return
+    if name.endswith(ASIDE_SUFFIX):
+        yield note(path, "damage that a repair has set aside", "remove it once nobody needs it")
+        return
+    parsed = files.parse_file_name(name)
+    if parsed is None or parsed[1] not in (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX):
+        yield note(path, "no file of the log by its name", "it is left alone")
+    elif parsed[1] != files.SNAPSHOT_SUFFIX and parsed[0] not in bases:
+        yield _orphan(path, parsed[1])
+
+
+def _orphan(path: str, suffix: str) -> Finding:
+    damage = f"there is no {files.LOG_SUFFIX} file of that name beside it"
+    if suffix == files.APPEND_TIME_SUFFIX:
+        return Finding(
+            path=path,
+            severity=Severity.WARNING,
+            damage=damage,
+            remedy="restore the log file; if it was meant to go, opening for writing drops this",
+        )
+    return derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
+
+
+@dataclass(slots=True)
+class Learned:
+    """What a check leaves for a repair.
+
+    Attributes:
+        whole: Base offsets of segments whose log is sound, so that their indexes can be built.
+        aborted: The entries of each segment's index of aborted transactions, where they are sure.
+        snapshots: What the file of each producer snapshot would hold, where that is sure.
+        log_end: Offset behind the last sound batch.
+        is_whole: Whether every segment's log is sound.
+        epochs: The leader epochs of the log's batches.
+        is_sure: Whether no log has damage, so that what is derived from all of them is right.
+    """
+
+    whole: set[int] = field(default_factory=set)
+    aborted: dict[int, list[AbortedTxn]] = field(default_factory=dict)
+    snapshots: dict[int, bytes] = field(default_factory=dict)
+    log_end: int = 0
+    is_whole: bool = True
+    epochs: list[EpochSpan] = field(default_factory=list)
+    is_sure: bool = True
+
+
+class PartitionCheck:
+    """The check of one partition.
+
+    Attributes:
+        place: The partition.
+        learned: What was learned for a repair; complete once all findings were taken.
+        course: Producers and epochs at the end of what was read.
+    """
+
+    def __init__(self, place: PartitionPlace) -> None:
+        self.place = place
+        self.learned = Learned()
+        self.course = Course(at_batch=self._compare_snapshots, epochs=self.learned.epochs)
+        self._snapshots: list[int] = []
+        self._snapshot_findings: list[Finding] = []
+        self._first_offset = 0
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is wrong in the partition's directory.
+
+        Raises:
+            OSError: A call failed: what can't be read can't be judged.
+        """
+        names = self.place.file_names()
+        bases = _offsets_of(names, files.LOG_SUFFIX)
+        self._snapshots = _offsets_of(names, files.SNAPSHOT_SUFFIX)
+        self._begin(bases)
+        for base, end in itertools.pairwise([*bases, INT64_MAX]):
+            yield from self._check_segment(base, end)
+        for finding in self._end(bases):
+            yield finding if self.learned.is_sure else later(finding)
+        yield from check_names(self.place, set(bases))
+
+    # -- before and behind the segments ------------------------------------------------------
+
+    def _begin(self, bases: list[int]) -> None:
+        """Take the producers that the log begins with; look for the checkpoint's batch."""
+        self._first_offset = bases[0] if bases else 0
+        if self._first_offset:
+            self.course.is_exact = False
+            path = self._snapshot_path(self._first_offset)
+            data = self.place.read(files.file_name(self._first_offset, files.SNAPSHOT_SUFFIX))
+            if data is not None and check_snapshot_bytes(path, data) is None:
+                self.course.states = ProducerStates.decode_snapshot(data)
+                self.course.is_exact = True
+        checkpoint = AppendTimeCheckpoint.read(self.place.fs, self.place.directory)
+        if checkpoint is not None:
+            self.course.watched_offset = checkpoint.last_base_offset
+
+    def _check_segment(self, base: int, end: int) -> Iterator[Finding]:
+        check = SegmentCheck(self.place, base, end, self.course)
+        try:
+            for finding in check.findings():
+                if finding.path == check.facts.path and finding.severity is Severity.ERROR:
+                    self.learned.is_sure = False
+                yield finding
+        except FileNotFoundError:
+            path = self.place.path(files.log_file_name(base))
+            yield note(path, "it went while it was looked at", "look again")
+            self.course.is_exact = self.learned.is_whole = False
+            return
+        learned, facts = self.learned, check.facts
+        learned.log_end = facts.next_offset
+        learned.is_whole &= facts.is_whole
+        if facts.is_whole:
+            learned.whole.add(base)
+            yield from self._check_gap(facts, end)
+        if self.course.is_exact:
+            learned.aborted[base] = facts.aborted
+        yield from self._snapshot_findings
+        self._snapshot_findings.clear()
+
+    def _check_gap(self, facts: LogFacts, end: int) -> Iterator[Finding]:
+        """What is missing between a segment and the next one, unless something explains it."""
+        place = self.place
+        if facts.is_last or facts.has_gaps or not facts.next_offset < end > place.log_start:
+            return
+        if not was_never_cleaned(place.fs, place.directory, place.config, place.name):
+            return
+        yield Finding(
+            path=place.path(files.log_file_name(end)),
+            severity=Severity.ERROR,
+            damage=f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
+            remedy="put the files back from a copy; readers report these offsets as lost",
+            offset=facts.next_offset,
+        )
+
+    def _end(self, bases: list[int]) -> Iterator[Finding]:
+        if not bases:
+            self.learned.log_end = self.place.log_start
+        self._compare_snapshots(self.learned.log_end)
+        yield from self._snapshot_findings
+        for offset in self._snapshots:
+            path = self._snapshot_path(offset)
+            damage = f"it is of an offset beyond the log end {self.learned.log_end}"
+            yield derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
+        yield from self._check_epochs()
+        yield from self._check_append_time_checkpoint()
+        yield from self._check_metadata()
+        yield from self._check_notes()
+        yield from self._check_history()
+
+    # -- snapshots ---------------------------------------------------------------------------
+
+    def _snapshot_path(self, offset: int) -> str:
+        return self.place.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
+
+    def _compare_snapshots(self, next_offset: int) -> None:
+        """Compare the snapshots of offsets up to the one that comes next in the log."""
+        while self._snapshots and self._snapshots[0] <= next_offset:
+            offset = self._snapshots.pop(0)
+            self._snapshot_findings += self._check_snapshot(offset)
+
+    def _check_snapshot(self, offset: int) -> list[Finding]:
+        path, course = self._snapshot_path(offset), self.course
+        try:
+            data = self.place.read(files.file_name(offset, files.SNAPSHOT_SUFFIX))
+        except CorruptFile as error:
+            return [derived(path, error.reason)]
+        if data is None:
+            return []
+        if course.is_exact:
+            self.learned.snapshots[offset] = course.states.encode_snapshot()
+        problem = check_snapshot_bytes(path, data)
+        if problem is not None:
+            return [problem if course.is_exact else _hopeless(problem)]
+        return list(
+            compare_snapshot(
+                path,
+                data,
+                course.states,
+                first_offset=self._first_offset,
+                is_exact=course.is_exact,
+            )
+        )
+
+    # -- text files --------------------------------------------------------------------------
+
+    def _check_epochs(self) -> Iterator[Finding]:
+        name = files.LEADER_EPOCH_CHECKPOINT_FILE
+        path = self.place.path(name)
+        try:
+            data = self.place.read(name)
+        except CorruptFile as error:
+            yield derived(path, error.reason)
+            return
+        spans = self.course.epochs if self.learned.is_whole else []
+        log_end = self.learned.log_end if self.learned.is_whole else INT64_MAX
+        log_start = max(self.place.log_start, self._first_offset)
+        yield from check_epochs(path, data, spans, log_start=log_start, log_end=log_end)
+
+    def _check_append_time_checkpoint(self) -> Iterator[Finding]:
+        name = files.APPEND_TIME_CHECKPOINT_FILE
+        path = self.place.path(name)
+        if not self.place.fs.exists(path) or not self.learned.is_whole:
+            return
+        remedy = (
+            "times of appends are proven by their rows instead; --repair lets it vouch for none"
+        )
+        checkpoint = AppendTimeCheckpoint.read(self.place.fs, self.place.directory)
+        if checkpoint is None:
+            yield derived(path, "it can't be read", remedy=remedy)
+            return
+        if checkpoint.last_base_offset < 0:
+            return
+        expected = (checkpoint.last_fingerprint, checkpoint.end_offset)
+        if self.course.watched != expected:
+            damage = (
+                f"it names the batch at offset {checkpoint.last_base_offset}, up to"
+                f" {checkpoint.end_offset}; the log has another one there, or none"
+            )
+            yield derived(path, damage, severity=Severity.WARNING, remedy=remedy)
+
+    def _check_metadata(self) -> Iterator[Finding]:
+        path = self.place.path(files.PARTITION_METADATA_FILE)
+        known = files.encode_topic_id(self.place.topic_id)
+        try:
+            found = text_files.read_partition_metadata(self.place.fs, self.place.directory)
+        except CorruptData as error:
+            remedy = f"write it anew: `version: 0`, then `topic_id: {known}`"
+            yield _error(path, error.reason, remedy if self.place.topic_id.int else "restore it")
+            return
+        if found is not None and found != self.place.topic_id:
+            damage = f"topic id {files.encode_topic_id(found)}, the topic's is {known}"
+            yield _error(path, damage, "this partition belongs to another topic: restore the right")
+
+    def _check_notes(self) -> Iterator[Finding]:
+        """Why and when segments were rolled: primary, but no answer about records rests on it."""
+        path = self.place.path(SEGMENT_NOTES_FILE)
+        remedy = "why and when these segments were rolled is unknown; their file times count again"
+        try:
+            data = self.place.read(SEGMENT_NOTES_FILE)
+            problems = [] if data is None else decode_notes(data)[1]
+        except CorruptFile as error:
+            problems = [error.reason]
+        for problem in problems:
+            yield Finding(path=path, severity=Severity.WARNING, damage=problem, remedy=remedy)
+
+    def _check_history(self) -> Iterator[Finding]:
+        """What compaction has taken: primary, only tables of the past rest on it."""
+        path = self.place.path(HISTORY_FILE)
+        try:
+            data = self.place.read(HISTORY_FILE)
+            if data is not None:
+                CompactionHistory.decode(data)
+        except CorruptFile as error:
+            remedy = "tables of the past are unknown until the next compaction"
+            yield Finding(path=path, severity=Severity.WARNING, damage=error.reason, remedy=remedy)
+
+
+def _offsets_of(names: list[str], suffix: str) -> list[int]:
+    parsed = (files.parse_file_name(name) for name in names)
+    return sorted(found[0] for found in parsed if found and found[1] == suffix)
+
+
+def _hopeless(finding: Finding) -> Finding:
+    """A damaged snapshot of producers that the log no longer tells of."""
+    return Finding(
+        path=finding.path,
+        severity=finding.severity,
+        damage=finding.damage,
+        remedy="opening uses an older one; what only this one knew of producers is lost",
+        position=finding.position,
+    )
+
+
+def _error(path: str, damage: str, remedy: str) -> Finding:
+    return Finding(path=path, severity=Severity.ERROR, damage=damage, remedy=remedy)

@@ -1,0 +1,474 @@
+"""Indexes, append times, snapshots, epochs against the log.
+
+Checks of both index files against the log beside them.
+
+An entry of the offset index must name a batch's real last offset and place; one of the time index
+the first batch that reached a new largest timestamp, and the last entry of a finished segment the
+largest of all. So no flipped bit of an entry passes. What an index lacks costs time, no answer.
+
+Checks of `.appendtime`: its own chain of checksums, its rules, and the batches its rows name.
+
+Primary data: nothing here can be built anew. What is damaged makes append times unknown from there
+on, and opening for writing makes the file say just that.
+
+Checks of an index of aborted transactions against the markers in the log.
+
+Where the log is whole and nothing was compacted away, the index has exactly one right content.
+Else each entry must still lead to an abort marker of its producer, and each marker of a
+transaction that is still in the log must have an entry.
+
+Checks of producer snapshots: their checksum, and what the log says of the same producers.
+
+A snapshot may lack producers (they expire) and may know of some whose batches were deleted. What
+both know must agree, where nothing was compacted away before the snapshot's offset.
+
+Checks of `leader-epoch-checkpoint` against the epochs that the batches have.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from tidelog.errors import CorruptData, CorruptFile, CorruptIndex
+from tidelog.storage.checks.findings import Finding, Severity, derived, note
+from tidelog.storage.checks.log_check import EpochSpan, LogFacts
+from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes
+from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.producers import (
+    NO_COORDINATOR_EPOCH,
+    ProducerStates,
+    SnapshotEntry,
+    decode_snapshot,
+    to_snapshot,
+)
+from tidelog.storage.segment.index import (
+    TXN_ENTRY_SIZE,
+    AbortedTxn,
+    Index,
+    OffsetIndex,
+    TimeIndex,
+    TxnIndex,
+)
+from tidelog.types import INT64_MAX, NO_TIMESTAMP
+
+# Reopening restarts the count of bytes since the last entry, so an interval may be passed over a
+# few times; beyond that entries are missing.
+INTERVALS_ALLOWED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRules:
+    """What is expected of a partition's indexes.
+
+    Attributes:
+        interval_bytes: `index.interval.bytes`, None where the topic's settings are unknown.
+        was_clean: Whether the log was closed cleanly, so that no index has a tail.
+    """
+
+    interval_bytes: int | None = None
+    was_clean: bool = True
+
+
+def check_offset_index(
+    path: str, data: bytes, facts: LogFacts, rules: IndexRules
+) -> Iterator[Finding]:
+    """What is wrong in a `.index`."""
+    index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
+    yield from _check_tail(path, index, facts, rules)
+    last_offset, last_position = -1, -1
+    for slot, (offset, position) in enumerate(index.entries()):
+        at = slot * index.ENTRY_SIZE
+        if offset <= last_offset or position <= last_position:
+            damage = f"entry {slot} ({offset}, {position}) does not follow ({last_offset}, "
+            yield derived(path, f"{damage}{last_position})", position=at, offset=offset)
+        else:
+            yield from _check_offset_entry(path, facts, slot, offset, position)
+        last_offset, last_position = offset, position
+    yield from _check_density(path, index, facts, rules)
+
+
+def _check_offset_entry(
+    path: str, facts: LogFacts, slot: int, offset: int, position: int
+) -> Iterator[Finding]:
+    at = slot * OffsetIndex.ENTRY_SIZE
+    batch = facts.slot_at_position(position)
+    if batch is None:
+        if facts.is_whole or position >= facts.size_bytes:
+            damage = f"entry {slot} names position {position}, where no batch begins"
+            yield derived(path, damage, position=at, offset=offset)
+        return
+    real = facts.last_offsets[batch]
+    if real == offset:
+        return
+    damage = f"entry {slot} names offset {offset}, the batch at {position} ends with {real}"
+    if offset > real and facts.slot_ending_with(offset) is not None:
+        damage += " (brokers before 4.0.1 wrote that for several batches at once)"
+        yield derived(path, damage, severity=Severity.WARNING, position=at, offset=offset)
+    else:
+        yield derived(path, damage, position=at, offset=offset)
+
+
+def _check_density(
+    path: str, index: OffsetIndex, facts: LogFacts, rules: IndexRules
+) -> Iterator[Finding]:
+    """Whether entries are missing between others, or at the end."""
+    if rules.interval_bytes is None or not facts.is_whole or not facts.positions:
+        return
+    allowed = INTERVALS_ALLOWED * (rules.interval_bytes + facts.largest_batch_bytes)
+    last = 0
+    for position in (*(place for _, place in index.entries()), facts.positions[-1]):
+        if position - last > allowed:
+            damage = (
+                f"no entry for the {position - last} bytes from {last} on, one for each"
+                f" {rules.interval_bytes} expected; lookups there are slow"
+            )
+            yield derived(path, damage, severity=Severity.WARNING, position=index.size_bytes)
+            return
+        last = position
+
+
+def check_time_index(
+    path: str, data: bytes, facts: LogFacts, rules: IndexRules, indexed_to: int
+) -> Iterator[Finding]:
+    """What is wrong in a `.timeindex`, where the offset index leads up to the batch `indexed_to`.
+
+    Both get their entries together, so the last segment's must know the largest time up to there.
+    """
+    index = TimeIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
+    yield from _check_tail(path, index, facts, rules)
+    last_timestamp, last_offset = NO_TIMESTAMP, -1
+    for slot, (timestamp, offset) in enumerate(index.entries()):
+        if timestamp <= last_timestamp or offset <= last_offset:
+            damage = f"entry {slot} ({timestamp}, {offset}) does not follow ({last_timestamp}, "
+            at = slot * index.ENTRY_SIZE
+            yield derived(path, f"{damage}{last_offset})", position=at, offset=offset)
+        else:
+            yield from _check_time_entry(path, facts, slot, timestamp, offset)
+        last_timestamp, last_offset = timestamp, offset
+    yield from _check_last_time(path, index, facts, rules, indexed_to)
+
+
+def _check_time_entry(
+    path: str, facts: LogFacts, slot: int, timestamp: int, offset: int
+) -> Iterator[Finding]:
+    at = slot * TimeIndex.ENTRY_SIZE
+    batch = facts.slot_ending_with(offset)
+    if batch is None:
+        if facts.is_whole or offset >= facts.next_offset:
+            damage = f"entry {slot} names offset {offset}, with which no batch ends"
+            yield derived(path, damage, position=at, offset=offset)
+        return
+    real = facts.largest_up_to(batch)
+    if real != timestamp:
+        if facts.is_whole or real > timestamp:
+            damage = f"entry {slot} says {timestamp} up to offset {offset}, the log says {real}"
+            yield derived(path, damage, position=at, offset=offset)
+    elif not facts.rise_at(batch):
+        damage = (
+            f"entry {slot} names offset {offset} for {timestamp}, which an earlier batch has"
+            " already; a search for exactly that time may begin too late"
+        )
+        yield derived(path, damage, severity=Severity.WARNING, position=at, offset=offset)
+
+
+def last_indexed(data: bytes, facts: LogFacts) -> int:
+    """The batch that the last entry of an offset index leads to, -1 where it leads to none."""
+    index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
+    if not index.entry_count:
+        return -1
+    found = facts.slot_at_position(index.entry(index.entry_count - 1)[1])
+    return -1 if found is None else found
+
+
+def _check_last_time(
+    path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
+) -> Iterator[Finding]:
+    """The last entry of a finished segment is what retention and searches take it for."""
+    said, _ = index.last_entry
+    is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
+    largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
+    if not facts.is_whole or said >= largest:
+        return
+    damage = f"its last entry says {said}, the largest timestamp is {largest}: searches would miss"
+    damage += " records, and retention take the segment for older than it is"
+    yield derived(path, damage, position=index.size_bytes)
+
+
+def _check_tail(path: str, index: Index, facts: LogFacts, rules: IndexRules) -> Iterator[Finding]:
+    """Preallocated zeros behind the entries, or an entry that is not whole."""
+    if not index.tail_bytes:
+        return
+    at = index.size_bytes
+    if index.tail_bytes % index.ENTRY_SIZE:
+        damage = f"{index.tail_bytes} bytes behind the last entry make no entries"
+        severity = Severity.WARNING if facts.is_last and not rules.was_clean else Severity.ERROR
+        yield derived(path, damage, severity=severity, position=at)
+    elif facts.is_last and not rules.was_clean:
+        damage = f"{index.tail_bytes} zero bytes behind its entries, as Kafka preallocates them"
+        yield note(path, damage, "opening for writing cuts them off")
+    else:
+        damage = (
+            f"{index.tail_bytes} zero bytes behind its entries: a crash left them, and Kafka would"
+            " take them for entries (KAFKA-10207)"
+        )
+        yield derived(path, damage, position=at)
+
+
+_UNKNOWN = "append times from there on are unknown; restore the file from a backup to have them"
+
+
+def check_append_times(
+    path: str, data: bytes, facts: LogFacts, topic_id: UUID, *, was_clean: bool
+) -> Iterator[Finding]:
+    """What is wrong in a `.appendtime`.
+
+    Args:
+        path: The file.
+        data: Its bytes.
+        facts: What the log says.
+        topic_id: The topic's id.
+        was_clean: Whether the log was closed cleanly, so that the last file has an end row.
+    """
+    open_end = facts.is_last and not was_clean
+    times, damage = AppendTimes.decode(data, facts.base_offset, topic_id, open_end=open_end)
+    if damage is not None:
+        at = _place(damage, data)
+        offset = times.rows()[-1].offset if times.row_count else facts.base_offset
+        yield _finding(path, damage, _UNKNOWN, position=at, offset=offset)
+    for slot, row in enumerate(times.rows()):
+        yield from _check_row(path, slot, row, facts)
+        if row.offset > facts.next_offset and facts.is_whole:
+            return  # all behind it speak of nothing, too
+
+
+def _place(damage: str, data: bytes) -> int:
+    """Position of the row that a decoder's words name; 0 where they are about the header."""
+    words = damage.split()
+    if words[0] != "row":
+        return len(data) if words[0] == "no" else 0
+    return HEADER_SIZE + int(words[1].rstrip(":")) * ROW_SIZE
+
+
+def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Iterator[Finding]:
+    """A known row names the batch that it begins with; an unknown one may name where it ends."""
+    at = HEADER_SIZE + slot * ROW_SIZE
+    if row.offset > facts.next_offset and facts.is_whole:
+        damage = f"row {slot} speaks of offset {row.offset}, the log ends at {facts.next_offset}"
+        remedy = "opening for writing cuts it off: nothing in the log has that time"
+        yield _finding(path, damage, remedy, position=at, severity=Severity.WARNING)
+        return
+    if row.append_ms < 0:
+        return
+    batch = facts.slot_starting_with(row.offset)
+    is_there = batch is not None and facts.fingerprints[batch] == row.batch_crc
+    if is_there or facts.has_gaps or not facts.is_whole:
+        return  # compaction takes batches away, their rows stay
+    damage = (
+        f"row {slot} names a batch at offset {row.offset} that is not there: the log was cut and"
+        " written again by somebody else, or that batch's offset, epoch or checksum was changed"
+    )
+    remedy = "append times there are unknown; opening for writing makes the file say so"
+    yield _finding(path, damage, remedy, position=at, offset=row.offset, severity=Severity.WARNING)
+
+
+def _finding(
+    path: str,
+    damage: str,
+    remedy: str,
+    *,
+    position: int,
+    offset: int | None = None,
+    severity: Severity = Severity.ERROR,
+) -> Finding:
+    return Finding(
+        path=path,
+        severity=severity,
+        damage=damage,
+        remedy=remedy,
+        position=position,
+        offset=offset,
+    )
+
+
+_HIDES = "a reader of committed records would be shown aborted ones"
+
+
+def check_txn_index(
+    path: str, data: bytes, facts: LogFacts, *, is_exact: bool
+) -> Iterator[Finding]:
+    """What is wrong in a `.txnindex`.
+
+    Args:
+        path: The file.
+        data: Its bytes; none where there is no such file.
+        facts: What the log says.
+        is_exact: Whether `facts.aborted` is all that can be right.
+    """
+    try:
+        found = TxnIndex.decode(data, facts.base_offset).entries
+    except CorruptIndex as error:
+        yield derived(path, error.reason, position=error.at, offset=error.offset)
+        return
+    if not facts.is_whole:
+        return
+    if is_exact:
+        yield from _compare(path, found, facts.aborted)
+    else:
+        yield from _hold_against_markers(path, found, facts)
+
+
+def _compare(path: str, found: list[AbortedTxn], expected: list[AbortedTxn]) -> Iterator[Finding]:
+    wanted = {entry.last_offset: entry for entry in expected}
+    for slot, entry in enumerate(found):
+        right = wanted.pop(entry.last_offset, None)
+        if entry != right:
+            says = "has none that ends there" if right is None else f"says {_words(right)}"
+            damage = f"entry {slot} is {_words(entry)}, the log {says}"
+            yield derived(path, damage, position=slot * TXN_ENTRY_SIZE, offset=entry.first_offset)
+    yield from _missing(path, list(wanted.values()))
+
+
+def _hold_against_markers(path: str, found: list[AbortedTxn], facts: LogFacts) -> Iterator[Finding]:
+    for slot, entry in enumerate(found):
+        if facts.markers.get(entry.last_offset) != entry.producer_id:
+            damage = f"entry {slot} is {_words(entry)}, no abort marker of that producer is there"
+            yield derived(path, damage, position=slot * TXN_ENTRY_SIZE, offset=entry.first_offset)
+    covered = {entry.last_offset for entry in found}
+    yield from _missing(path, [e for e in facts.aborted if e.last_offset not in covered])
+
+
+def _missing(path: str, entries: list[AbortedTxn]) -> Iterator[Finding]:
+    for entry in entries:
+        damage = f"no entry for the aborted transaction {_words(entry)}: {_HIDES}"
+        yield derived(path, damage, offset=entry.first_offset)
+
+
+def _words(entry: AbortedTxn) -> str:
+    return (
+        f"(producer {entry.producer_id}, offsets {entry.first_offset} to {entry.last_offset},"
+        f" stable {entry.last_stable_offset})"
+    )
+
+
+def check_snapshot_bytes(path: str, data: bytes) -> Finding | None:
+    """What is wrong with a file by itself."""
+    try:
+        decode_snapshot(data)
+    except CorruptData as error:
+        return derived(path, error.reason, position=error.at)
+    return None
+
+
+def compare_snapshot(
+    path: str, data: bytes, states: ProducerStates, *, first_offset: int, is_exact: bool
+) -> Iterator[Finding]:
+    """Where a sound snapshot and the log disagree.
+
+    Args:
+        path: The file.
+        data: Its bytes, which `check_snapshot_bytes` has passed.
+        states: What the log says up to the snapshot's offset.
+        first_offset: First offset that is still in the log.
+        is_exact: Whether `states` are what the log's writer knew.
+    """
+    if not is_exact:
+        return
+    known = {entry.producer_id: to_snapshot(entry) for entry in states.producers.values()}
+    saved = {entry.producer_id: entry for entry in decode_snapshot(data)}
+    for producer_id, entry in saved.items():
+        right = known.get(producer_id)
+        if right is None and entry.last_offset >= first_offset:
+            yield _differs(path, f"producer {producer_id}: the log has no batch of it")
+        elif right is not None and (differences := _differences(entry, right)):
+            yield _differs(path, f"producer {producer_id}: {'; '.join(differences)}")
+    for producer_id in known.keys() - saved.keys():
+        if known[producer_id].txn_first_offset >= 0:  # such a one never expires
+            yield _differs(path, f"producer {producer_id} has an open transaction, and is missing")
+
+
+def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
+    """Fields that differ; a coordinator's epoch is forgotten when a producer expires.
+
+    A standby may know that a transaction has ended whose marker its leader had no more.
+    """
+    if entry.coordinator_epoch == NO_COORDINATOR_EPOCH:
+        right = right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
+    if entry.txn_first_offset < 0:
+        right = right._replace(txn_first_offset=entry.txn_first_offset)
+    return [
+        f"{name} is {said}, the log says {meant}"
+        for name, said, meant in zip(entry._fields, entry, right, strict=True)
+        if said != meant
+    ]
+
+
+def _differs(path: str, damage: str) -> Finding:
+    return derived(path, damage, severity=Severity.WARNING)
+
+
+def check_epochs(
+    path: str, data: bytes | None, spans: Sequence[EpochSpan], *, log_start: int, log_end: int
+) -> Iterator[Finding]:
+    """What is wrong in the file.
+
+    Args:
+        path: The file.
+        data: Its bytes, None where there is none.
+        spans: The epochs of the log's batches.
+        log_start: Log start offset: epochs below are forgotten.
+        log_end: Log end offset.
+    """
+    if data is None:
+        if spans:
+            damage = f"missing; the batches have epochs up to {spans[-1].epoch}"
+            yield derived(path, damage, severity=Severity.WARNING)
+        return
+    try:
+        epochs = LeaderEpochs.decode(data)
+    except CorruptFile as error:
+        yield derived(path, error.reason, position=error.at)
+        return
+    for span in spans:
+        yield from _check_span(path, epochs, span, log_start)
+    latest = epochs.latest
+    if latest is not None and latest.start_offset > log_end:
+        damage = f"epoch {latest.epoch} begins at {latest.start_offset}, the log ends at {log_end}"
+        yield derived(path, damage, severity=Severity.WARNING, offset=latest.start_offset)
+
+
+def _check_span(
+    path: str, epochs: LeaderEpochs, span: EpochSpan, log_start: int
+) -> Iterator[Finding]:
+    """The first and the last batch of an epoch must be of that epoch to the file, too."""
+    if span.last_offset < log_start:
+        return  # forgotten with its records
+    for offset in sorted({max(span.first_offset, log_start), span.last_offset}):
+        said = epochs.epoch_for(offset)
+        if said == span.epoch:
+            continue
+        damage = f"it says epoch {said} for offset {offset}, the batch there has {span.epoch}"
+        severity = Severity.ERROR
+        if said is None:  # as when records were deleted up to there
+            damage = f"it knows no epoch of offset {offset}, the batch there has {span.epoch}"
+            severity = Severity.WARNING
+        yield derived(path, damage, severity=severity, offset=offset)
+
+
+def rebuild_epochs(
+    data: bytes | None, spans: Sequence[EpochSpan], *, log_start: int, log_end: int
+) -> bytes:
+    """The file's text from the batches.
+
+    An epoch above all of them that the old text has at the log end stays there: its records were
+    lost, and it must not be used again.
+    """
+    epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
+    epochs.truncate_from_start(log_start)
+    try:
+        lost = LeaderEpochs.decode(data or b"").latest
+    except CorruptFile:
+        lost = None
+    if lost is not None and lost.epoch > epochs.latest_epoch and lost.start_offset >= log_end:
+        epochs.assign(lost.epoch, log_end)
+    return epochs.encode()

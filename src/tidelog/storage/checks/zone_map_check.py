@@ -1,0 +1,242 @@
+"""Checks of a zone map: by itself, against the log's bytes, and against the files beside it.
+
+A zone's checksum covers all bytes of its batches, those too that Kafka's checksum leaves out (base
+offset, length, leader epoch, magic). So where a sound map and a sound batch disagree, the log was
+changed. The map is then the only witness, and is never built anew over it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import CorruptIndex, UnsupportedVersion
+from tidelog.record.coding import crc32c
+from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
+from tidelog.storage import files
+from tidelog.storage.checks.findings import Finding, Severity, derived
+from tidelog.storage.checks.log_check import LogFacts
+from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
+
+ReadBytes = Callable[[int, int], bytes]
+
+
+READ_BYTES: Final = 4 << 20
+
+
+# Which bit of a batch's head was flipped is looked for by trying, in zones up to this size.
+SEARCH_BYTES: Final = 1 << 20
+
+
+_STALE: Final = "--repair builds it anew"
+
+
+_OUTSIDE: Final = (
+    (LENGTH_AT, "base offset"),
+    (LEADER_EPOCH_AT, "length"),
+    (MAGIC_AT, "leader epoch"),
+    (CRC_AT, "magic"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a map is held against.
+
+    Attributes:
+        read: Bytes of the log file: so many from a position.
+        facts: What the log says of itself.
+        end_offset: Offset at which the next segment begins.
+        topic_id: The topic's id as 16 bytes, all zero where the directory has none.
+        sums: Length and checksum of each file beside the map, by suffix.
+        doubted: Paths in which something was found already.
+        damaged: Positions [start, end) of the log in which something was found already.
+    """
+
+    read: ReadBytes
+    facts: LogFacts
+    end_offset: int
+    topic_id: bytes
+    sums: Mapping[str, FileSum]
+    doubted: frozenset[str]
+    damaged: Sequence[tuple[int, int]]
+
+
+def check_zone_map(path: str, data: bytes, beside: Beside) -> Iterator[Finding]:
+    """What is wrong in a `.zones`, and what it proves to be wrong in the log."""
+    try:
+        zone_map = ZoneMap.decode(data)
+        zone_map.verify()
+    except CorruptIndex as error:
+        severity = Severity.WARNING  # readers see it, and do without
+        yield derived(path, error.reason, severity=severity, position=error.at, remedy=_STALE)
+        return
+    except UnsupportedVersion as error:
+        damage = f"{error}: a later release wrote it, or it is damaged"
+        yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
+        return
+    stale = _why_stale(zone_map, beside)
+    if stale is not None:
+        yield derived(path, stale, severity=Severity.WARNING, remedy=_STALE)
+        return
+    changed = list(changed_zones(zone_map, beside))
+    if beside.facts.is_whole and len(changed) == zone_map.zone_count > 1:
+        damage = "no zone has the bytes that the map knows: the log was written anew since"
+        yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
+        return
+    if zone_map.log_size > beside.facts.size_bytes:
+        yield _cut(zone_map, beside)
+    for zone, content in changed:
+        yield from _explain(zone, content, beside)
+    yield from _check_bounds(path, zone_map, beside, {zone.position for zone, _ in changed})
+    yield from _check_siblings(path, zone_map, beside)
+
+
+def _why_stale(zone_map: ZoneMap, beside: Beside) -> str | None:
+    """Why the map belongs to another log, None where it is about this one."""
+    facts = beside.facts
+    if zone_map.topic_id.bytes != beside.topic_id:
+        return f"it belongs to topic id {zone_map.topic_id}"
+    if zone_map.base_offset != facts.base_offset:
+        return f"it belongs to base offset {zone_map.base_offset}"
+    if zone_map.end_offset != beside.end_offset:
+        return f"it ends at offset {zone_map.end_offset}, the segment at {beside.end_offset}"
+    if zone_map.log_size < facts.size_bytes:
+        return f"it knows {zone_map.log_size} bytes of a log of {facts.size_bytes}"
+    if zone_map.log_size > facts.size_bytes and not _begins_the_same(zone_map, beside):
+        return f"it knows {zone_map.log_size} bytes of a log of {facts.size_bytes}"
+    return None
+
+
+def _begins_the_same(zone_map: ZoneMap, beside: Beside) -> bool:
+    first = next(iter(zone_map.zones()))
+    fits = first.end_position <= beside.facts.size_bytes
+    return not fits or crc32c(beside.read(first.size_bytes, first.position)) == first.crc
+
+
+def changed_zones(zone_map: ZoneMap, beside: Beside) -> Iterator[tuple[Zone, bytes]]:
+    """Zones whose bytes are not those that the map knows, and their present bytes."""
+    start, data = 0, b""
+    for zone in zone_map.zones():
+        if zone.end_position > beside.facts.size_bytes:
+            return
+        if zone.end_position > start + len(data):
+            start = zone.position
+            data = beside.read(max(READ_BYTES, zone.size_bytes), start)
+        content = data[zone.position - start : zone.end_position - start]
+        if crc32c(content) != zone.crc:
+            yield zone, content
+
+
+def _cut(zone_map: ZoneMap, beside: Beside) -> Finding:
+    facts = beside.facts
+    lost = zone_map.log_size - facts.size_bytes
+    return Finding(
+        path=facts.path,
+        severity=Severity.ERROR,
+        damage=f"{lost} bytes are missing at its end: it had {zone_map.log_size}",
+        remedy="restore the file from a replica or a backup; without one, reading goes on at"
+        f" offset {beside.end_offset}, the next segment",
+        position=facts.size_bytes,
+        offset=facts.next_offset,
+    )
+
+
+def _explain(zone: Zone, content: bytes, beside: Beside) -> Iterator[Finding]:
+    """Say which bit was changed; where it is not one, that bytes were, if the log does not tell."""
+    facts = beside.facts
+    flipped = _flipped_bit(zone, content, beside) if len(content) <= SEARCH_BYTES else None
+    if flipped is not None:
+        position, bit, start = flipped
+        field = next(name for end, name in _OUTSIDE if position - start < end)
+        damage = (
+            f"bit {bit} was flipped in the {field} of the batch at {start}, which its checksum"
+            " does not cover"
+        )
+        remedy = "the records are right (their checksum is); flip it back, or restore the file"
+    elif any(start < zone.end_position and zone.position < end for start, end in beside.damaged):
+        return
+    else:
+        damage = (
+            f"bytes {zone.position} to {zone.end_position - 1} were changed since the segment was"
+            " finished, where the batches' own checksums do not look"
+        )
+        position = zone.position
+        remedy = "the records are right (their checksums are); restore the file from a replica or"
+        remedy += " a backup to have the bytes back"
+    yield Finding(
+        path=facts.path,
+        severity=Severity.ERROR,
+        damage=damage,
+        remedy=remedy,
+        position=position,
+        offset=zone.first_offset,
+    )
+
+
+def _flipped_bit(zone: Zone, content: bytes, beside: Beside) -> tuple[int, int, int] | None:
+    """Position, bit and start of the batch, where one flipped bit before a checksum is all."""
+    trial = bytearray(content)
+    starts = {*beside.facts.positions_in(zone.position, zone.end_position)}
+    starts |= {start for start, _ in beside.damaged if zone.position <= start < zone.end_position}
+    for start in sorted(starts):
+        first = start - zone.position
+        for at in range(first, min(first + CRC_AT, len(trial))):
+            for bit in range(8):
+                trial[at] ^= 1 << bit
+                if crc32c(trial) == zone.crc:
+                    return zone.position + at, bit, start
+                trial[at] ^= 1 << bit
+    return None
+
+
+def _check_bounds(
+    path: str, zone_map: ZoneMap, beside: Beside, changed: set[int]
+) -> Iterator[Finding]:
+    """Whether zones begin and end where batches do, and know their offsets and largest times."""
+    facts = beside.facts
+    if not facts.is_whole or changed:
+        return
+    slot = 0
+    for number, zone in enumerate(zone_map.zones()):
+        end = slot
+        while end < len(facts.positions) and facts.positions[end] < zone.end_position:
+            end += 1
+        problem = _bound_problem(zone, facts, slot, end)
+        if problem is not None:
+            yield derived(path, f"zone {number}: {problem}", remedy=_STALE)
+            return
+        slot = end
+    if slot < len(facts.positions):
+        damage = f"no zone holds the batch at position {facts.positions[slot]}"
+        yield derived(path, damage, remedy=_STALE)
+
+
+def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | None:
+    if slot == end or facts.positions[slot] != zone.position:
+        return f"no batch begins at its position {zone.position}"
+    first, last = facts.first_offsets[slot], facts.last_offsets[end - 1]
+    if (zone.first_offset, zone.last_offset) != (first, last):
+        return (
+            f"it says offsets {zone.first_offset} to {zone.last_offset}, they are {first} to {last}"
+        )
+    largest = max(facts.timestamps[slot:end])
+    if zone.timed_records and zone.max_record_ms > largest:
+        return f"it says largest timestamp {zone.max_record_ms}, the batches say {largest}"
+    return None
+
+
+def _check_siblings(path: str, zone_map: ZoneMap, beside: Beside) -> Iterator[Finding]:
+    """Whether the files beside the map are those beside which it was built."""
+    stem = path.removesuffix(files.ZONES_SUFFIX)
+    for suffix, known in zone_map.siblings.items():
+        found = beside.sums.get(suffix)
+        if found == known or stem + suffix in beside.doubted or suffix == files.LOG_SUFFIX:
+            continue
+        if found is None:
+            damage = "is missing: its zone map knows it"
+        else:
+            damage = (
+                f"has {found.size_bytes} bytes with CRC-32C {found.crc32c:08x}; where its zone map"
+                f" was built it had {known.size_bytes} with {known.crc32c:08x}. It fits the log"
+            )
+        yield derived(stem + suffix, damage, severity=Severity.WARNING)

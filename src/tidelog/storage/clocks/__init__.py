@@ -1,0 +1,1 @@
+"""Times as data: append times, the append clock, zone maps, latency. It knows no segment."""

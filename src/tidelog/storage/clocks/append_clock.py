@@ -1,0 +1,211 @@
+"""The append clock: gives each append a time that never runs back, and stops on a wild clock.
+
+`ClockWatch` (one per directory) compares wall time with monotonic time: a wall clock that jumps
+ahead by more than the limit while we run would stamp every later record for as long as it takes
+real time to catch up. `AppendClock` (one per partition) gives out max(last, now), also after a
+restart on a slower clock. Where either is more than the limit ahead, appends raise `ClockJump`
+until somebody accepts the clock: a guess could freeze the append time for years. What was accepted
+holds for append times up to the last one that was there then; the directory remembers it.
+
+Source: KIP-32, first draft (the leader appends max(last append time, now)).
+"""
+
+import logging
+import threading
+from typing import Final
+
+from tidelog.env import Clock
+from tidelog.errors import ClockJump
+from tidelog.types import INT64_MAX
+
+NEVER: Final = -1
+
+
+_WAY_OUT: Final = (
+    "appends wait; put the clock right, or let them go on by `tidelog accept-clock --data DIR`"
+    " (or --accept-clock of serve and produce, or LogDir.accept_clock)"
+)
+
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class ClockWatch:
+    """Wall time, checked against monotonic time since it was last looked at.
+
+    Safe for several threads.
+    """
+
+    def __init__(
+        self, clock: Clock, *, limit_ms: int = 3_600_000, accepted_ms: int = NEVER
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            clock: The clock to watch.
+            limit_ms: How far wall time may run ahead of monotonic time.
+            accepted_ms: Append times up to this one, inclusive, may lie ahead of the clock.
+        """
+        self._clock = clock
+        self.accepted_ms = accepted_ms
+        self._limit_ms = limit_ms
+        self._lock = threading.Lock()
+        self._wall_ms = clock.now_ms()
+        self._monotonic_ms = clock.monotonic_ms()
+        self._jump: tuple[int, int] | None = None
+
+    def now_ms(self, limit_ms: int | None = None) -> int:
+        """Wall time in ms.
+
+        Args:
+            limit_ms: How far it may have run ahead; the watch's own limit where None.
+
+        Raises:
+            ClockJump: It ran ahead of monotonic time by more than the limit; raised at every call
+                until `accept`.
+        """
+        with self._lock:
+            now = self._clock.now_ms()
+            monotonic = self._clock.monotonic_ms()
+            expected = self._wall_ms + monotonic - self._monotonic_ms
+            limit = self._limit_ms if limit_ms is None else limit_ms
+            if self._jump is None and now - expected > limit:
+                self._jump = (expected, now)
+                _LOGGER.warning("%s", _jumped(expected, now))
+            if self._jump is not None:
+                raise _jumped(*self._jump)
+            self._wall_ms, self._monotonic_ms = now, monotonic
+            return now
+
+    def accept(self, up_to_ms: int = NEVER) -> None:
+        """Take the wall clock as it is now for right.
+
+        Args:
+            up_to_ms: Append times up to this one, inclusive, may lie ahead of the clock.
+        """
+        with self._lock:
+            self.accepted_ms = max(self.accepted_ms, up_to_ms)
+            self._jump = None
+            self._wall_ms = self._clock.now_ms()
+            self._monotonic_ms = self._clock.monotonic_ms()
+
+    @property
+    def problem(self) -> str | None:
+        """What `now_ms` would refuse with, None where the clock runs well."""
+        return None if self._jump is None else str(_jumped(*self._jump))
+
+
+def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
+    return ClockJump(
+        expected_ms,
+        now_ms,
+        f"the wall clock says {now_ms} ms, {now_ms - expected_ms} ms more than has passed since it"
+        f" was last seen: {_WAY_OUT}",
+    )
+
+
+class TrustedClock(ClockWatch):
+    """A clock that is believed whatever it says: for logs whose appends must never wait."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock, accepted_ms=INT64_MAX)
+
+    def now_ms(self, limit_ms: int | None = None) -> int:  # noqa: ARG002 - there is no limit
+        """Return wall time in ms."""
+        return self._clock.now_ms()
+
+
+class Moment:
+    """When appends are that are made together: all clocks that ask alike ask but once."""
+
+    __slots__ = ("_limit_ms", "_now_ms", "_watch")
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self._watch: ClockWatch | None = None
+        self._limit_ms = self._now_ms = NEVER
+
+    def now_ms(self, watch: ClockWatch, limit_ms: int) -> int:
+        """As `ClockWatch.now_ms` said first; raises ClockJump as it does."""
+        if watch is not self._watch or limit_ms != self._limit_ms:
+            self._now_ms = watch.now_ms(limit_ms)
+            self._watch, self._limit_ms = watch, limit_ms
+        return self._now_ms
+
+
+class AppendClock:
+    """Append times of one partition. Not safe for two threads that append."""
+
+    def __init__(self, watch: ClockWatch, *, last_ms: int, limit_ms: int) -> None:
+        self._watch = watch
+        self._limit_ms = limit_ms
+        self._last_ms = last_ms
+        self._checked = last_ms == NEVER
+
+    @property
+    def last_ms(self) -> int:
+        """Last append time given out or found on disk, -1 where there is none."""
+        return self._last_ms
+
+    def next_ms(self) -> int:
+        """max(last, now) in ms.
+
+        Raises:
+            ClockJump: The wall clock jumped ahead, or the last append time on disk lies more than
+                the limit ahead of it.
+        """
+        return self.next_and_now_ms()[0]
+
+    def next_and_now_ms(self, moment: Moment | None = None) -> tuple[int, int]:
+        """The same, and what the wall clock said; of appends that are made together at a moment."""
+        if moment is None:
+            now = self._watch.now_ms(self._limit_ms)
+        else:
+            now = moment.now_ms(self._watch, self._limit_ms)
+        if not self._checked:
+            self._check_start(now)
+        if now > self._last_ms:
+            self._last_ms = now
+        return self._last_ms, now
+
+    def _check_start(self, now_ms: int) -> None:
+        """A last row far ahead: the clock was wrong when it was written, or it is wrong now."""
+        ahead = self._last_ms - now_ms
+        if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
+            error = ClockJump(
+                self._last_ms,
+                now_ms,
+                f"the last append time on disk, {self._last_ms} ms, lies {ahead} ms ahead of the"
+                f" clock ({now_ms} ms), so every record would get that time until the clock has"
+                f" caught up: {_WAY_OUT}",
+            )
+            _LOGGER.warning("%s", error)
+            raise error
+        self._checked = True
+
+    def accept(self) -> None:
+        """Go on with max(last, now) whatever the clock says."""
+        self._checked = True
+        self._watch.accept()
+
+    def held_ms(self, jump: ClockJump) -> int:
+        """The time of an append that no clock may stop: the last one, or what the clock should say.
+
+        Args:
+            jump: Why `next_ms` has no other. It stays so for the next append.
+        """
+        self._last_ms = max(self._last_ms, jump.last_ms)
+        return self._last_ms
+
+    def observe(self, append_ms: int) -> None:
+        """Another clock, the leader's, gave records this append time: never run back behind it.
+
+        Where it lies far ahead of our own clock, the next append asks first, as after a start.
+        """
+        if append_ms > self._last_ms:
+            self._last_ms = append_ms
+            self._checked = False
+
+    def rewind(self, last_ms: int) -> None:
+        """After a truncation: the last append time that is still in the log."""
+        self._last_ms = last_ms

@@ -1,0 +1,110 @@
+"""Append times as columns, all rows at once: for who goes through whole segments.
+
+Imports numpy and numba. What a damaged file is believed to say is told by `AppendTimes` alone.
+"""
+
+from array import array
+from functools import cache
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import numpy as np
+
+from tidelog.record.kernels.checksums import chain_rows, count_chained, sum_rows, sum_tables
+from tidelog.storage.clocks.append_times import (
+    HEADER_SIZE,
+    ROW_SIZE,
+    AppendTimeRows,
+    AppendTimes,
+    encode_header,
+    owner_of,
+)
+from tidelog.types import UNKNOWN_MS
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Longs
+
+
+# As `AppendTimes` says.
+ROW_TYPE: Final = np.dtype(
+    [("ms", ">i8"), ("relative", ">i4"), ("batch_crc", ">u4"), ("crc", ">u4")]
+)
+
+
+# As `trust.fingerprint_of` says.
+_NAMED: Final = np.dtype([("crc", ">u4"), ("epoch", ">i4"), ("base", ">i8")])
+
+
+assert ROW_TYPE.itemsize == ROW_SIZE
+
+
+def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, Longs] | None":
+    """Offsets and times of a file that breaks no rule of `AppendTimes`; else None."""
+    header = encode_header(base_offset, owner_of(data, topic_id))
+    body = np.frombuffer(data, np.uint8)[HEADER_SIZE:]
+    if data[:HEADER_SIZE] != header or not body.size or body.size % ROW_SIZE:
+        return None
+    body.flags.writeable = False
+    rows = body.view(ROW_TYPE)
+    if count_chained(body, ROW_SIZE, int.from_bytes(header[-4:], "big"), _table()) != len(rows):
+        return None
+    times, offsets = rows["ms"].astype(np.int64), rows["relative"].astype(np.int64)
+    is_known = times != UNKNOWN_MS
+    known = times[is_known]
+    is_alternating = bool(is_known[0] and (is_known[1:] | is_known[:-1]).all())
+    is_growing = offsets[0] >= 0 and bool((np.diff(offsets) >= is_known[:-1]).all())
+    if not (is_alternating and is_growing and known[0] >= 0 and (np.diff(known) >= 0).all()):
+        return None
+    return offsets + base_offset, times
+
+
+def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
+    """What `trust.fingerprint_of` says of each batch."""
+    rows = np.empty(len(crcs), _NAMED)
+    rows["crc"], rows["epoch"], rows["base"] = crcs, epochs, bases
+    out: Longs = np.empty(len(crcs), np.int64)
+    sum_rows(rows.view(np.uint8), _NAMED.itemsize, _table(), out)
+    return out
+
+
+def encode(times: AppendTimes) -> bytes:
+    """As `times.encode`, by kernel."""
+    header = times.encode_header()
+    offsets, known, batch_crcs = (np.asarray(column) for column in times.rows().columns)
+    return (
+        header
+        + _sealed(
+            int.from_bytes(header[-4:], "big"), offsets - times.base_offset, known, batch_crcs
+        )[0]
+    )
+
+
+def add_known(times: AppendTimes, offsets: "Longs", known: "Longs", batch_crcs: "Longs") -> None:
+    """Note rows behind those that are there, as `times.note` would.
+
+    Args:
+        times: Where; with a granularity of 1 ms and no floor.
+        offsets: First offset of each, as `note` asks.
+        known: Append times in ms, each later than the one before.
+        batch_crcs: Checksum field of the batch at each offset.
+    """
+    if not len(offsets):
+        return
+    _, crc = _sealed(times.digest[1], offsets - times.base_offset, known, batch_crcs)
+    columns = array("q", offsets.tobytes()), array("q", known.tobytes())
+    named = array("I", batch_crcs.astype(np.uint32).tobytes())
+    times.extend(AppendTimeRows(*columns, named), crc)
+
+
+def _sealed(crc: int, relative: "Longs", known: "Longs", batch_crcs: "Longs") -> tuple[bytes, int]:
+    """Rows with their checksums, which go on from one, and the last checksum."""
+    rows = np.zeros(len(relative), ROW_TYPE)
+    rows["ms"], rows["relative"], rows["batch_crc"] = known, relative, batch_crcs
+    packed: Bytes = rows.view(np.uint8)
+    last = chain_rows(packed, ROW_SIZE, crc, _table())
+    return packed.tobytes(), last
+
+
+@cache
+def _table() -> "Longs":
+    return sum_tables()[1]

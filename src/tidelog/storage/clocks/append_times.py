@@ -1,0 +1,512 @@
+"""The file `.appendtime`: rows, runs, look-up by time and by offset.
+
+The append clock of a segment, `BASE.appendtime`: when the log took each record.
+
+A row (ms, offset) says: records from `offset` on, up to the next row's offset, were appended at
+`ms`; -1 says that nobody knows. Below the first row nothing is known. Offsets grow strictly, but
+for a known row that ends an unknown run of no records at the same offset. Known times never fall.
+A known row also names the checksum of the record batch that starts at its offset, so that it can
+be held against the log (`tidelog.storage.segment.append_time_trust`).
+
+**It never guesses.** What a file can lose, and what then follows:
+- A row that breaks its checksum or a rule ends what is believed. The rows behind it may be true,
+  but a row that is missing between two others would give its records the wrong time.
+- The last row that is believed is sure for the record batch that opened it, no further: the rows
+  of later appends may be the ones that were lost. Only a row that follows shows where a run ends.
+- A closed file ends with an unknown row, so a cut at a row's border is seen too, and whatever
+  somebody else appends or merges behind it stays unknown.
+- Each checksum goes on from the row before, the first from the header's, which covers topic id and
+  base offset. So rows that came back because a truncation was lost, or that belong to another
+  file, are not believed.
+Primary data: it can't be rebuilt from anything. Pure: the caller writes the bytes handed back.
+
+Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
+Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
+batch (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C. Big-endian.
+
+Over 400 lines because the rows, what is believed of them and the searches among them are one file.
+
+Source: docs/format.md#append-times.
+
+The rows of an append clock as a sequence, without making them all.
+"""
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple, Self, overload
+from uuid import UUID
+
+from tidelog.record.coding import crc32c
+from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
+
+__all__ = ["AppendTimeRows", "AppendTimes", "encode_header"]
+
+
+# From so many rows on, columns are cut out of them byte by byte of a row: a tenth of the work.
+_MANY_ROWS: Final = 64
+
+
+_TOPIC_ID_AT: Final = slice(8, 24)
+
+
+_NO_TOPIC_ID: Final = UUID(int=0)
+
+
+class AppendTimeRow(NamedTuple):
+    """One row: offset of the first record, append time in ms or -1, checksum of its batch."""
+
+    offset: int
+    append_ms: int
+    batch_crc: int
+
+
+class AppendTimeRows(Sequence[AppendTimeRow]):
+    """The rows of an `AppendTimes`, oldest first; each is made when it is asked for."""
+
+    def __init__(self, *columns: Sequence[int]) -> None:
+        self._columns = columns
+
+    @property
+    def columns(self) -> tuple[Sequence[int], ...]:
+        """Offsets, append times and checksums, for who takes all at once; they are not copied."""
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, slot: int) -> AppendTimeRow: ...
+    @overload
+    def __getitem__(self, slot: slice) -> list[AppendTimeRow]: ...
+    def __getitem__(self, slot: int | slice) -> AppendTimeRow | list[AppendTimeRow]:
+        if isinstance(slot, slice):
+            return list(map(AppendTimeRow, *(column[slot] for column in self._columns)))
+        return AppendTimeRow(*(column[slot] for column in self._columns))
+
+
+def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
+    """The columns of big-endian rows, at least one of them, without padding between numbers."""
+    count = len(data) // row.size
+    if count < _MANY_ROWS:
+        return tuple(zip(*row.iter_unpack(data), strict=True))
+    columns, at = [], 0
+    for code in row.format[1:]:
+        column = array(code)
+        size = column.itemsize
+        swapped = bytearray(count * size)
+        for place in range(size):
+            target = size - 1 - place if sys.byteorder == "little" else place
+            swapped[target::size] = data[at + place :: row.size]
+        column.frombytes(swapped)
+        columns.append(column)
+        at += size
+    return tuple(columns)
+
+
+def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What the sorted `spans` leave of [start, end), as ranges of that kind."""
+    for span_start, span_end in spans:
+        if start < span_start:
+            yield start, span_start
+        start = span_end
+    if start < end:
+        yield start, end
+
+
+def owner_of(data: Buffer, topic_id: UUID) -> UUID:
+    """Return the topic id that a file of this topic has in its header.
+
+    A file written before the topic got its id has zeros there. They count as this topic's id; any
+    other id is refused by the caller.
+    """
+    is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
+    return _NO_TOPIC_ID if is_without else topic_id
+
+
+MAGIC: Final = b"TLAT"
+
+
+VERSION: Final = 1
+
+
+_HEADER: Final = Struct(">4shh16sI")
+
+
+_ROW: Final = Struct(">qiII")
+
+
+_ROW_FACTS: Final = Struct(">qiI")
+
+
+_BASE_OFFSET: Final = Struct(">q")
+
+
+HEADER_SIZE: Final = 28
+
+
+ROW_SIZE: Final = 20
+
+
+_FACTS_SIZE: Final = 16
+
+
+assert (_HEADER.size, _ROW.size, _ROW_FACTS.size) == (HEADER_SIZE, ROW_SIZE, _FACTS_SIZE)
+
+
+@lru_cache(maxsize=8)
+def encode_header(base_offset: int, topic_id: UUID) -> bytes:
+    """The header of a segment's file; its checksum also covers the base offset."""
+    head = _HEADER.pack(MAGIC, VERSION, ROW_SIZE, topic_id.bytes, 0)[:-4]
+    return head + crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head)).to_bytes(4, "big")
+
+
+class AppendTimes:
+    """Append times of one segment. One thread changes it; others may ask meanwhile.
+
+    Attributes:
+        base_offset: The segment's base offset.
+        topic_id: The topic's id, without which a file is not believed.
+        granularity_ms: A time is rounded down to a multiple of this, so a row's `ms` promises
+            ms <= append time < ms + granularity. May be changed between two appends.
+        floor_ms: No row is written with a time below this; -1 for no bound.
+    """
+
+    __slots__ = (
+        "_batch_crcs",
+        "_crc",
+        "_floors",
+        "_offsets",
+        "_owner",
+        "_times",
+        "_unknown_slots",
+        "base_offset",
+        "floor_ms",
+        "granularity_ms",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        base_offset: int,
+        topic_id: UUID,
+        *,
+        granularity_ms: int = 1,
+        floor_ms: int = -1,
+        owner: UUID | None = None,
+    ) -> None:
+        assert granularity_ms >= 1
+        self.base_offset = base_offset
+        self.topic_id = topic_id
+        self._owner = topic_id if owner is None else owner  # as the header has it
+        self.granularity_ms = granularity_ms
+        self.floor_ms = floor_ms
+        self._offsets = array("q")
+        self._times = array("q")
+        self._floors = array("q")  # the last known time at each row, so that it can be searched
+        self._batch_crcs = array("I")
+        self._crc = self._header_crc()  # of the last row, or of the header
+        self._unknown_slots: list[int] = []
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return len(self._offsets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes of the file with all rows."""
+        return HEADER_SIZE + ROW_SIZE * len(self._offsets)
+
+    @property
+    def last_known_ms(self) -> int | None:
+        """The largest append time of the segment, None where none is known."""
+        return self._floors[-1] if self._floors else None
+
+    @property
+    def digest(self) -> tuple[int, int]:
+        """Number of rows, and a checksum over all of them: equal where equal times are known."""
+        return len(self._offsets), self._crc
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last run is known and has no end yet."""
+        return bool(self._times) and self._times[-1] != UNKNOWN_MS
+
+    def ends_at(self, offset: int) -> bool:
+        """Whether the last row ends a known run at `offset`, and somebody vouches for it."""
+        if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
+            return False
+        return self._offsets[-1] == offset
+
+    def rows(self) -> AppendTimeRows:
+        """All rows, oldest first; they change with the times."""
+        return AppendTimeRows(self._offsets, self._times, self._batch_crcs)
+
+    def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
+        """Records from `offset` on are appended at `append_ms`; the bytes for the file's end.
+
+        Where the log then fails to take the records, go back with `truncate_to`.
+
+        Args:
+            offset: First offset of the append, above the last row's (or at an unknown row's).
+            append_ms: Append time in ms, never below the one before.
+            batch_crc: Checksum field of the record batch at `offset`.
+
+        Returns:
+            b"" where the time, rounded, did not move: the last run goes on.
+        """
+        floors, floor_ms = self._floors, self.floor_ms
+        last_ms = floors[-1] if floors and floors[-1] > floor_ms else floor_ms
+        assert last_ms <= append_ms >= 0
+        append_ms = max(append_ms - append_ms % self.granularity_ms, last_ms)
+        if last_ms == append_ms and self.goes_on_at(append_ms):
+            assert offset > self._offsets[-1]
+            return b""
+        return self._append(append_ms, offset, batch_crc)
+
+    def goes_on_at(self, append_ms: int) -> bool:
+        """Whether the last run is of that time: `note` makes no row."""
+        return bool(self._times) and self._times[-1] == append_ms
+
+    def extend(self, rows: AppendTimeRows, crc: int) -> None:
+        """Take rows, at least one, as `note` would have made them; see `append_time_columns`."""
+        offsets, times, batch_crcs = rows.columns
+        assert offsets[0] >= (self._offsets[-1] + self.is_open if self._offsets else 0)
+        assert times[0] >= max(self._floors[-1] if self._floors else 0, self.floor_ms)
+        self._floors.extend(times)
+        self._times.extend(times)
+        self._batch_crcs.extend(batch_crcs)
+        self._offsets.extend(offsets)  # last, as in `_append`
+        self._crc = crc
+
+    def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
+        """Nothing is known from `offset` on; the bytes for the file's end.
+
+        Args:
+            offset: Above the last row's offset where that row is known.
+            batch_crc: Checksum field of the record batch that ends at `offset`, which proves later
+                that the last run ended there; 0 where nobody vouches for that.
+
+        Returns:
+            b"" where nothing was known from there on anyhow, or no record of the segment can lie
+            there.
+        """
+        if not self.is_open or offset - self.base_offset > INT32_MAX:
+            return b""
+        return self._append(UNKNOWN_MS, offset, batch_crc)
+
+    def close(self, end_offset: int, last_batch_crc: int = 0) -> bytes:
+        """End the last run at the log end, exclusive; the bytes for the file's end."""
+        return self.mark_unknown(end_offset, last_batch_crc)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop rows from `offset` on; the size in bytes to which the file must be cut.
+
+        The last run then has no end. The cut must be durable before anything is appended to the
+        log, or rows of records that are gone could speak for new ones.
+        """
+        count = bisect_left(self._offsets, offset)
+        if count < len(self._offsets):
+            for column in (self._offsets, self._times, self._floors, self._batch_crcs):
+                del column[count:]
+            del self._unknown_slots[bisect_left(self._unknown_slots, count) :]
+            self._crc = self._header_crc()
+            for _, crc in self._sealed_rows():
+                self._crc = crc
+        return self.size_bytes
+
+    def time_at(self, offset: int) -> int | None:
+        """When the record at `offset` was appended, in ms; None where nobody knows.
+
+        The answer holds for records of the log only: an open run has no end here.
+        """
+        slot = bisect_right(self._offsets, offset) - 1
+        if slot < 0 or self._times[slot] == UNKNOWN_MS:
+            return None
+        return self._times[slot]
+
+    def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
+        """All of [start, end) as (first offset, end offset, append ms or None), without gaps."""
+        found: list[tuple[int, int, int | None]] = []
+        for run_start, run_end, ms in self._runs_from(start):
+            if run_start >= end:
+                break
+            clipped, known = max(run_start, start), None if ms == UNKNOWN_MS else ms
+            if found and found[-1][2] == known:
+                found[-1] = (found[-1][0], min(run_end, end), known)
+            elif clipped < min(run_end, end):
+                found.append((clipped, min(run_end, end), known))
+        return found
+
+    def first_at_or_after(self, ms: int, from_offset: int) -> tuple[int, int] | None:
+        """The first offset >= `from_offset` that is known to be appended at `ms` or later.
+
+        Returns:
+            (offset, its append ms). The offset may be beyond the log end, or be gone by
+            compaction; None where there is no such row.
+        """
+        count = len(self._offsets)
+        slot = max(bisect_left(self._floors, ms), bisect_right(self._offsets, from_offset) - 1)
+        if slot < count and self._times[slot] == UNKNOWN_MS:
+            slot += 1
+        if slot >= count:
+            return None
+        return max(self._offsets[slot], from_offset), self._times[slot]
+
+    def ranges(self, a: int, b: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Ranges of offsets in [start, end) whose known append time lies in [a, b)."""
+        first = bisect_left(self._floors, a)
+        last = min(bisect_left(self._floors, b), len(self._offsets))
+        if first >= last:
+            return []
+        start = max(start, self._offsets[first])
+        end = min(end, self._end_of(last - 1))
+        return list(gaps(self.unknown_in(start, end), start, end))
+
+    def unknown_in(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Ranges of offsets in [start, end) whose append time nobody knows."""
+        first_known = self._offsets[0] if self._offsets else INT64_MAX
+        spans = [(start, min(end, first_known))]
+        from_slot = bisect_right(self._offsets, start) - 1
+        at = bisect_left(self._unknown_slots, from_slot)
+        for slot in self._unknown_slots[at:]:
+            if slot >= len(self._offsets) or self._offsets[slot] >= end:
+                break
+            spans.append((max(start, self._offsets[slot]), min(end, self._end_of(slot))))
+        return [span for span in spans if span[0] < span[1]]
+
+    def encode_header(self) -> bytes:
+        """The file without rows."""
+        return encode_header(self.base_offset, self._owner)
+
+    def encode(self) -> bytes:
+        """The whole file: header and rows."""
+        rows = (facts + crc.to_bytes(4, "big") for facts, crc in self._sealed_rows())
+        return b"".join((self.encode_header(), *rows))
+
+    @classmethod
+    def decode(
+        cls,
+        data: Buffer,
+        base_offset: int,
+        topic_id: UUID,
+        *,
+        open_end: bool = False,
+        batch_end: Callable[[int], int] | None = None,
+    ) -> tuple[Self, str | None]:
+        """What a file is believed to say, and what is wrong with it.
+
+        Args:
+            data: The file's bytes.
+            base_offset: The segment's base offset; a file of another segment is not believed.
+            topic_id: The topic's id; a file of another topic is not believed (see `owner_of`).
+            open_end: The caller knows that no row is missing at the end: a writer is alive, and
+                the log's end was read before the file. Else a file without an end row counts as
+                damaged, which after a hard stop it may well be.
+            batch_end: Next offset behind the record batch that starts at the offset given. Asked
+                where the file is damaged, for the last row; without it that row is believed for
+                one record.
+
+        Returns:
+            The times, and None for a whole file or what is damaged. A damaged file must be
+            replaced by `encode()` before rows are added.
+        """
+        times = cls(base_offset, topic_id, owner=owner_of(data, topic_id))
+        damage = times._header_damage(data)
+        if damage is not None:
+            return times, damage
+        damage = times._read_rows(bytes(data[HEADER_SIZE:]))
+        if damage is None and times.is_open and not open_end:
+            damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
+        if damage is not None and times.is_open:
+            sure_end = (opened_at := times._offsets[-1]) + 1
+            if batch_end is not None:
+                sure_end = max(sure_end, batch_end(opened_at))
+            times.mark_unknown(sure_end)
+        return times, damage
+
+    def _append(self, ms: int, offset: int, batch_crc: int) -> bytes:
+        relative, offsets, times = offset - self.base_offset, self._offsets, self._times
+        assert 0 <= relative <= INT32_MAX
+        assert not offsets or offset >= offsets[-1] + (times[-1] != UNKNOWN_MS)
+        self._crc = crc = crc32c(_ROW_FACTS.pack(ms, relative, batch_crc), self._crc)
+        if ms == UNKNOWN_MS:
+            self._unknown_slots.append(len(times))
+        self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
+        times.append(ms)
+        self._batch_crcs.append(batch_crc)
+        offsets.append(offset)  # last: what a search in another thread looks at first
+        return _ROW.pack(ms, relative, batch_crc, crc)
+
+    def _header_crc(self) -> int:
+        return int.from_bytes(self.encode_header()[-4:], "big")
+
+    def _sealed_rows(self) -> Iterator[tuple[bytes, int]]:
+        """Each row without its checksum, and the checksum, computed anew from the header on."""
+        crc, base = self._header_crc(), self.base_offset
+        for offset, ms, batch_crc in zip(self._offsets, self._times, self._batch_crcs, strict=True):
+            facts = _ROW_FACTS.pack(ms, offset - base, batch_crc)
+            crc = crc32c(facts, crc)
+            yield facts, crc
+
+    def _header_damage(self, data: Buffer) -> str | None:
+        if bytes(data[:HEADER_SIZE]) == self.encode_header():
+            return None
+        if len(data) < HEADER_SIZE:
+            return f"header of {len(data)} bytes, {HEADER_SIZE} expected"
+        magic, version, row_size, topic, _ = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            return f"magic {magic!r}, {MAGIC!r} expected"
+        if (version, row_size) != (VERSION, ROW_SIZE):
+            return f"version {version} with rows of {row_size} bytes is not known"
+        if topic != self.topic_id.bytes:
+            return f"topic id {UUID(bytes=topic)}, {self.topic_id} expected"
+        return f"header checksum is wrong for base offset {self.base_offset}"
+
+    def _read_rows(self, data: bytes) -> str | None:
+        """Take rows up to the first that can't be believed, and say what is wrong with that."""
+        count, rest = divmod(len(data), ROW_SIZE)
+        valid, damage = self._count_valid(data[: count * ROW_SIZE])
+        if valid:
+            times, relatives, batch_crcs, crcs = unpack_columns(_ROW, data[: valid * ROW_SIZE])
+            base = self.base_offset
+            self._times = array("q", times)
+            self._batch_crcs = array("I", batch_crcs)
+            self._offsets = array("q", map(base.__add__, relatives))
+            self._unknown_slots = [slot for slot, ms in enumerate(times) if ms == UNKNOWN_MS]
+            self._floors = array("q", times)  # known ones never fall
+            for slot in self._unknown_slots:
+                self._floors[slot] = self._floors[slot - 1]
+            self._crc = crcs[-1]
+        if damage is None and rest:
+            return f"row {count}: only {rest} of {ROW_SIZE} bytes"
+        return damage
+
+    def _count_valid(self, data: bytes) -> tuple[int, str | None]:
+        """How many rows can be believed, and what is wrong with the one behind them, if any."""
+        crc, last, floor_ms, is_open = self._crc, 0, 0, False
+        for slot, (ms, relative, _, stored) in enumerate(_ROW.iter_unpack(data)):
+            at = slot * ROW_SIZE
+            crc = crc32c(data[at : at + _FACTS_SIZE], crc)
+            if stored != crc:
+                return slot, f"row {slot}: wrong checksum"
+            is_end = ms == UNKNOWN_MS and is_open
+            if relative < last + is_open or not (is_end or ms >= floor_ms):
+                return slot, f"row {slot}: time {ms}, offset {relative} can't follow the row before"
+            last, is_open, floor_ms = relative, not is_end, floor_ms if is_end else ms
+        return len(data) // ROW_SIZE, None
+
+    def _end_of(self, slot: int) -> int:
+        return self._offsets[slot + 1] if slot + 1 < len(self._offsets) else INT64_MAX
+
+    def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
+        """Runs from the one that holds `start` on, the unknown one before all rows included."""
+        slot = bisect_right(self._offsets, start) - 1
+        if slot < 0:
+            yield start, self._offsets[0] if self._offsets else INT64_MAX, UNKNOWN_MS
+        for known_slot in range(max(slot, 0), len(self._offsets)):
+            yield self._offsets[known_slot], self._end_of(known_slot), self._times[known_slot]

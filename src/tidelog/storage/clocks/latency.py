@@ -1,0 +1,295 @@
+"""How long records took from their making to the log, by the hour of their append time.
+
+A latency is append time - create time in ms; a negative one says that the producer's clock was
+ahead, and is kept as it is. Each hour has a count, the exact smallest and largest latency, and a
+histogram of buckets in proportion to their values: up to 63 ms a bucket for each ms, above that 32
+buckets for each doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value, and
+never outside the smallest and the largest.
+
+Where a segment spans more than `HOURS_LIMIT` hours, hours are put together to steps of 2, 4, ...
+hours until they fit, so memory is bounded whatever the times are.
+
+Pure. Encoded as a section of `.zones`. Source: docs/format.md#zone-maps.
+"""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from tidelog.errors import CorruptIndex, CorruptRecord
+from tidelog.record.coding import read_varint, read_varlong, write_varint, write_varlong
+from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, Buffer
+
+HOURS_LIMIT: Final = 2048
+
+
+# Half a bucket's width against the smallest value in it.
+RELATIVE_ERROR: Final = 1 / 64
+
+
+# What reports of latencies show: percentiles, and shares of records that a watermark may be
+# allowed to lose.
+PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+
+
+LOST_SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
+
+
+EXACT_LIMIT: Final = 64
+
+
+PER_DOUBLING: Final = 32
+
+
+# The bucket of INT64_MAX; those of negative values are the same with a minus.
+BUCKET_MAX: Final = 57 * PER_DOUBLING + 63
+
+
+_HEAD: Final = struct.Struct(">qI")
+
+
+_SPAN: Final = struct.Struct(">qqqqI")
+
+
+HEAD_SIZE: Final = 12
+
+
+SPAN_SIZE: Final = 36
+
+
+assert _HEAD.size == HEAD_SIZE
+
+
+assert _SPAN.size == SPAN_SIZE
+
+
+def bucket_of(latency_ms: int) -> int:
+    """The bucket that a latency falls into; ascending with it."""
+    size = abs(latency_ms)
+    if size >= EXACT_LIMIT:
+        doublings = size.bit_length() - 6
+        size = PER_DOUBLING * doublings + (size >> doublings)
+    return size if latency_ms >= 0 else -size
+
+
+def bucket_bounds(bucket: int) -> tuple[int, int]:
+    """The smallest and the largest latency in ms that fall into a bucket, both inclusive."""
+    size = abs(bucket)
+    low = high = size
+    if size >= EXACT_LIMIT:
+        doublings = size // PER_DOUBLING - 1
+        low = (size - PER_DOUBLING * doublings) << doublings
+        high = low + (1 << doublings) - 1
+    return (low, high) if bucket >= 0 else (-high, -low)
+
+
+def latency_of(append_ms: int, create_ms: int) -> int:
+    """Append time - create time in ms, held within 63 bits, as what is counted must be."""
+    return max(-INT64_MAX, min(append_ms - create_ms, INT64_MAX))
+
+
+class LatencyHistogram:
+    """Latencies of some records. Not for two threads that change it.
+
+    Attributes:
+        count: How many.
+        min_ms: The smallest, exactly; INT64_MAX where there is none.
+        max_ms: The largest, exactly; INT64_MIN where there is none.
+        buckets: How many fell into each bucket (`bucket_bounds`), none of them 0.
+    """
+
+    __slots__ = ("buckets", "count", "max_ms", "min_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.min_ms = INT64_MAX
+        self.max_ms = INT64_MIN
+        self.buckets: dict[int, int] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LatencyHistogram):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"LatencyHistogram(count={self.count}, min_ms={self.min_ms}, max_ms={self.max_ms})"
+
+    def _facts(self) -> tuple[int, int, int, dict[int, int]]:
+        return self.count, self.min_ms, self.max_ms, self.buckets
+
+    def add(self, latency_ms: int, count: int = 1) -> None:
+        """Count a latency `count` times."""
+        self.add_bucket(bucket_of(latency_ms), count)
+        self.min_ms = min(self.min_ms, latency_ms)
+        self.max_ms = max(self.max_ms, latency_ms)
+
+    def add_bucket(self, bucket: int, count: int) -> None:
+        """Count `count` latencies of a bucket; the caller sees to `min_ms` and `max_ms`."""
+        self.count += count
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+
+    def add_buckets(self, counts: Mapping[int, int]) -> None:
+        """Count so many latencies of each bucket, none of them 0; else as `add_bucket`."""
+        self.count += sum(counts.values())
+        if not self.buckets:
+            self.buckets = dict(counts)
+            return
+        mine = self.buckets
+        for bucket, count in counts.items():
+            mine[bucket] = mine.get(bucket, 0) + count
+
+    def merge(self, other: "LatencyHistogram") -> None:
+        """Count what `other` counted too."""
+        self.add_buckets(other.buckets)
+        self.min_ms = min(self.min_ms, other.min_ms)
+        self.max_ms = max(self.max_ms, other.max_ms)
+
+    def percentile(self, percent: float) -> int | None:
+        """The latency in ms that `percent` of the records do not exceed; None where none counts.
+
+        Off by at most `RELATIVE_ERROR` of its value (and half a ms); 0 and 100 are exact.
+        """
+        return self.percentiles((percent,))[0]
+
+    def percentiles(self, percents: Sequence[float]) -> list[int | None]:
+        """What `percentile` says of each; quicker, for many."""
+        assert all(0 <= percent <= 100 for percent in percents)
+        if not self.count:
+            return [None] * len(percents)
+        buckets = sorted(self.buckets)
+        seen = list(accumulate(map(self.buckets.__getitem__, buckets)))
+        return [self._percentile(percent, buckets, seen) for percent in percents]
+
+    def _percentile(self, percent: float, buckets: Sequence[int], seen: Sequence[int]) -> int:
+        """Of buckets in order, and how many latencies there are up to the end of each."""
+        rank = max(1, -(-percent * self.count // 100))  # rounded up
+        if rank == 1:
+            return self.min_ms
+        if rank >= self.count:
+            return self.max_ms
+        low, high = bucket_bounds(buckets[bisect_left(seen, rank)])
+        return min(max((low + high) // 2, self.min_ms), self.max_ms)
+
+
+class LatencyByHour(Mapping[int, LatencyHistogram]):
+    """Latencies by the hour of append time, which is the key: its first ms since the epoch.
+
+    Attributes:
+        step_ms: Length of each span in ms: an hour, or more where there were too many.
+    """
+
+    def __init__(self, step_ms: int = HOUR_MS) -> None:
+        self.step_ms = step_ms
+        self._spans: dict[int, LatencyHistogram] = {}  # by append time // step
+
+    def __getitem__(self, hour_ms: int) -> LatencyHistogram:
+        number, rest = divmod(hour_ms, self.step_ms)
+        if rest:
+            raise KeyError(hour_ms)
+        return self._spans[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return (number * self.step_ms for number in sorted(self._spans))
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def add(self, append_ms: int, latency_ms: int, count: int = 1) -> None:
+        """Count a latency under the hour of an append time."""
+        self.at(append_ms).add(latency_ms, count)
+
+    def at(self, append_ms: int) -> LatencyHistogram:
+        """The histogram to count latencies of that append time in; ask anew for each hour."""
+        found = self._spans.get(append_ms // self.step_ms)
+        if found is not None:
+            return found
+        while len(self._spans) >= HOURS_LIMIT:
+            self.widen()
+        return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
+
+    def widen(self) -> None:
+        """Put each two neighbouring spans together."""
+        narrow, self._spans = self._spans, {}
+        self.step_ms *= 2
+        for number, histogram in narrow.items():
+            self._spans.setdefault(number // 2, LatencyHistogram()).merge(histogram)
+
+    def merge(self, other: "LatencyByHour") -> None:
+        """Count what `other` counted too; the wider step of both is taken."""
+        while self.step_ms < other.step_ms:
+            self.widen()
+        for hour_ms, histogram in other.items():
+            self.at(hour_ms).merge(histogram)
+
+    def total(self) -> LatencyHistogram:
+        """All hours together."""
+        total = LatencyHistogram()
+        for histogram in self._spans.values():
+            total.merge(histogram)
+        return total
+
+    def encode(self) -> bytes:
+        """The section of the file: hours ascending, their buckets as differences."""
+        out = bytearray(_HEAD.pack(self.step_ms, len(self._spans)))
+        for number, found in sorted(self._spans.items()):
+            out += _SPAN.pack(number, found.count, found.min_ms, found.max_ms, len(found.buckets))
+            last = -BUCKET_MAX - 1
+            for bucket in sorted(found.buckets):
+                write_varint(out, bucket - last)
+                write_varlong(out, found.buckets[bucket])
+                last = bucket
+        return bytes(out)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> "LatencyByHour":
+        """What `encode` wrote.
+
+        Raises:
+            CorruptIndex: A rule is broken; `at` counts from the section's first byte.
+        """
+        try:
+            return _decode(bytes(data))
+        except CorruptRecord as error:
+            raise CorruptIndex(error.reason, at=error.at) from None
+
+
+def _decode(data: bytes) -> LatencyByHour:
+    if len(data) < HEAD_SIZE:
+        raise CorruptIndex(f"latencies of {len(data)} bytes, at least {HEAD_SIZE}", at=0)
+    step_ms, count = _HEAD.unpack_from(data)
+    if step_ms < HOUR_MS or count * SPAN_SIZE > len(data) - HEAD_SIZE:
+        raise CorruptIndex(f"{count} spans of {step_ms} ms in {len(data)} bytes", at=0)
+    found, at = LatencyByHour(step_ms), HEAD_SIZE
+    for _ in range(count):
+        at = _decode_span(data, at, found)
+    if at != len(data) or len(found) != count:
+        raise CorruptIndex(f"{len(found)} of {count} spans, {len(data) - at} bytes left", at=at)
+    return found
+
+
+def _decode_span(data: bytes, at: int, found: LatencyByHour) -> int:
+    """Take one span; the place behind it."""
+    if len(data) - at < SPAN_SIZE:
+        raise CorruptIndex(f"a span in {len(data) - at} bytes, {SPAN_SIZE} expected", at=at)
+    start = at
+    number, count, low, high, bucket_count = _SPAN.unpack_from(data, at)
+    at += SPAN_SIZE
+    if bucket_count * 2 > len(data) - at or len(found) >= HOURS_LIMIT:
+        raise CorruptIndex(f"span {number} of {bucket_count} buckets", at=start)
+    histogram = found.at(number * found.step_ms)
+    bucket = -BUCKET_MAX - 1
+    for _ in range(bucket_count):
+        step, at = read_varint(data, at, len(data))
+        counted, at = read_varlong(data, at, len(data))
+        bucket += step
+        if step <= 0 or bucket > BUCKET_MAX or counted <= 0:
+            raise CorruptIndex(f"bucket {bucket} of {counted} latencies", at=at)
+        histogram.add_bucket(bucket, counted)
+    if histogram.count != count:
+        raise CorruptIndex(f"span {number}: {histogram.count} of {count} latencies", at=start)
+    histogram.min_ms, histogram.max_ms = low, high
+    return at

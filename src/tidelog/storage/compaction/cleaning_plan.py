@@ -1,0 +1,669 @@
+"""State of a partition, the `Scheduler` seam, brute force, preview, next history.
+
+What of a partition may be cleaned now, and the job that does it.
+
+`look` asks the log and its files, `eligibility` judges, `plan_cleaning` makes a job of it. Nothing
+is changed. `log_dir` may be a stand-in whose calls are carried out in another thread.
+
+Source: Kafka 4.x LogCleanerManager.
+
+What a compaction of a partition would do now, without the lock and without a change.
+
+For `tidelog compact --plan`: a reader's look at the segments, the sample read in memory where it is
+not in `compaction-statistics`. What waits for its sync is not seen from outside: it counts as safe.
+
+What a cleaning adds to a partition's history: since when tables of the past are exact.
+
+A record goes only for a later one of its key below the run's `mapped_to`. So a table as of T is
+exact where T is at or above the times of all records below it: whatever went, what it went for is
+in the table or was itself followed by something that is. That bound holds for tombstones that go
+later, too. It is a little late, never too early.
+
+Where nothing was ever taken every T is exact. That is proven once, by the offsets: each one from
+the log start on has its record. Where records are missing that we did not take (another cleaner
+was here), only the append clock can be bound: append times never run back, so what is gone went for
+something that was appended by now. What timestamps it had nobody knows.
+
+The file and what readers ask of it: `storage.segment.compaction_history`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import TopicConfig
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, InvalidRequest
+from tidelog.record.batch import RecordBatch
+from tidelog.storage.compaction.eligibility import DueReason, LogState, Verdict, horizon_of, judge
+from tidelog.storage.compaction.generations import GenerationPlan, Generations
+from tidelog.storage.compaction.generations.scheduler import (
+    Asking,
+    GenerationLook,
+    demand_of,
+    identities,
+    is_generational,
+    look_generation,
+    without_ratio,
+)
+from tidelog.storage.compaction.job import (
+    SEED_SIZE,
+    CleanedGroup,
+    CleaningJob,
+    CompactionRules,
+    Group,
+    GroupLimits,
+    SegmentSize,
+    SourceSegment,
+    group_segments,
+)
+from tidelog.storage.log.segment_times import youngest_ms
+from tidelog.storage.open_files import typed_reads
+from tidelog.storage.segment.append_time_trust import last_batch, sure_end
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.compaction_history import (
+    ALWAYS_MS,
+    HISTORY_FILE,
+    CompactionHistory,
+    load_history,
+    read_history,
+    write_history,
+)
+from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.log.log import Log
+    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.producers import ProducerStates
+    from tidelog.storage.segment.index import AbortedTxn
+
+__all__ = [
+    "ALWAYS_MS",
+    "HISTORY_FILE",
+    "UNKNOWN_MS",
+    "CompactionHistory",
+    "Run",
+    "bounds_before",
+    "is_whole",
+    "next_history",
+    "read_history",
+    "write_history",
+]
+
+
+_UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
+
+
+def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
+    """Whether every offset from the log start on still has its record: nothing was compacted.
+
+    Zone maps tell it of finished segments; of others the headers of all batches are read. Batches
+    of formats 0 and 1 count as not whole there, since a wrapper does not say what it holds.
+
+    Args:
+        segments: Oldest first, without gaps between them.
+        log_start: Log start offset; what lies below it need not be there.
+
+    Raises:
+        CorruptData: A damaged batch lies on the way.
+        OSError: The disk failed.
+    """
+    wanted = log_start
+    for segment in segments:
+        if segment.end_offset <= log_start:
+            continue
+        mapped = _records_in(segment) if segment.base_offset >= log_start else None
+        if mapped is not None:
+            if mapped != segment.end_offset - segment.base_offset:
+                return False
+            wanted = segment.end_offset
+            continue
+        for _, batch in iterate_batches(segment, 0, segment.size_bytes):
+            if batch.last_offset < wanted:
+                continue
+            if not isinstance(batch, RecordBatch) or batch.base_offset > wanted:
+                return False
+            if batch.record_count != batch.last_offset_delta + 1:
+                return False
+            wanted = batch.next_offset
+        if wanted < segment.end_offset:
+            return False
+    return True
+
+
+def _records_in(segment: Segment) -> int | None:
+    """How many records a finished segment has, markers included; None where no zone map says."""
+    found = None if segment.is_active else segment.zones
+    if found is None:
+        return None
+    return sum(block.data_records + block.control_records for block in found.blocks())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A cleaning that is about to be swapped in.
+
+    Attributes:
+        groups: What was cleaned.
+        mapped: The segments up to `mapped_to`, whose records others may have gone for.
+        mapped_to: How far keys were mapped, exclusive.
+        known: Base offset and size of every finished segment, before and after the swap.
+        now_ms: The job's wall time.
+        delete_retention_ms: The job's.
+    """
+
+    groups: Sequence[CleanedGroup]
+    mapped: Sequence[ClosedSegment]
+    mapped_to: int
+    known: frozenset[tuple[int, int]]
+    now_ms: int
+    delete_retention_ms: int
+
+
+def bounds_before(
+    fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
+) -> tuple[CompactionHistory | None, tuple[int, int]]:
+    """What is known before a run: the history, and since when both clocks are exact.
+
+    Without a history the whole log is looked at, once.
+
+    Returns:
+        None where there is no history to go by; then record and append clock, 0 for always, -1
+        where records were taken and nobody knows for which.
+
+    Raises:
+        CorruptData, OSError: As `is_whole`.
+    """
+    found = read_history(fs, directory)
+    if found is not None:
+        return found, (found.record_exact_ms, found.append_exact_ms)
+    if not fs.exists(f"{directory}/{HISTORY_FILE}") and is_whole(segments, log_start):
+        return None, (ALWAYS_MS, ALWAYS_MS)
+    return None, _UNKNOWN
+
+
+def next_history(
+    before: CompactionHistory | None, bounds: tuple[int, int], run: Run
+) -> CompactionHistory:
+    """The history as it is to be before the first file of a run gets its name."""
+    record_ms, append_ms = bounds
+    has_taken = any(each.records_after < each.records_before for each in run.groups)
+    if has_taken and record_ms != UNKNOWN_MS:
+        record_ms = max(record_ms, *(each.largest_timestamp for each in run.mapped), ALWAYS_MS)
+    if append_ms == UNKNOWN_MS:
+        append_ms = _append_bound(run.now_ms, run)
+    elif has_taken:
+        append_ms = _append_bound(append_ms, run)
+    end = max(run.mapped_to, 0 if before is None else before.end_offset)
+    return CompactionHistory(
+        end_offset=end,
+        record_exact_ms=record_ms,
+        append_exact_ms=append_ms,
+        run_ms=run.now_ms,
+        horizons_ms=_horizons(before, run),
+        segments=frozenset(each for each in run.known if each[0] < end),
+    )
+
+
+def _append_bound(before_ms: int, run: Run) -> int:
+    """The latest append time below `mapped_to`; the run's own time where some are not known."""
+    known = [each.append_times.last_known_ms for each in run.mapped if _is_timed(each)]
+    latest = [ms for ms in known if ms is not None]
+    is_known = len(latest) == sum(each.size_bytes > 0 for each in run.mapped)
+    return max(before_ms, ALWAYS_MS, max(latest, default=0) if is_known else run.now_ms)
+
+
+def _is_timed(segment: ClosedSegment) -> bool:
+    """Whether it has records, and the append time of each is known."""
+    last = last_batch(segment)
+    if last is None:
+        return False
+    return not segment.append_times.unknown_in(segment.base_offset, last.next_offset)
+
+
+def _horizons(before: CompactionHistory | None, run: Run) -> tuple[int, ...]:
+    kept = () if before is None else before.horizons_ms
+    left = {time for time in kept if time > run.now_ms}
+    # Markers go with a run that comes for something else: most of them are needed as long as
+    # records of their transactions are there, and no time lets those go.
+    if any(each.tombstones_after for each in run.groups):
+        left.add(horizon_of(run.now_ms, run.delete_retention_ms))
+    return tuple(sorted(left))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerOptions:
+    """What does not depend on the topic.
+
+    Attributes:
+        dedupe_buffer_bytes: Memory of the offset map (`log.cleaner.dedupe.buffer.size`).
+        load_factor: Part of its slots that is used (`log.cleaner.io.buffer.load.factor`).
+        is_asked: Clean although it is not due.
+        hold: Entered while segments are swapped in: nobody else may then cut, delete or exchange
+            segments of the partition.
+    """
+
+    dedupe_buffer_bytes: int = 128 << 20
+    load_factor: float = 0.9
+    is_asked: bool = False
+    hold: Callable[[TopicPartition], AbstractContextManager[object]] = nullcontext
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished segment as `eligibility` asks for it."""
+
+    segment: ClosedSegment
+    log: "LogReader"
+
+    @property
+    def base_offset(self) -> int:
+        """Its base offset."""
+        return self.segment.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind it, exclusive."""
+        return self.segment.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its log file."""
+        return self.segment.size_bytes
+
+    @property
+    def youngest_ms(self) -> int:
+        """See `segment_times.youngest_ms`."""
+        return youngest_ms(self.log, self.segment)
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of its first batch in ms, -1 for none."""
+        first = next(iterate_batches(self.segment, 0, self.size_bytes), None)
+        return NO_TIMESTAMP if first is None else first[1].max_timestamp
+
+    @property
+    def first_append_ms(self) -> int:
+        """When its first batch was appended in ms, -1 where that is not known."""
+        rows = self.segment.append_times.rows()
+        return rows[0].append_ms if rows else NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A partition at a moment.
+
+    Attributes:
+        name: Which.
+        log: It.
+        segments: Its finished segments, oldest first.
+        verdict: What of them may be cleaned, and whether to.
+        history: What is noted of earlier cleanings, believed or not.
+        config: The topic's settings.
+        now_ms: Wall time.
+        generation: What would be cleaned where the topic is cleaned generationally.
+        finished: All finished segments, where `segments` are only those of the tier.
+    """
+
+    name: TopicPartition
+    log: "Log"
+    segments: Sequence[ClosedSegment]
+    verdict: Verdict
+    history: CompactionHistory | None
+    config: TopicConfig
+    now_ms: int
+    generation: GenerationLook | None = None
+    finished: Sequence[ClosedSegment] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningPlan:
+    """A job, and what has to be as it is until the job is swapped in.
+
+    Attributes:
+        name: The partition.
+        job: What the worker is told.
+        first_dirty: Where the head begins.
+        sources: The job's segments as the log shows them.
+        generation: What it follows from where the topic is cleaned generationally.
+        known: Base offset and size of each finished segment that has a file here.
+        before: The history that is believed, None without one.
+        bounds: Since when tables are exact, on the record and on the append clock.
+    """
+
+    name: TopicPartition
+    job: CleaningJob
+    first_dirty: int
+    sources: Sequence[ClosedSegment]
+    known: frozenset[tuple[int, int]]
+    before: CompactionHistory | None
+    bounds: tuple[int, int]
+    generation: GenerationLook | None = None
+
+
+def rules_of(config: TopicConfig, options: CleanerOptions) -> CompactionRules:
+    """By which rule a topic is compacted; raises ConfigError where settings contradict."""
+    return CompactionRules(
+        strategy=config.tidelog_compaction_strategy.value,
+        header=config.tidelog_compaction_strategy_header,
+        delete_retention_ms=config.delete_retention_ms,
+        hash_name=config.tidelog_cleaner_hash.value,
+        verify_keys=config.tidelog_cleaner_verify_keys,
+        dedupe_buffer_bytes=options.dedupe_buffer_bytes,
+        load_factor=options.load_factor,
+        index_interval_bytes=config.index_interval_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+    )
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+def look(
+    log_dir: "LogDir",
+    name: TopicPartition,
+    *,
+    is_asked: bool = False,
+    options: CleanerOptions | None = None,
+) -> Look:
+    """What of a partition may be cleaned now, and whether it is due.
+
+    Where the topic is cleaned generationally, keys of new segments are read, and remembered.
+
+    Args:
+        log_dir: Open for writing.
+        name: The partition.
+        is_asked: Somebody asks for it: due wherever there is anything.
+        options: How it would be cleaned; the defaults where None.
+
+    Raises:
+        UnknownTopic, ReadOnly: As `LogDir.log`.
+        InvalidRequest: The partition has a tier.
+        CorruptData: A damaged batch stands where a segment's times are looked up.
+        StorageFailure: The disk failed, or the partition is offline.
+    """
+    log = log_dir.log(name.topic, name.partition)
+    segments = log.cleanable_segments()
+    config, now_ms = log.context.config, log_dir.env.clock.now_ms()
+    with typed_reads(log.context.directory):
+        history = believed_history(log)
+        checkpoint = log_dir.cleaner_offset(name)
+        state = LogState(
+            segments=[Finished(each, log) for each in segments],
+            active_base=log.active.base_offset,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            last_stable_offset=min(log.last_stable_offset, log.high_watermark),
+            durable_end=log.recovery_point,
+            checkpoint=checkpoint,
+            horizons_ms=horizons_of(segments, history, checkpoint, config),
+        )
+        generation = None
+        if is_generational(config):
+            verdict = judge(state, without_ratio(config), now_ms, is_asked=is_asked)
+            asking = Asking(rules_of(config, options or CleanerOptions()), now_ms, is_asked)
+            generation, verdict = look_generation(log, segments, verdict, asking)
+        else:
+            verdict = judge(state, config, now_ms, is_asked=is_asked)
+    return Look(
+        name=name,
+        log=log,
+        segments=segments,
+        verdict=verdict,
+        history=history,
+        config=config,
+        now_ms=now_ms,
+        generation=generation,
+    )
+
+
+def look_at_tier(log_dir: "LogDir", name: TopicPartition, *, is_asked: bool) -> Look:
+    """What may be cleaned of the segments that only a partition's tier has, and whether it is due.
+
+    What lies here, copied or not, is to them as an active segment to others: it is left alone, and
+    its keys count once it is in the tier alone. They are cleaned by brute force.
+
+    Args:
+        log_dir: Open for writing.
+        name: The partition.
+        is_asked: Somebody asks for it: due wherever there is anything.
+
+    Raises:
+        UnknownTopic, ReadOnly: As `LogDir.log`.
+        CorruptData: A damaged batch stands where a segment's times are looked up.
+        StorageFailure: Disk or store failed.
+    """
+    log = log_dir.log(name.topic, name.partition)
+    config, now_ms = log.context.config, log_dir.env.clock.now_ms()
+    finished = [each for each in log.segments[:-1] if isinstance(each, ClosedSegment)]
+    segments = [each for each in finished if each.is_tiered]
+    with typed_reads(log.context.directory):
+        history, checkpoint = believed_history(log), log_dir.cleaner_offset(name)
+        state = LogState(
+            segments=[Finished(each, log) for each in segments],
+            active_base=log.local_segments[0].base_offset,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            last_stable_offset=min(log.last_stable_offset, log.high_watermark),
+            durable_end=log.recovery_point,
+            checkpoint=checkpoint,
+            horizons_ms=horizons_of(segments, history, checkpoint, config),
+        )
+        verdict = judge(state, config, now_ms, is_asked=is_asked)
+    return Look(
+        name=name,
+        log=log,
+        segments=segments,
+        verdict=verdict,
+        history=history,
+        config=config,
+        now_ms=now_ms,
+        finished=finished,
+    )
+
+
+def believed_history(log: "Log | LogReader") -> CompactionHistory | None:
+    """What is noted of earlier cleanings; None where nothing is, or where it is damaged."""
+    try:
+        return load_history(log.context.env.files, log.context.directory)
+    except CorruptFile:
+        return None  # tables of the past are unknown then; the next run writes it anew
+
+
+def horizons_of(
+    segments: Sequence[ClosedSegment],
+    history: CompactionHistory | None,
+    checkpoint: int | None,
+    config: TopicConfig,
+) -> tuple[int, ...]:
+    """When tombstones may go; where only another cleaner was here, its files tell the latest."""
+    if history is not None or checkpoint is None:
+        return () if history is None else history.horizons_ms
+    cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]
+    return (max(cleaned) + config.delete_retention_ms,) if cleaned else ()
+
+
+# -- planning ------------------------------------------------------------------------------------
+
+
+def plan_cleaning(log_dir: "LogDir", found: Look, options: CleanerOptions) -> CleaningPlan:
+    """The job for what was found; there must be something to do.
+
+    Raises:
+        ConfigError: Settings contradict.
+        CorruptData: A damaged batch or index.
+        StorageFailure: The disk failed.
+    """
+    log, verdict = found.log, found.verdict
+    rules = rules_of(found.config, options)
+    sources = [each for each in found.segments if each.end_offset <= verdict.end]
+    map_from = verdict.first_dirty
+    if found.generation is None:
+        groups = _groups(sources, found.config)
+    else:
+        sources = found.generation.chosen(found.segments)
+        groups, map_from = found.generation.plan.groups, found.generation.plan.map_from
+    with typed_reads(log.context.directory):
+        finished = found.segments if found.finished is None else found.finished
+        before, bounds = bounds_before(
+            log.context.env.files, log.context.directory, finished, log.log_start_offset
+        )
+        job = CleaningJob(
+            directory=log.context.directory,
+            topic=found.name.topic,
+            partition=found.name.partition,
+            topic_id=log.context.topic_id,
+            sources=tuple(_sources(log, sources)),
+            groups=groups,
+            map_from=map_from,
+            map_to=verdict.end,
+            log_start_offset=log.log_start_offset,
+            upper_bound_offset=verdict.end,
+            now_ms=found.now_ms,
+            rules=rules,
+            active_producers=_active_producers(log.producer_states()),
+            aborted=tuple(_aborted(log, sources)),
+            seed=log_dir.env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big"),
+        )
+    return CleaningPlan(
+        name=found.name,
+        job=job,
+        first_dirty=verdict.first_dirty,
+        sources=sources,
+        known=frozenset(
+            (each.base_offset, each.size_bytes) for each in finished if not each.is_tiered
+        ),
+        before=before,
+        bounds=bounds,
+        generation=found.generation,
+    )
+
+
+def _sources(log: "Log", segments: Sequence[ClosedSegment]) -> list[SourceSegment]:
+    trusted = log.trusted_end()
+    return [
+        SourceSegment(
+            base_offset=each.base_offset,
+            end_offset=each.end_offset,
+            size_bytes=each.size_bytes,
+            last_modified_ms=each.mtime_ms(),
+            append_end=sure_end(each, each.append_times, trusted),
+        )
+        for each in segments
+    ]
+
+
+def _groups(segments: Sequence[ClosedSegment], config: TopicConfig) -> tuple[Group, ...]:
+    """All segments, oldest first: nothing older is left out, so what has had its time may go."""
+    sizes = (
+        SegmentSize(
+            base_offset=each.base_offset,
+            end_offset=each.end_offset,
+            log_bytes=each.size_bytes,
+            index_bytes=each.offset_index.size_bytes,
+            time_index_bytes=each.time_index.size_bytes,
+        )
+        for each in segments
+    )
+    limits = GroupLimits(config.segment_size_limit, config.segment_index_bytes)
+    return tuple(Group(bases=bases, drop_expired=True) for bases in group_segments(sizes, limits))
+
+
+def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
+    """Last data offset and epoch of each producer."""
+    return {
+        number: (entry.batches[-1].last_offset if entry.batches else NO_OFFSET, entry.epoch)
+        for number, entry in states.producers.items()
+    }
+
+
+def _aborted(log: "Log", sources: Sequence[ClosedSegment]) -> list["AbortedTxn"]:
+    """Aborted transactions that touch the sources; their markers may lie behind them."""
+    start, end = sources[0].base_offset, sources[-1].end_offset
+    return [
+        entry
+        for segment in tuple(log.segments)
+        for entry in tuple(segment.txn_index.entries)
+        if entry.last_offset >= start and entry.first_offset < end
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would be cleaned, and what is remembered of the segments.
+
+    Attributes:
+        verdict: What may be cleaned, and whether its age or its dirty share ask for it.
+        plan: What would happen to each segment.
+        generations: What is remembered.
+        has_versions: Whether more than the offset decides which record of a key stays; what the
+            plan tells of keys and garbage is by the offset all the same.
+    """
+
+    verdict: Verdict
+    plan: GenerationPlan
+    generations: Generations
+    has_versions: bool
+
+
+def preview(log_dir: "LogDir", name: TopicPartition) -> Preview:
+    """What a compaction that nobody asks for would do now; with brute force a full pass, if due.
+
+    Args:
+        log_dir: Open for reading or writing.
+        name: The partition.
+
+    Raises:
+        UnknownTopic: No such partition.
+        InvalidRequest: Some of its segments lie in a tier alone.
+        CorruptData: A damaged batch stands where a segment's times are looked up.
+        StorageFailure: The disk failed.
+    """
+    log = log_dir.reader(name.topic, name.partition)
+    context, config = log.context, log.context.config
+    now_ms = log_dir.env.clock.now_ms()
+    segments = [each for each in log.segments[:-1] if isinstance(each, ClosedSegment)]
+    if any(each.is_tiered for each in segments):
+        raise InvalidRequest(
+            f"{name}: no plan is made for segments in a tier; they are compacted by brute force"
+        )
+    with typed_reads(context.directory):
+        verdict = _judge(log, segments, log_dir.cleaner_offset(name), now_ms)
+        found = Generations.load(
+            context.env, context.directory, identities(segments), verdict.first_dirty
+        )
+        found.sample(verdict.end)
+    # An empty log that nobody writes to has no segment yet.
+    active_bytes = log.segments[-1].size_bytes if log.segments else 0
+    demand = demand_of(config, verdict.end, active_bytes, _everything(verdict, config))
+    rules = rules_of(config, CleanerOptions())
+    plan = found.plan(demand(rules), now_ms, config.delete_retention_ms)
+    if not is_generational(config) and verdict.due is None:
+        plan = plan.put_off(verdict.reason)
+    return Preview(verdict, plan, found, rules.has_versions)
+
+
+def _judge(
+    log: "LogReader", segments: list[ClosedSegment], checkpoint: int | None, now_ms: int
+) -> Verdict:
+    config = log.context.config
+    state = LogState(
+        segments=[Finished(each, log) for each in segments],
+        active_base=log.segments[-1].base_offset if log.segments else log.log_end_offset,
+        log_start=log.log_start_offset,
+        log_end=log.log_end_offset,
+        last_stable_offset=log.last_stable_offset,
+        durable_end=log.log_end_offset,
+        checkpoint=checkpoint,
+        horizons_ms=horizons_of(segments, believed_history(log), checkpoint, config),
+    )
+    return judge(state, without_ratio(config) if is_generational(config) else config, now_ms)
+
+
+def _everything(verdict: Verdict, config: TopicConfig) -> str:
+    """Why all would be cleaned; the generational scheduler sees to space and tombstones itself."""
+    is_whole = verdict.due is DueReason.LAG or not is_generational(config)
+    return verdict.reason if verdict.due is not None and is_whole else ""

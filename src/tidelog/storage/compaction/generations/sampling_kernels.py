@@ -1,0 +1,109 @@
+"""The pass over a segment by kernels: what `sampling` does, by tables of batches.
+
+Imports numpy and numba. Owns no file. Memory: a chunk, and what of it is decompressed at a time.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidelog.errors import CorruptData, CorruptRecord
+from tidelog.record.columns.batch_table import SCAN_BATCHES, is_plain, join_bodies
+from tidelog.record.header import CONTROL_BIT, DELETE_HORIZON_BIT, MAGIC_2
+from tidelog.record.kernels import layout
+from tidelog.record.kernels import offset_map as samples_at
+from tidelog.record.kernels.batch_scan import scan_batches
+from tidelog.record.kernels.hashes import SIPHASH, make_hasher
+from tidelog.record.kernels.layout import REASONS, scan_error
+from tidelog.record.kernels.offset_map import sample_keys
+from tidelog.record.offset_order import ANY_OFFSETS
+from tidelog.storage.compaction.generations.estimates import KeySamples
+from tidelog.storage.compaction.generations.segment_samples import (
+    CHUNK_BYTES,
+    LogFile,
+    Sampled,
+    Wait,
+)
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Longs
+
+
+def sample_with_kernels(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
+    """Look at every record of a log file; arguments and errors as `sampling.sample_segment`."""
+    work = _Pass(seed, samples)
+    position, end, wanted = 0, log.file.size(), CHUNK_BYTES
+    while position < end:
+        wait(min(wanted, end - position))
+        chunk = log.file.pread(min(wanted, end - position), position)
+        try:
+            used = work.take(chunk)
+        except CorruptData as error:
+            raise error.located(log.path, position) from error
+        if not used and len(chunk) >= end - position:
+            break  # an incomplete batch at the end
+        position += used
+        wanted = CHUNK_BYTES if used else wanted * 2
+    return work.found
+
+
+class _Pass:
+    """One pass over one segment."""
+
+    def __init__(self, seed: bytes, samples: KeySamples) -> None:
+        self.found = Sampled()
+        self._samples = samples
+        self._between = ANY_OFFSETS
+        self._hasher = make_hasher(SIPHASH, seed)
+
+    def take(self, chunk: bytes) -> int:
+        """Look at the whole batches of a chunk; how many bytes they are."""
+        log: Bytes = np.frombuffer(chunk, np.uint8)
+        at, used, status = 0, 0, layout.FULL
+        table: Longs = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
+        while status == layout.FULL:
+            count, at, status = scan_batches(log, at, log.size, table, *self._between)
+            error = None
+            if status not in (layout.DONE, layout.FULL, layout.PARTIAL):
+                error = scan_error(log, table, count, at, status, *self._between)
+            if count:
+                self._take_table(log, table[:count])
+                last = table[count - 1]
+                used = int(last[layout.POSITION] + last[layout.SIZE])
+                self._between = int(last[layout.LAST_OFFSET]) + 1, INT64_MAX
+            if error is not None:
+                raise error
+        return used
+
+    def _take_table(self, log: "Bytes", table: "Longs") -> None:
+        is_2 = table[:, layout.MAGIC] == MAGIC_2
+        marked = is_2 & (table[:, layout.ATTRIBUTES] & DELETE_HORIZON_BIT != 0)
+        if marked.any():
+            latest = int(table[marked, layout.BASE_TIMESTAMP].max())
+            self.found.due_ms = max(self.found.due_ms, latest)
+        data = table[~is_2 | (table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0)]
+        if not len(data):
+            return
+        if is_plain(data).all():
+            self._sample(log, data)
+            return
+        for body, rows in join_bodies(log, data, check_crc=False):
+            self._sample(body, rows)
+
+    def _sample(self, data: "Bytes", table: "Longs") -> None:
+        # A record has 7 bytes at least; a count that says more is refused by the kernel.
+        room = np.minimum(
+            np.maximum(table[:, layout.RECORD_COUNT], 0),
+            (table[:, layout.BODY_END] - table[:, layout.BODY_START]) // 7 + 1,
+        )
+        out: Longs = np.empty((int(room.sum()), samples_at.SAMPLE_FIELDS), np.int64)
+        totals: Longs = np.zeros(samples_at.TOTALS, np.int64)
+        mask = (1 << self._samples.shift) - 1
+        status, at = sample_keys(data, table, self._hasher, mask, out, totals)
+        if status != layout.DONE:
+            raise CorruptRecord(REASONS[status], at=at)
+        self.found.records += int(totals[samples_at.RECORDS])
+        self.found.record_bytes += int(totals[samples_at.RECORD_BYTES])
+        found: list[tuple[int, int, int]] = out[: totals[samples_at.SAMPLED]].tolist()
+        self._samples.add(found)

@@ -1,0 +1,635 @@
+"""The `Scheduler` that bounds space: load, sample, plan, remember.
+
+How a partition is cleaned generationally: what `runner` asks `generations`, and tells it.
+
+Where `tidelog.compaction.scheduler` says so, `look_generation` takes the place of the dirty ratio
+in deciding whether a cleaning is due, and its plan that of brute force in what is rewritten. After
+the swap `settle` remembers what the cleaning has proven, and says what the checkpoint may be.
+
+Needs the directory's lock. Source: docs/generations.md.
+
+What is remembered of a partition's segments from one cleaning to the next.
+
+Life cycle: `Generations.load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` ->
+`store`. Needs the directory's lock from `load` to `store`. Not for two threads.
+
+What follows for the row of a segment: what a scheduler is told of it, what a cleaning leaves.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self
+
+from tidelog.config import TopicConfig
+from tidelog.config.values import CompactionScheduler
+from tidelog.env import Env
+from tidelog.errors import CorruptData, UnsupportedCompression
+from tidelog.storage import files
+from tidelog.storage.compaction.eligibility import HORIZON_PART, NEVER_BYTES, DueReason, Verdict
+from tidelog.storage.compaction.generations.estimates import (
+    Counted,
+    MappedKeys,
+    SegmentFacts,
+    better,
+    correction,
+    count_error,
+    live_bytes,
+    live_error,
+)
+from tidelog.storage.compaction.generations.planning import (
+    ERROR_MAX,
+    Demand,
+    GenerationPlan,
+    after_cleaning,
+    after_merging,
+    clean_end,
+    plan_generation,
+)
+from tidelog.storage.compaction.generations.sampling import sample_segment
+from tidelog.storage.compaction.generations.segment_samples import LogFile
+from tidelog.storage.compaction.generations.statistics import (
+    UNKNOWN,
+    SegmentRow,
+    Statistics,
+    Stored,
+    keep_written,
+    new_row,
+    read_statistics,
+    reconcile,
+    write_statistics,
+)
+from tidelog.storage.compaction.job import (
+    SEED_SIZE,
+    Cleaned,
+    CleanedGroup,
+    CleaningJob,
+    CompactionRules,
+    SourceSegment,
+)
+from tidelog.storage.open_files import DecodedFiles
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.log import Log
+
+
+def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
+    """What the sample says of a segment."""
+    return Counted(
+        size_bytes=row.size_bytes,
+        cohort=UNKNOWN if row.cleaned_to == row.base_offset else row.cleaned_to,
+        keys=keys,
+        found_bytes=found_bytes,
+        weight_bytes=row.weight_bytes,
+    )
+
+
+def facts_of(
+    row: SegmentRow, keys: int, found_bytes: int, live: float, whole: float, now_ms: int
+) -> SegmentFacts:
+    """What a scheduler knows of a segment.
+
+    Args:
+        row: What is remembered of it.
+        keys: Keys whose last record is expected to be in it.
+        found_bytes: Bytes of those records.
+        live: Bytes of it that are expected to be alive.
+        whole: By what factor sums over the whole sample are wrong.
+        now_ms: Wall time.
+    """
+    total = live
+    if row.record_bytes > 0:
+        total = row.size_bytes * found_bytes * whole / row.record_bytes
+    return SegmentFacts(
+        base_offset=row.base_offset,
+        end_offset=row.end_offset,
+        size_bytes=row.size_bytes,
+        cleaned_to=row.cleaned_to,
+        live_bytes=live,
+        sum_bytes=total,
+        keys=keys,
+        records=None if row.records == UNKNOWN else row.records,
+        has_due=row.due_ms != UNKNOWN and row.due_ms <= now_ms,
+    )
+
+
+def bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
+    """Bytes of a cleaned segment's records: as much less as its file is smaller."""
+    if UNKNOWN in before or not group.bytes_before:
+        return UNKNOWN
+    return max(sum(before) * group.bytes_after // group.bytes_before, 1)
+
+
+def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -> int:
+    """When the last of a cleaned segment's tombstones may go, -1 where it has none.
+
+    What this cleaning has met for the first time got its horizon now; the others keep theirs.
+    Markers go with a cleaning that comes for something else: most of them are needed as long as
+    records of their transactions are there, and then no time lets them go.
+    """
+    if not group.tombstones_after:
+        return UNKNOWN
+    if any(row.due_ms == UNKNOWN for row in old):
+        return horizon_ms
+    return max(row.due_ms for row in old)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A cleaning that is in place.
+
+    Attributes:
+        map_from: First offset whose key was mapped, inclusive.
+        swept_to: Of a full pass, up to where it let tombstones go that were due, as far as nothing
+            older kept them; None where it was none.
+        cleaned: What it tells.
+        segments: All finished segments of the partition as they are now, in order.
+        dropped: Base offsets of groups whose expired tombstones were let go.
+        now_ms: When it began, as its job says: delete horizons count from it.
+        delete_retention_ms: As its job says.
+    """
+
+    map_from: int
+    swept_to: int | None
+    cleaned: Cleaned
+    segments: Sequence[SourceSegment]
+    dropped: frozenset[int]
+    now_ms: int
+    delete_retention_ms: int
+
+    @property
+    def horizon_ms(self) -> int:
+        """When tombstones may go that this cleaning has met for the first time."""
+        return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
+
+
+class Generations:
+    """What is remembered of a partition, and what is to be done next.
+
+    Attributes:
+        problems: What is wrong with the file, or with segments that could not be sampled.
+        bytes_read: Bytes of log files that were read to sample their keys.
+        bytes_written: Bytes of the file that were written.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        directory: str,
+        segments: Sequence[SourceSegment],
+        known: Statistics,
+        stored: Stored | None,
+        kept: DecodedFiles | None = None,
+    ) -> None:
+        self._env = env
+        self._directory = directory
+        self._segments = tuple(segments)
+        self._known = known
+        self._stored = stored
+        self._kept = kept
+        self._is_changed = False
+        self.problems: list[str] = []
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    @classmethod
+    def load(
+        cls,
+        env: Env,
+        directory: str,
+        segments: Sequence[SourceSegment],
+        clean_offset: int,
+        kept: DecodedFiles | None = None,
+    ) -> Self:
+        """What is remembered of a partition; a file that is lost or damaged remembers nothing.
+
+        Args:
+            env: Files and randomness.
+            directory: The partition's directory.
+            segments: All its finished segments, in order.
+            clean_offset: Offset below which no older version of any key remains, as the
+                partition's `cleaner-offset-checkpoint` says; the log start where it says nothing.
+            kept: What files said before, of the lock's holder; else the file is read.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        stored, problem = read_statistics(env.files, directory, kept)
+        if stored is None:
+            seed = env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big")
+            found = Statistics(seed=seed)
+        else:
+            found = stored.statistics.copy()
+        made = cls(env, directory, segments, reconcile(found, segments, clean_offset), stored, kept)
+        made.problems = [problem] if problem else []
+        return made
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def may_be_due(self, demand: Demand) -> bool:
+        """Whether a plan could be due if all that was not yet read were garbage.
+
+        The live size never falls by itself: as long as the log has room by what was known, nobody
+        needs to know more, and new segments are read at once when it has none.
+        """
+        live = sum(
+            each.sum_bytes
+            for each in self.facts(0)
+            if each.records is not None and each.end_offset <= demand.cleanable_end
+        )
+        size = sum(each.size_bytes for each in self._segments)
+        return size + demand.segment_bytes > demand.space_factor * live * (1 - ERROR_MAX)
+
+    @property
+    def has_tombstones_due(self) -> bool:
+        """Whether it matters that a log is idle: some tombstones will have had their time."""
+        return any(row.due_ms != UNKNOWN for row in self._known.rows.values())
+
+    def sample(self, cleanable_end: int, wait: Callable[[int], None] | None = None) -> None:
+        """Read the keys of finished segments that were not yet read, up to an offset.
+
+        Args:
+            cleanable_end: Where to stop, exclusive: what can't be cleaned yet is read later.
+            wait: Called with the bytes to read before they are read; it may take its time.
+
+        Raises:
+            OSError: The disk failed; what was read before counts.
+        """
+        for segment in self._segments:
+            row = self._known.rows[segment.base_offset]
+            if row.records == UNKNOWN and segment.end_offset <= cleanable_end:
+                self._sample(segment, row, wait or _go_on)
+
+    def _sample(self, segment: SourceSegment, row: SegmentRow, wait: Callable[[int], None]) -> None:
+        path = f"{self._directory}/{files.log_file_name(segment.base_offset)}"
+        file = self._env.files.open(path)
+        try:
+            log = LogFile(file, path)
+            found = sample_segment(log, self._known.seed, self._known.samples, wait)
+        except (CorruptData, UnsupportedCompression) as error:
+            self.problems.append(f"{error}; its keys are not in the sample")
+            return
+        finally:
+            file.close()
+        self.bytes_read += segment.size_bytes
+        self._known.rows[segment.base_offset] = replace(
+            row,
+            records=found.records,
+            record_bytes=found.record_bytes,
+            weight_bytes=found.record_bytes,
+            due_ms=found.due_ms,
+        )
+        self._is_changed = True
+
+    def facts(self, now_ms: int) -> list[SegmentFacts]:
+        """What is known of each finished segment, in order."""
+        bases = [each.base_offset for each in self._segments]
+        rows = [self._known.rows[base] for base in bases]
+        samples = self._known.samples
+        whole = correction(samples, self._known.counted)
+        counts = [
+            (keys << samples.shift, size << samples.shift) for keys, size in samples.count(bases)
+        ]
+        counted = [
+            counted_of(row, keys >> samples.shift, size)
+            for row, (keys, size) in zip(rows, counts, strict=True)
+        ]
+        expected = live_bytes(counted, is_whole=samples.shift == 0)
+        return [
+            facts_of(row, *count, live, whole, now_ms)
+            for row, count, live in zip(rows, counts, expected, strict=True)
+        ]
+
+    def row(self, base_offset: int) -> SegmentRow:
+        """What is remembered of a finished segment."""
+        return self._known.rows[base_offset]
+
+    def clean_end(self, log_start_offset: int) -> int:
+        """What `cleaner-offset-checkpoint` may say: see `coverage.clean_end`."""
+        return clean_end(self.facts(0), log_start_offset)
+
+    # -- planning --------------------------------------------------------------------------------
+
+    def plan(self, demand: Demand, now_ms: int, delete_retention_ms: int) -> GenerationPlan:
+        """The next cleaning; one without groups where none is due.
+
+        Args:
+            demand: What is asked; what the estimates are worth, and how late this look comes, is
+                filled in here.
+            now_ms: Wall time.
+            delete_retention_ms: How long tombstones stay after they were first cleaned.
+        """
+        segments = self.facts(now_ms)
+        known = self._known
+        demand = replace(
+            demand,
+            live_error=live_error(known.samples, known.counted),
+            count_error=count_error(known.samples, known.counted),
+            late_bytes=self._late_bytes(demand),
+        )
+        if not demand.everything and self._must_sweep(
+            segments, demand, now_ms, delete_retention_ms
+        ):
+            demand = replace(demand, everything="tombstones have had their time")
+        if known.planned_to != demand.cleanable_end:
+            known.planned_to = demand.cleanable_end
+            self._is_changed = True
+        return plan_generation(segments, demand)
+
+    def _late_bytes(self, demand: Demand) -> int:
+        """How much is appended from a roll to the first look behind it: as much as this time.
+
+        A cleaning that waits for the next look has the active segment, full, to reckon with, and
+        what of the one behind it is there by then: a batch at least, since that makes it roll.
+        """
+        is_first = self._known.planned_to != demand.cleanable_end
+        has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
+        return min(demand.active_bytes, demand.segment_bytes) if is_first and has_rolled else 0
+
+    def _must_sweep(
+        self, segments: Sequence[SegmentFacts], demand: Demand, now_ms: int, retention_ms: int
+    ) -> bool:
+        """Whether a full pass is due for tombstones that have had their time.
+
+        Once in a retention time at most: rewriting all of the log for each tombstone would be
+        brute force. A busy log waits for as many new records as it has keys, but no longer than a
+        tenth of the retention.
+        """
+        known = self._known
+        overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
+        if not overdue:
+            return False
+        if known.swept_ms != UNKNOWN and now_ms - known.swept_ms < retention_ms:
+            return False
+        if demand.cleanable_end == known.planned_to:
+            return True
+        due_ms = min(known.rows[each.base_offset].due_ms for each in overdue)
+        is_late = now_ms - due_ms >= retention_ms // HORIZON_PART
+        return is_late or demand.cleanable_end - known.swept_to >= known.samples.key_count
+
+    def _is_overdue(self, segment: SegmentFacts, cleanable_end: int) -> bool:
+        """Whether it has tombstones that may go, and that the last full pass could not let go."""
+        if not segment.has_due or segment.end_offset > cleanable_end:
+            return False
+        was_swept = segment.end_offset <= self._known.swept_to
+        # With a retention of 0 both are the time of the pass that met the tombstone.
+        return not was_swept or self._known.rows[segment.base_offset].due_ms >= self._known.swept_ms
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    def note(self, finding: Finding) -> None:
+        """Take in what a cleaning has done, once its segments are in place."""
+        self._count(finding)
+        rows = self._known.rows
+        new = {each.base_offset: each for each in finding.segments}
+        for group in finding.cleaned.groups:
+            old = [rows.pop(base) for base in group.bases]
+            if group.base_offset in finding.dropped:
+                self._forget_expired(old, group, finding.now_ms)
+            if segment := new.get(group.base_offset):
+                rows[group.base_offset] = self._row_after(old, group, segment, finding)
+        self._known.rows = {
+            base: rows.get(base) or new_row(segment, base) for base, segment in new.items()
+        }
+        self._segments = tuple(finding.segments)
+        self._weigh(finding)
+        if finding.swept_to is not None:
+            self._known.swept_to = finding.swept_to
+            self._known.swept_ms = finding.now_ms
+        self._is_changed = True
+
+    def _forget_expired(self, old: Iterable[SegmentRow], group: CleanedGroup, now_ms: int) -> None:
+        if all(row.due_ms == UNKNOWN or row.due_ms <= now_ms for row in old):
+            before = len(self._known.samples)
+            self._known.samples.forget_tombstones(group.base_offset, group.end_offset)
+            self._known.note_lost(before - len(self._known.samples))
+
+    def _count(self, finding: Finding) -> None:
+        """Hold the sample against the number of keys in the map, where both are of the same."""
+        start, end = finding.map_from, finding.cleaned.mapped_to
+        known, samples = self._known, self._known.samples
+        mapped = [row for row in known.rows.values() if row.end_offset > start]
+        # What was not mapped, as it has to wait, was not sampled either.
+        is_same = all((row.records != UNKNOWN) == (row.end_offset <= end) for row in mapped)
+        # A sample of all keys needs no help; a count that can't be is nobody's.
+        if samples.shift and is_same and 0 < finding.cleaned.keys <= end - start:
+            sampled = samples.count_between(start, end)
+            new = MappedKeys(shift=samples.shift, keys=finding.cleaned.keys, sampled=sampled)
+            known.counted = better(known.counted, new, samples)
+
+    def _row_after(
+        self,
+        old: Sequence[SegmentRow],
+        group: CleanedGroup,
+        segment: SourceSegment,
+        finding: Finding,
+    ) -> SegmentRow:
+        mapped_to = finding.cleaned.mapped_to
+        proven = [after_cleaning(row.cleaned_to, finding.map_from, mapped_to) for row in old]
+        return SegmentRow(
+            base_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            size_bytes=segment.size_bytes,
+            last_modified_ms=segment.last_modified_ms,
+            cleaned_to=after_merging(proven),
+            records=group.records_after - group.markers_after,
+            record_bytes=bytes_after([row.record_bytes for row in old], group),
+            weight_bytes=bytes_after([row.record_bytes for row in old], group),
+            due_ms=due_after(old, group, finding.horizon_ms),
+            runs=max(row.runs for row in old) + 1,
+            # A batch that gets a delete horizon may grow.
+            found_bytes=sum(row.found_bytes for row in old)
+            + max(group.bytes_before - group.bytes_after, 0),
+        )
+
+    def _weigh(self, finding: Finding) -> None:
+        """Let the sample stand for the whole of segments that have nothing but last records."""
+        mapped_to, samples = finding.cleaned.mapped_to, self._known.samples
+        bases = sorted(self._known.rows)
+        sampled = dict(zip(bases, samples.count(bases), strict=True))
+        for group in finding.cleaned.groups:
+            row = self._known.rows.get(group.base_offset)
+            if row is not None and row.cleaned_to >= mapped_to:
+                weight = sampled[group.base_offset][1] << samples.shift
+                self._known.rows[group.base_offset] = replace(row, weight_bytes=weight or UNKNOWN)
+
+    def store(self) -> int:
+        """Write the file where anything has changed; how many bytes were written.
+
+        Raises:
+            OSError: The disk failed; the file says what it said, or what it should say.
+        """
+        if not self._is_changed:
+            return 0
+        # Whatever a write leaves that fails: nothing is appended to it.
+        stored, self._stored = self._stored, None
+        self._stored, size = write_statistics(self._env.files, self._directory, self._known, stored)
+        if self._kept is not None:
+            keep_written(self._env.files, self._directory, self._kept, self._stored)
+        self._is_changed = False
+        self.bytes_written += size
+        return size
+
+
+def _go_on(size_bytes: int) -> None:
+    """Read at once."""
+
+
+# Bytes of a slot of the offset map, of which verified keys take about as much again.
+_SLOT_BYTES: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLook:
+    """What is known of a partition's segments, and what would be cleaned next."""
+
+    generations: Generations
+    plan: GenerationPlan
+
+    def chosen(self, segments: Sequence[ClosedSegment]) -> list[ClosedSegment]:
+        """The segments that the plan reads: those that are rewritten, and those that are mapped."""
+        wanted = {base for group in self.plan.groups for base in group.bases}
+        return [
+            each
+            for each in segments
+            if each.end_offset <= self.plan.map_to
+            and (each.base_offset in wanted or each.end_offset > self.plan.map_from)
+        ]
+
+
+def is_generational(config: TopicConfig) -> bool:
+    """Whether a topic is cleaned so."""
+    return config.tidelog_compaction_scheduler is CompactionScheduler.GENERATIONAL
+
+
+def without_ratio(config: TopicConfig) -> TopicConfig:
+    """The settings by which a head's age is judged: the space bound takes the ratio's place."""
+    return replace(
+        config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """By which rules, when, and whether somebody asks for a full pass."""
+
+    rules: CompactionRules
+    now_ms: int
+    is_asked: bool
+
+
+def look_generation(
+    log: "Log", segments: Sequence[ClosedSegment], verdict: Verdict, asking: Asking
+) -> tuple[GenerationLook, Verdict]:
+    """What would be cleaned next, and the verdict that follows from it.
+
+    Reads the keys of segments that are new since the last look.
+
+    Args:
+        log: The partition.
+        segments: Its finished segments, oldest first.
+        verdict: What of them may be cleaned, and whether their age asks for it.
+        asking: By which rules, and whether somebody asks.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    context, config = log.context, log.context.config
+    made = Generations.load(
+        context.env,
+        context.directory,
+        identities(segments),
+        verdict.first_dirty,
+        context.pool.decoded,
+    )
+    due = DueReason.REQUEST if asking.is_asked else verdict.due
+    forced = due if due in (DueReason.LAG, DueReason.REQUEST) else None
+    reason = "it was asked for" if forced is DueReason.REQUEST else verdict.reason
+    demand = demand_of(config, verdict.end, log.active.size_bytes, reason if forced else "")(
+        asking.rules
+    )
+    if demand.everything or made.may_be_due(demand):
+        made.sample(verdict.end)
+    plan = made.plan(demand, asking.now_ms, config.delete_retention_ms)
+    for problem in made.problems:
+        context.report(problem)
+    if not plan.is_due and (made.bytes_read or made.has_tombstones_due):
+        made.store()  # else it is stored once the cleaning is in place
+    found = (forced or DueReason.SPACE) if plan.is_due else None
+    return GenerationLook(made, plan), replace(verdict, due=found, reason=plan.reason)
+
+
+def demand_of(
+    config: TopicConfig, cleanable_end: int, active_bytes: int, everything: str
+) -> Callable[[CompactionRules], Demand]:
+    """What a topic's settings ask of a plan, once the rules are known.
+
+    Args:
+        config: The settings.
+        cleanable_end: Offset up to which the log may be cleaned.
+        active_bytes: Bytes of the active segment.
+        everything: Why a full pass is made; empty where not.
+    """
+    return lambda rules: Demand(
+        cleanable_end=cleanable_end,
+        active_bytes=active_bytes,
+        segment_bytes=config.segment_size_limit,
+        space_factor=config.tidelog_compaction_space_factor,
+        map_keys_max=_map_keys(rules),
+        everything=everything,
+        has_versions=rules.has_versions,
+    )
+
+
+def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
+    """Segments as they are remembered."""
+    return [
+        SourceSegment(
+            base_offset=each.base_offset,
+            end_offset=each.end_offset,
+            size_bytes=each.size_bytes,
+            last_modified_ms=each.mtime_ms(),
+            append_end=each.end_offset,
+        )
+        for each in segments
+    ]
+
+
+def settle(log: "Log", look: GenerationLook, job: CleaningJob, cleaned: Cleaned) -> int:
+    """Remember what a cleaning has proven, now that its segments are in place.
+
+    Returns:
+        What `cleaner-offset-checkpoint` may say: no older version of a key remains below.
+
+    Raises:
+        OSError: The disk failed; the next look then knows less.
+    """
+    let_go = [group for group in job.groups if job.lets_go(group, cleaned.mapped_to)]
+    look.generations.note(
+        Finding(
+            map_from=job.map_from,
+            swept_to=_swept_to(job, cleaned) if look.plan.is_full else None,
+            cleaned=cleaned,
+            segments=identities(log.cleanable_segments()),
+            dropped=frozenset(group.bases[0] for group in let_go),
+            now_ms=job.now_ms,
+            delete_retention_ms=job.rules.delete_retention_ms,
+        )
+    )
+    look.generations.store()
+    return look.generations.clean_end(log.log_start_offset)
+
+
+def _swept_to(job: CleaningJob, cleaned: Cleaned) -> int:
+    """Up to where a full pass let go what was due, as far as anything older let it."""
+    if not job.rules.has_versions:
+        return cleaned.mapped_to
+    # What was mapped, or lies around it, waits for the next one: see `CleaningJob.lets_go`.
+    return job.map_from if cleaned.mapped_to == job.map_to else 0
+
+
+def _map_keys(rules: CompactionRules) -> float:
+    """How many keys the offset map holds, as far as that can be said without looking at them."""
+    slots = rules.dedupe_buffer_bytes / _SLOT_BYTES
+    return slots * rules.load_factor / (2 if rules.verify_keys else 1)

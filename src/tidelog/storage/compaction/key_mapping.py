@@ -1,0 +1,549 @@
+"""[k] first pass: keys into the offset map; transactions and batches that stay.
+
+The first pass: the keys of a job's dirty offsets go into the map, older records of a key lose.
+
+What the second pass needs of a batch is noted here (size, records, tombstones), so that it reads
+only batches with a record that is left, and opens only those that have lost some but not all.
+
+Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap.
+
+The memory of a cleaning: the offset map, and one bit for each record that went through it.
+
+Fixed: the map takes `log.cleaner.dedupe.buffer.size` bytes, the bits and what is noted of batches
+at most `NOTES_BYTES_MAX`. Where either is full, mapping stops at that record, and the rest is
+another pass's; at least one record always goes in.
+
+A slot is 24 bytes as Kafka's: 16 of hash, 8 of number. Versions take 8 more. Where keys are kept,
+half of the memory is theirs, and a slot has 8 bytes for the key's place.
+
+Imports numpy and numba. Source: the keyed messages proposal; Kafka 4.x SkimpyOffsetMap.
+
+Which batches stay even where none of their records does, as empty ones.
+
+The last data batch of a producer that is alive, since it holds his last sequence number (or his
+last marker, since it holds his epoch), and the batch that ends where the round does, so that the
+log's offsets are not lost.
+
+Imports numpy. Source: KAFKA-5490; Kafka 4.x Cleaner.
+
+What of transactions stays: aborted data goes, and a marker once nothing needs it any more.
+
+An abort marker stays as long as a batch of its transaction is met, if only an empty one, and its
+entry goes into the new index of aborted transactions; a commit marker likewise. After that a
+marker gets a delete horizon, and goes with a later cleaning once that has passed.
+
+One walk over batches in the order of their offsets. Where it has not met all that lies before a
+marker (`sees_all` is false), nothing is concluded from what was not met: whoever reads the log from
+its start without the marker, a follower or a recovery, would find the transaction open for ever.
+
+Source: Kafka 4.x CleanedTransactionMetadata; KIP-98, KIP-534.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tidelog.errors import CleaningFailed
+from tidelog.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
+from tidelog.record.kernels import layout, offset_map
+from tidelog.record.kernels.checksums import NO_SHIFTS, shifts
+from tidelog.record.kernels.hashes import MD5, SIPHASH, make_hasher
+from tidelog.record.kernels.layout import REASONS
+from tidelog.record.kernels.offset_map import WINDOW_SIZE, Marks, map_batches
+from tidelog.record.kernels.rewrite import count_left
+from tidelog.record.record import ControlType
+from tidelog.storage.compaction import job as words
+from tidelog.storage.compaction.job import CleaningJob, CompactionRules, SourceSegment
+from tidelog.storage.compaction.source_reader import (
+    Opened,
+    Piece,
+    SourceReader,
+    check_counts,
+    check_sums,
+    lies_plainly,
+    opened_groups,
+)
+from tidelog.storage.segment.index import AbortedTxn
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Ints, Longs
+    from tidelog.storage.compaction.source_reader import Mask
+
+
+# Bits of mapped records and notes on their batches, together.
+NOTES_BYTES_MAX: Final = 64 << 20
+
+
+_FIRST_BITS_BYTES: Final = 1 << 16
+
+
+# A map that is known to get few keys has so many slots for each of them, and these beside.
+_SLOTS_PER_KEY: Final = 2
+
+
+_SLOTS_MIN: Final = 16
+
+
+_WORD_BYTES: Final = 8
+
+
+_HASH_BYTES: Final = 16
+
+
+_STRATEGIES: Final = {
+    words.OFFSET_STRATEGY: offset_map.BY_OFFSET,
+    words.TIMESTAMP_STRATEGY: offset_map.BY_TIMESTAMP,
+    words.HEADER_STRATEGY: offset_map.BY_HEADER,
+}
+
+
+class OffsetMap:
+    """The map of one cleaning. One thread uses it.
+
+    Attributes:
+        keys: The arrays, as kernels take them.
+        lost: One bit for each mapped record, set where it lost.
+    """
+
+    def __init__(
+        self,
+        rules: CompactionRules,
+        seed: bytes,
+        *,
+        hash_mask: tuple[int, int] = (-1, -1),
+        offset_count: int | None = None,
+    ) -> None:
+        """An empty map.
+
+        Args:
+            rules: Its size and strategy.
+            seed: 16 secret bytes.
+            hash_mask: What of both halves of a hash counts; tests make hashes collide by it.
+            offset_count: How many offsets are to be mapped, None for unknown: a map with more
+                slots than they can fill would only be slower.
+        """
+        arena_bytes = rules.dedupe_buffer_bytes // 2 if rules.verify_keys else 0
+        slots = (rules.dedupe_buffer_bytes - arena_bytes) // slot_bytes(rules)
+        if offset_count is not None:
+            needed = offset_count * max(_SLOTS_PER_KEY, 1 / rules.load_factor)
+            slots = min(slots, int(needed) + _SLOTS_MIN)
+        algorithm = MD5 if rules.hash_name == words.MD5 else SIPHASH
+        self.strategy: int = _STRATEGIES[rules.strategy]
+        self.header: Bytes = np.frombuffer(rules.header.encode(), np.uint8)
+        self.keys = offset_map.KeyMap(
+            hashes=np.zeros(2 * slots, np.int64),
+            numbers=np.zeros(slots, np.int64),
+            versions=np.zeros(slots if rules.has_versions else 0, np.int64),
+            places=np.zeros(slots if rules.verify_keys else 0, np.int64),
+            arena=np.zeros(arena_bytes, np.uint8),
+            state=np.zeros(offset_map.STATE_FIELDS, np.int64),
+            window=np.zeros(WINDOW_SIZE, np.int64),
+            key_limit=max(int(slots * rules.load_factor), 1),
+            hasher=make_hasher(algorithm, seed, *hash_mask),
+        )
+        self.lost: Bytes = np.zeros(_FIRST_BITS_BYTES, np.uint8)
+        self._notes_bytes = 0
+
+    @property
+    def key_count(self) -> int:
+        """How many different keys are in it."""
+        return int(self.keys.state[offset_map.KEYS])
+
+    @property
+    def stop_offset(self) -> int:
+        """Where it was full: the first record that is not in it."""
+        return int(self.keys.state[offset_map.STOP_OFFSET])
+
+    @property
+    def bad_slot(self) -> int:
+        """Where a batch was found to be damaged: its row."""
+        return int(self.keys.state[offset_map.BAD_SLOT])
+
+    def check_keys(self) -> None:
+        """Do nothing while every key has found its room.
+
+        A key that has none stays, and so do its older records: its tombstone must never go, and
+        nobody would know that later on.
+
+        Raises:
+            CleaningFailed: A key is larger than all the room for keys.
+        """
+        if self.keys.state[offset_map.TOO_LONG]:
+            raise CleaningFailed(
+                f"a key is too long for the {self.keys.arena.size} bytes in which"
+                " tidelog.cleaner.verify.keys keeps all keys; raise"
+                " log.cleaner.dedupe.buffer.size, half of which they are"
+            )
+
+    def release(self) -> None:
+        """Let go of the memory; nothing can be asked of the map any more."""
+        none: Longs = np.zeros(0, np.int64)
+        self.keys = self.keys._replace(
+            hashes=none, numbers=none, versions=none, places=none, arena=np.zeros(0, np.uint8)
+        )
+        self.lost = np.zeros(0, np.uint8)
+
+    def make_room(self, record_count: int, notes_bytes: int) -> bool:
+        """Have bits for so many records; False where that would be more than fits.
+
+        Args:
+            record_count: All records so far and those to come.
+            notes_bytes: What the notes on the batches to come take.
+        """
+        needed = record_count // 8 + 1
+        is_first = self._notes_bytes == 0
+        self._notes_bytes += notes_bytes
+        if not is_first and needed + self._notes_bytes > NOTES_BYTES_MAX:
+            return False
+        if needed > self.lost.size:
+            grown: Bytes = np.zeros(max(needed, 2 * self.lost.size), np.uint8)
+            grown[: self.lost.size] = self.lost
+            self.lost = grown
+        return True
+
+    def key_rules(
+        self, offset_start: int, offset_end: int, log_start: int, *, is_look_up: bool
+    ) -> offset_map.KeyRules:
+        """What a kernel is to do with records of [offset_start, offset_end)."""
+        return offset_map.KeyRules(
+            self.strategy,
+            self.header,
+            offset_start,
+            offset_end,
+            log_start,
+            int(is_look_up),
+            NO_SHIFTS,
+        )
+
+
+def slot_bytes(rules: CompactionRules) -> int:
+    """Bytes of one slot."""
+    extras = int(rules.has_versions) + int(rules.verify_keys)
+    return _HASH_BYTES + _WORD_BYTES + _WORD_BYTES * extras
+
+
+class Retention:
+    """What of a job's batches is kept at least as an empty batch."""
+
+    def __init__(self, job: CleaningJob) -> None:
+        self._last_offset = job.upper_bound_offset - 1
+        self._producers = dict(job.active_producers)
+        self._producer_ids = np.array(list(self._producers), np.int64)
+
+    def kept_if_empty(self, piece: Piece) -> "Mask":
+        """Which batches of a piece those are."""
+        table = piece.table
+        found: Mask = table[:, layout.LAST_OFFSET] == self._last_offset
+        if len(self._producer_ids):
+            candidates = np.isin(table[:, layout.PRODUCER_ID], self._producer_ids)
+            for slot in np.flatnonzero(candidates & ~found).tolist():
+                found[slot] = self._is_last(piece, slot)
+        return found
+
+    def _is_last(self, piece: Piece, slot: int) -> bool:
+        row = piece.table[slot]
+        last_offset, epoch = self._producers[int(row[layout.PRODUCER_ID])]
+        if last_offset >= 0:
+            return bool(row[layout.LAST_OFFSET] == last_offset)
+        return bool(piece.is_control[slot] and row[layout.PRODUCER_EPOCH] == epoch)
+
+
+class AbortedSpans:
+    """Which batches belong to aborted transactions."""
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        """The spans of those transactions, given in any order."""
+        self._of: dict[int, list[AbortedTxn]] = {}
+        for txn in sorted(set(aborted), key=lambda txn: txn.last_offset):
+            self._of.setdefault(txn.producer_id, []).append(txn)
+
+    @property
+    def producer_ids(self) -> list[int]:
+        """Whose there are."""
+        return list(self._of)
+
+    def holding(self, producer_id: int, offset: int) -> AbortedTxn | None:
+        """The producer's aborted transaction that an offset lies in, its marker's included."""
+        txns = self._of.get(producer_id, [])
+        slot = bisect_left(txns, offset, key=lambda txn: txn.last_offset)
+        if slot == len(txns) or txns[slot].first_offset > offset:
+            return None
+        return txns[slot]
+
+
+class TransactionWalk:
+    """The state of one walk."""
+
+    def __init__(self, spans: AbortedSpans) -> None:
+        self._spans = spans
+        self._met: set[AbortedTxn] = set()
+        self._open: set[int] = set()
+        self._kept: list[AbortedTxn] = []
+
+    def on_data(self, producer_id: int, base_offset: int) -> bool:
+        """Take a transactional data batch, whatever is left in it; whether it was aborted."""
+        txn = self._spans.holding(producer_id, base_offset)
+        if txn is None:
+            self._open.add(producer_id)
+            return False
+        self._met.add(txn)
+        return True
+
+    def on_marker(
+        self, kind: ControlType, producer_id: int, offset: int, *, sees_all: bool
+    ) -> bool:
+        """Take a control batch with a record; whether nothing needs it any more."""
+        match kind:
+            case ControlType.ABORT:
+                return self._on_abort(producer_id, offset, sees_all=sees_all)
+            case ControlType.COMMIT:
+                is_open = producer_id in self._open
+                self._open.discard(producer_id)
+                return sees_all and not is_open
+            case _:
+                return False
+
+    def _on_abort(self, producer_id: int, offset: int, *, sees_all: bool) -> bool:
+        txn = self._spans.holding(producer_id, offset)
+        if txn is None or (sees_all and txn not in self._met):
+            return sees_all
+        self._met.discard(txn)
+        self._kept.append(txn)
+        return False
+
+    def take_kept(self) -> list[AbortedTxn]:
+        """Aborted transactions whose markers stay, in order, since the last call: a new index."""
+        kept, self._kept = self._kept, []
+        return kept
+
+
+# In place of a number of records: the batch did not go into the map.
+LEFT_OUT: Final = -1
+
+
+# What the notes on a batch take, and those on a run of batches.
+_BATCH_NOTE_BYTES: Final = 12
+
+
+_RUN_NOTE_BYTES: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRun:
+    """Batches of a segment that follow each other and went through the map together.
+
+    Shape:
+        sizes: int32[batches], in bytes.
+        counts: int32[batches], records of each; LEFT_OUT for control batches and aborted ones.
+        tombstones: int32[batches].
+
+    Attributes:
+        start: Position of the first batch.
+        first_number: Number of its first record.
+        is_special: Whether a batch has to be looked at even where nothing of it is left.
+        straddles: Whether the first batch begins below the mapped offsets.
+    """
+
+    start: int
+    first_number: int
+    sizes: "Ints"
+    counts: "Ints"
+    tombstones: "Ints"
+    is_special: bool
+    straddles: bool
+
+    @property
+    def end(self) -> int:
+        """Position behind the last batch."""
+        return self.start + int(self.sizes.sum(dtype=np.int64))
+
+    def numbers(self) -> "Longs":
+        """The number of each batch's first record, -1 for a batch that was left out."""
+        counts = np.maximum(self.counts, 0).astype(np.int64)
+        numbers = self.first_number + np.cumsum(counts) - counts
+        numbers[self.counts == LEFT_OUT] = -1
+        return numbers
+
+    def left(self, offset_map: OffsetMap) -> "Longs":
+        """How many records of each batch have not lost; of one left out 0."""
+        counts = np.maximum(self.counts, 0).astype(np.int64)
+        out: Longs = np.empty(len(counts), np.int64)
+        count_left(counts, self.numbers(), offset_map.lost, out)
+        return out
+
+
+def joined(runs: Sequence[MappedRun]) -> list[MappedRun]:
+    """The same runs of a segment, those that are looked at alike as one; what one costs is saved.
+
+    A run begins where the one before ends, in bytes and in numbers.
+    """
+    found: list[list[MappedRun]] = []
+    for run in runs:
+        is_like = found and found[-1][-1].is_special == run.is_special and not run.straddles
+        if is_like:
+            found[-1].append(run)
+        else:
+            found.append([run])
+    return [_join(alike) for alike in found]
+
+
+def _join(runs: Sequence[MappedRun]) -> MappedRun:
+    return replace(
+        runs[0],
+        sizes=np.concatenate([run.sizes for run in runs]),
+        counts=np.concatenate([run.counts for run in runs]),
+        tombstones=np.concatenate([run.tombstones for run in runs]),
+    )
+
+
+@dataclass(slots=True)
+class Mapped:
+    """What the first pass leaves.
+
+    Attributes:
+        mapped_to: Offset behind the last one that is in the map, exclusive.
+        runs: By a segment's base offset, in order of their positions.
+    """
+
+    mapped_to: int
+    runs: dict[int, list[MappedRun]] = field(default_factory=dict)
+
+
+class Mapper:
+    """One first pass."""
+
+    def __init__(
+        self,
+        job: CleaningJob,
+        reader: SourceReader,
+        offset_map: OffsetMap,
+        retention: Retention,
+        spans: AbortedSpans,
+    ) -> None:
+        self._job = job
+        self._reader = reader
+        self._map = offset_map
+        self._retention = retention
+        self._spans = spans
+        self._next_number = 0
+        self._mapped = Mapped(job.map_to)
+
+    def run(self) -> Mapped:
+        """Map all dirty sources, or as much as fits.
+
+        Raises:
+            CorruptData: A batch or a record is damaged; located.
+            UnsupportedCompression: A codec that nobody defined.
+            CleaningFailed: A key has no room where keys are kept.
+            OSError: The disk failed.
+        """
+        start, end = self._job.map_from, self._job.map_to
+        for source in self._job.sources:
+            if source.end_offset > start and source.base_offset < end and not self._run(source):
+                break
+        return self._mapped
+
+    def _run(self, source: SourceSegment) -> bool:
+        """Map one segment; False where the map is full."""
+        runs = self._mapped.runs.setdefault(source.base_offset, [])
+        # What is left out of the map on either side is checked when it is written.
+        for piece in self._reader.pieces(source, check=True, sums=False):
+            last = piece.table[:, layout.LAST_OFFSET]
+            start = int(np.searchsorted(last, self._job.map_from))
+            # The batch that begins below the end and reaches it counts.
+            before = np.concatenate(([-1], last[:-1]))
+            end = int(np.searchsorted(before, self._job.map_to - 1))
+            if start < end and not self._take(piece.part(start, end), runs):
+                return False
+            if end < len(piece.table):
+                return True
+        return True
+
+    def _take(self, piece: Piece, runs: list[MappedRun]) -> bool:
+        wanted = ~piece.is_control & ~aborted_batches(piece, self._spans)
+        special = self._retention.kept_if_empty(piece) | is_transactional(piece)
+        if not lies_plainly(piece):
+            check_sums(piece)
+            piece = replace(piece, is_checked=True)
+        for start, end, opened in opened_groups(piece, wanted, self._reader.arena):
+            part = piece.part(start, end)
+            if not self._map_group(part, opened, wanted[start:end], special[start:end], runs):
+                return False
+        return True
+
+    def _map_group(
+        self, piece: Piece, opened: Opened, wanted: "Mask", special: "Mask", runs: list[MappedRun]
+    ) -> bool:
+        """Put a group's records into the map and note its batches; False where it is full."""
+        table = opened.table
+        check_counts(piece, opened, wanted)  # before room is made for so many
+        counts = np.where(wanted, table[:, layout.RECORD_COUNT], LEFT_OUT)
+        run = MappedRun(
+            start=piece.start,
+            first_number=self._next_number,
+            sizes=table[:, layout.SIZE].astype(np.int32),
+            counts=counts.astype(np.int32),
+            tombstones=np.zeros(len(table), np.int32),
+            is_special=bool(special.any()),
+            straddles=bool(table[0, layout.BASE_OFFSET] < self._job.map_from),
+        )
+        next_number = self._next_number + int(np.maximum(counts, 0).sum())
+        notes_bytes = _RUN_NOTE_BYTES + _BATCH_NOTE_BYTES * len(table)
+        if not self._map.make_room(next_number, notes_bytes):
+            self._mapped.mapped_to = max(int(table[0, layout.BASE_OFFSET]), self._job.map_from)
+            return False
+        marks = Marks(self._map.lost, self._map.lost, run.tombstones)
+        rules = self._map.key_rules(
+            self._job.map_from, self._job.map_to, self._job.log_start_offset, is_look_up=False
+        )
+        numbers = run.numbers()
+        if not piece.is_checked:
+            rules = rules._replace(shifts=shifts())
+        status = map_batches(opened.bodies, table, numbers, rules, self._map.keys, marks)
+        if status == layout.BAD_SUM:
+            check_sums(piece)
+        if status not in (layout.DONE, layout.FULL):
+            raise piece.corrupt(self._map.bad_slot, REASONS[status])
+        self._map.check_keys()
+        self._next_number = next_number
+        if status == layout.DONE:
+            runs.append(run)
+            return True
+        self._mapped.mapped_to = self._map.stop_offset
+        rows = int(np.searchsorted(table[:, layout.LAST_OFFSET], self._map.stop_offset)) + 1
+        runs.append(
+            replace(
+                run,
+                sizes=run.sizes[:rows],
+                counts=run.counts[:rows],
+                tombstones=run.tombstones[:rows],
+            )
+        )
+        return False
+
+
+def records_in(table: "Longs") -> int:
+    """Records of all batches of a table, as far as their headers tell."""
+    return int(np.maximum(table[:, layout.RECORD_COUNT], 0).sum())
+
+
+def is_transactional(piece: Piece) -> "Mask":
+    """Which batches belong to transactions or are markers."""
+    bits = TRANSACTIONAL_BIT | CONTROL_BIT
+    found: Mask = piece.table[:, layout.ATTRIBUTES] & bits != 0
+    return found
+
+
+def aborted_batches(piece: Piece, spans: AbortedSpans) -> "Mask":
+    """Which data batches belong to aborted transactions."""
+    attributes = piece.table[:, layout.ATTRIBUTES]
+    is_data = attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT
+    found: Mask = is_data & np.isin(piece.table[:, layout.PRODUCER_ID], spans.producer_ids)
+    for slot in np.flatnonzero(found).tolist():
+        producer_id = int(piece.table[slot, layout.PRODUCER_ID])
+        offset = int(piece.table[slot, layout.BASE_OFFSET])
+        found[slot] = spans.holding(producer_id, offset) is not None
+    return found

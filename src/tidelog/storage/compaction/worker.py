@@ -1,0 +1,312 @@
+"""A job done here or in a process of its own.
+
+A cleaning in a process of its own, which only reads segments and writes `.cleaned` files.
+
+The broker asks, a line of JSON at a time; the process answers each with a line. It ends when its
+input does: at once, whatever it is at, so that nobody writes `.cleaned` files any more once the
+asker has gone. Both sides are here.
+
+Life cycle of `CleanerProcess`: clean* -> close. One thread cleans; another may `stop`.
+
+A cleaning from end to end: map, rewrite, `.cleaned` files.
+
+A function of the job and the machine: it needs no lock, so it may run in another process, and it
+renames nothing. When it fails or is stopped it takes its `.cleaned` files away; nothing else was
+touched.
+
+Source: Kafka 4.x Cleaner.doClean; docs/compaction.md.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, Final
+
+from tidelog.env import Clock, Env, os_env
+from tidelog.errors import (
+    CleaningFailed,
+    CorruptBatch,
+    CorruptData,
+    CorruptFile,
+    CorruptIndex,
+    CorruptRecord,
+    MissingDependency,
+    StorageFailure,
+    TidelogError,
+)
+from tidelog.storage.compaction.job import Cleaned, CleaningJob, Throttle
+from tidelog.storage.open_files import as_storage_failure
+from tidelog.types import MS_PER_SECOND
+
+# A longer wait is cut into pieces, so that a process that is to end ends soon.
+_WAIT_MAX_S: Final = 0.5
+
+
+_PLACE: Final = ("reason", "at", "offset", "path", "position")
+
+
+_FAILURE: Final = ("path", "operation", "reason")
+
+
+_CORRUPT: Final = {
+    kind.__name__: kind
+    for kind in (CorruptData, CorruptBatch, CorruptRecord, CorruptIndex, CorruptFile)
+}
+
+
+_CLOSE_S: Final = 5.0
+
+
+_NICENESS: Final = 10
+
+
+class Pace:
+    """Lets through so many bytes a second. For one thread."""
+
+    def __init__(
+        self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]
+    ) -> None:
+        """A pace.
+
+        Args:
+            bytes_per_second: Above 0; may be as good as unlimited.
+            clock: Its monotonic time counts.
+            wait: Returns after so many seconds.
+        """
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._wait = wait
+        self._free_ms = float(clock.monotonic_ms())
+
+    def take(self, size_bytes: int) -> None:
+        """Return as soon as so many bytes may be read or written."""
+        now_ms = float(self._clock.monotonic_ms())
+        self._free_ms = max(self._free_ms, now_ms) + size_bytes / self._rate * MS_PER_SECOND
+        left_s = (self._free_ms - now_ms) / MS_PER_SECOND
+        while left_s > 0:
+            self._wait(min(left_s, _WAIT_MAX_S))
+            left_s -= _WAIT_MAX_S
+
+
+class InProcess:
+    """Cleans in this process and thread."""
+
+    def __init__(self, env: Env, pace: Pace | None = None) -> None:
+        self._env = env
+        self._pace = pace
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """See `runner.Worker`."""
+        return clean(job, self._env, self._pace)
+
+
+# -- the asker's side ----------------------------------------------------------------------------
+
+
+class CleanerProcess:
+    """Cleans in another process, which is begun at the first job and kept for the next ones."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._process: subprocess.Popen[str] | None = None
+        self._is_stopped = False
+        self._changing = threading.Lock()
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """See `runner.Worker`.
+
+        Raises:
+            CleaningFailed: The process ended, or was stopped.
+            CorruptData, StorageFailure: What it has met.
+        """
+        process = self._begin()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = json.dumps({"job": job.to_json(), "bytes_per_second": self._rate})
+        try:
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except (OSError, ValueError) as error:  # its pipe broke, or was closed by `stop`
+            raise self._ended(process) from error
+        if not answer.endswith("\n"):
+            raise self._ended(process)
+        return _read_answer(answer)
+
+    def _begin(self) -> "subprocess.Popen[str]":
+        with self._changing:
+            if self._is_stopped:
+                raise CleaningFailed("the cleaner was stopped")
+            if self._process is not None and self._process.poll() is not None:
+                _end(self._process)
+                self._process = None
+            if self._process is None:
+                self._process = subprocess.Popen(  # noqa: S603 - this interpreter, a module of ours
+                    [sys.executable, "-m", __name__],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            return self._process
+
+    def _ended(self, process: "subprocess.Popen[str]") -> CleaningFailed:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_CLOSE_S)
+        if self._is_stopped:
+            return CleaningFailed("the cleaner was stopped")
+        return CleaningFailed(f"the cleaner's process ended with status {process.returncode}")
+
+    def rest(self) -> None:
+        """Let the process go: there is nothing to do for a while."""
+        with self._changing:
+            process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+
+    def stop(self) -> None:
+        """End it, and whatever it is at, from any thread; nothing is cleaned from now on."""
+        self._is_stopped = True
+        with self._changing:
+            process = self._process
+        if process is not None:
+            process.kill()
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Close its input, by which it ends, and wait for that."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError, ValueError):
+                pipe.close()
+    try:
+        process.wait(_CLOSE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _read_answer(line: str) -> Cleaned:
+    """What the process has done; raises what it has met."""
+    try:
+        told = json.loads(line)
+        if "cleaned" in told:
+            return Cleaned.from_json(told["cleaned"])
+        kind, text, fields = told["error"]["kind"], told["error"]["text"], told["error"]["fields"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CleaningFailed(f"the cleaner's process answered {line[:200]!r}") from error
+    raise _error_of(str(kind), str(text), fields)
+
+
+def _error_of(kind: str, text: str, fields: dict[str, object]) -> TidelogError:
+    found = _CORRUPT.get(kind)
+    if found is not None:
+        told = {name: fields.get(name) for name in _PLACE}
+        return found(str(told.pop("reason")), **told)  # type: ignore[arg-type] # as it was told
+    if kind == StorageFailure.__name__:
+        return StorageFailure(*(str(fields.get(name)) for name in _FAILURE))
+    return CleaningFailed(f"{kind}: {text}")
+
+
+# -- the process's side --------------------------------------------------------------------------
+
+
+def _answer(line: str, env: Env) -> str:
+    """Carry out one line."""
+    try:
+        told = json.loads(line)
+        job = CleaningJob.from_json(told["job"])
+        pace = Pace(float(told["bytes_per_second"]), env.clock, threading.Event().wait)
+        return json.dumps({"cleaned": InProcess(env, pace).clean(job).to_json()})
+    except OSError as error:
+        return _told(as_storage_failure(error, str(error.filename or ""), "clean"))
+    except Exception as error:  # noqa: BLE001 - whatever it was, the asker is told
+        return _told(error)
+
+
+def _told(error: Exception) -> str:
+    names: tuple[str, ...] = ()
+    if isinstance(error, CorruptData):
+        names = _PLACE
+    elif isinstance(error, StorageFailure):
+        names = _FAILURE
+    fields = {name: getattr(error, name) for name in names}
+    told = {"kind": type(error).__name__, "text": str(error), "fields": fields}
+    return json.dumps({"error": told})
+
+
+def _read_lines(source: IO[str], lines: "queue.SimpleQueue[str]") -> None:
+    """Hand lines on; the end of the input ends the process, whatever it is at."""
+    for line in source:
+        lines.put(line)
+    os._exit(0)
+
+
+def main() -> None:
+    """Answer lines until the input ends."""
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    # What libraries print must not come between answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(sys.stdin, lines), daemon=True).start()
+    env = os_env()
+    while True:
+        answers.write(f"{_answer(lines.get(), env)}\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
+
+
+# Every bit of both halves of a hash counts.
+WHOLE_HASH: Final = (-1, -1)
+
+
+def clean(
+    job: CleaningJob,
+    env: Env,
+    throttle: Throttle | None = None,
+    *,
+    hash_mask: tuple[int, int] = WHOLE_HASH,
+) -> Cleaned:
+    """Write the `.cleaned` segments of a job, durably.
+
+    Args:
+        job: What to do.
+        env: Where the files are; clock and randomness are not asked.
+        throttle: Who may hold it up, or stop it by an exception.
+        hash_mask: What of both halves of a key's hash counts; tests make hashes collide by it.
+
+    Returns:
+        What was written. Where the map was full, `mapped_to` is below the job's `map_to`: the rest
+        is another job's.
+
+    Raises:
+        CorruptData, UnsupportedCompression: A source is damaged; file and position are named.
+        OffsetOverflow: A group's offsets or bytes don't fit into one segment.
+        CleaningFailed: A key has no room where keys are kept.
+        StorageFailure: The disk failed.
+        MissingDependency: numpy or numba is not installed.
+        Whatever the throttle raises. No `.cleaned` file of the job is left in all these cases.
+    """
+    try:
+        from tidelog.storage.compaction.cleaning import Work
+    except ImportError as error:
+        raise MissingDependency(f"compaction needs tidelog[arrow]: {error}") from error
+    work = Work(job, env, throttle, hash_mask)
+    try:
+        return work.run()
+    except OSError as error:
+        work.discard()
+        raise as_storage_failure(error, job.directory, "clean") from error
+    except BaseException:
+        work.discard()
+        raise

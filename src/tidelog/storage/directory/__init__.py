@@ -1,0 +1,1 @@
+"""A directory of topics: its lock, its topics, its open partitions."""

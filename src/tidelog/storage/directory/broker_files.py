@@ -1,0 +1,610 @@
+"""A broker's files at the top: cluster settings, group offsets, producer ids, metadata log.
+
+What a broker's directory keeps of a cluster: changed settings of brokers, and of groups.
+
+They lie in a small file of our own at the top, `tidelog-cluster.json`, replaced atomically and
+durable before a change is answered. What the broker was started with stands beside that, for who
+has the directory when the broker has stopped: a tier that is moved then deletes what the broker
+would, and no more. Quotas have a log (docs/decisions/0019).
+
+Text of the file, format version 1: `{"version": 1, "quotas": [], "settings": {BROKER: {NAME: TEXT,
+...}, ...}, "groups": {GROUP: {NAME: TEXT, ...}, ...}, "topic_defaults": {NAME: TEXT, ...}}`; a
+broker is its number or nothing for all brokers. `quotas` is always there and empty;
+`topic_defaults` may be missing.
+
+What consumer groups had committed at the leader, kept beside a standby's partitions.
+
+`tidelog-groups.json` at the top of the directory, replaced atomically. Offsets are the leader's,
+which are the standby's too. Text of the file, format version 1:
+`{"version": 1, "fetched_ms": MS, "groups": {GROUP: [{"topic": NAME, "partition": N,
+"offset": N, "leader_epoch": N or null, "metadata": TEXT}]}}`
+
+Which producer ids were handed out: blocks of them, noted before the first of a block is used.
+
+`tidelog-producer-ids.json` at the top of a directory holds the first id that no block has yet,
+replaced atomically. So a kill costs at most the rest of a block, and no id is handed out twice.
+
+Text: `{"version": 1, "next": ID}`. Where a directory has topics but no such file, or a damaged one,
+nobody knows which ids its logs remember: numbers begin at a random place then.
+
+`tidelog-metadata.log`: what a directory's broker keeps of its cluster, as a log in one file.
+
+Record batches of format 2, one behind the other from offset 0 on. A batch is a change: it is synced
+before anybody hears of it, and its CRC says whether it is there whole. When too much of it has been
+overtaken the file is replaced by a new one, durably, that says the same in fewer records. What is
+in the records is the business of who writes them.
+
+After a hard stop the last change may be torn. It was never answered then, so it is left out, and
+the file is replaced before it takes another one. Anything else that does not fit is damage:
+nobody guesses what rules there were.
+
+One file and no partition: a directory's only other place for records that Kafka leaves alone is
+its own `__cluster_metadata-0`. See docs/decisions/0019.
+
+Bytes: docs/format.md#text-files, beside the other files at the top.
+"""
+
+import json
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final, TypeAlias
+
+from tidelog.env import Env, FileSystem
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptFile,
+    CorruptRecord,
+    UnsupportedCompression,
+    UnsupportedVersion,
+)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.builder import build_batch
+from tidelog.record.header import HEADER_SIZE
+from tidelog.storage import files
+from tidelog.storage.files import read_file, write_atomically
+from tidelog.types import INT64_MAX, Buffer, NewRecord
+
+CLUSTER_FILE: Final = "tidelog-cluster.json"
+
+
+CLUSTER_VERSION: Final = 1
+
+
+# Whose settings are those of all brokers that have none of their own.
+ALL_BROKERS: Final = ""
+
+
+# Parts of an entity by type, sorted: ("client-id", "app"), ("user", None).
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+
+
+Quotas: TypeAlias = Mapping[Entity, Mapping[str, float]]
+
+
+Settings: TypeAlias = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All of it.
+
+    Attributes:
+        quotas: Values by Kafka's names, of each entity that has some. The file has none of them.
+        settings: Texts by Kafka's names, by the broker's number or `ALL_BROKERS`.
+        groups: Texts by Kafka's names, by the group.
+        topic_defaults: What topics without settings of their own had at the broker that was here
+            last, under a broker's names, changes in its course included; None where none noted it.
+    """
+
+    quotas: Quotas = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    groups: Settings = field(default_factory=dict)
+    topic_defaults: Mapping[str, str] | None = None
+
+
+def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
+    """What was changed of a broker's settings; its own win over those of all."""
+    found = state.settings
+    return {**found.get(ALL_BROKERS, {}), **found.get(str(broker), {})}
+
+
+def kept_defaults(state: ClusterState) -> Mapping[str, str]:
+    """What topics' defaults were at the directory's broker, for who is not that broker.
+
+    Where none noted them, what it keeps of changes tells. It takes those for its own number alone;
+    where there are several numbers, it was renumbered, and nothing is told.
+    """
+    if state.topic_defaults is not None:
+        return state.topic_defaults
+    from tidelog.config.broker import TOPIC_DEFAULTS  # few directories keep any
+
+    numbers = state.settings.keys() - {ALL_BROKERS}
+    if len(numbers) > 1:
+        return {}
+    settings = settings_of(state, int(next(iter(numbers), 0)))
+    return {name: text for name, text in settings.items() if name in TOPIC_DEFAULTS}
+
+
+def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterState:
+    """A state that notes a broker's defaults for topics.
+
+    None are noted where nothing else says any: a directory whose broker has nothing to say needs no
+    file.
+    """
+    noted = dict(defaults) if defaults or state.settings else None
+    return replace(state, topic_defaults=noted)
+
+
+def encode_cluster(state: ClusterState) -> bytes:
+    """The file's text, sorted."""
+    content = {
+        "version": CLUSTER_VERSION,
+        "quotas": [],
+        "settings": _sorted(state.settings),
+        "groups": _sorted(state.groups),
+    }
+    if state.topic_defaults is not None:
+        content["topic_defaults"] = dict(sorted(state.topic_defaults.items()))
+    text = json.dumps(content, indent=1, allow_nan=False)
+    return f"{text}\n".encode("ascii")
+
+
+def _sorted(settings: Settings) -> Settings:
+    return {who: dict(sorted(texts.items())) for who, texts in sorted(settings.items())}
+
+
+def decode_cluster(data: Buffer) -> ClusterState:
+    """The state in a file's text.
+
+    Raises:
+        CorruptFile: It is not what `encode_cluster` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        found: object = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"not JSON: {error}") from None
+    if not isinstance(found, dict) or type(found.get("version")) is not int:
+        raise CorruptFile("an object with a version expected")
+    version = found["version"]
+    settings, groups = found.get("settings", {}), found.get("groups", {})
+    if version > CLUSTER_VERSION:
+        text = f"{CLUSTER_FILE} of version {version}, {CLUSTER_VERSION} is known"
+        raise UnsupportedVersion(text)
+    if version < 1 or found.get("quotas") != []:
+        raise CorruptFile("a version from 1 on and an empty list `quotas` expected")
+    if not isinstance(settings, dict) or not isinstance(groups, dict):
+        raise CorruptFile("`settings` and `groups` are objects")
+    return ClusterState(
+        settings={_broker(who): _texts(who, given) for who, given in settings.items()},
+        groups={_group(who): _texts(who, given) for who, given in groups.items()},
+        topic_defaults=_defaults(found.get("topic_defaults")),
+    )
+
+
+def _broker(who: str) -> str:
+    if who == ALL_BROKERS or (who.isascii() and who.isdigit()):
+        return who
+    raise CorruptFile(f"settings of {who!r}, those of a broker's number expected")
+
+
+def _group(who: str) -> str:
+    if who:
+        return who
+    raise CorruptFile("settings of a group without a name")
+
+
+def _texts(who: str, given: object) -> Mapping[str, str]:
+    if not isinstance(given, dict) or not given:
+        raise CorruptFile(f"settings of {who!r} are {given!r}, one or more expected")
+    for name, text in given.items():
+        if not isinstance(text, str):
+            raise CorruptFile(f"{name} is {text!r}, a text expected")
+    return given
+
+
+def _defaults(given: object) -> Mapping[str, str] | None:
+    return {} if given == {} else None if given is None else _texts("topic_defaults", given)
+
+
+def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
+    """What a directory's file says; nothing where there is none.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: As `decode_cluster`, with the path.
+        OSError: A call failed.
+    """
+    path = f"{directory}/{CLUSTER_FILE}"
+    try:
+        return decode_cluster(files.read_file(fs, path))
+    except FileNotFoundError:
+        return ClusterState()
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def read_kept_defaults(
+    fs: FileSystem, directory: str, report: Callable[[str], None]
+) -> Mapping[str, str]:
+    """`kept_defaults` of a directory; nothing, and a report, where the file can't be read.
+
+    Nothing is deleted by age then but by a topic's own setting.
+
+    Raises:
+        OSError: A call failed.
+    """
+    try:
+        return kept_defaults(read_cluster(fs, directory))
+    except (CorruptFile, UnsupportedVersion) as error:
+        report(f"{error}; what its broker keeps is not known")
+        return {}
+
+
+def write_cluster(fs: FileSystem, directory: str, state: ClusterState) -> None:
+    """Replace a directory's file, durably; raises OSError, and then the old or the new is there."""
+    files.write_atomically(fs, f"{directory}/{CLUSTER_FILE}", encode_cluster(state))
+
+
+GROUPS_FILE: Final = "tidelog-groups.json"
+
+
+GROUPS_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """One commit: the next offset that the group reads of a partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """All groups' commits as of one moment.
+
+    Attributes:
+        fetched_ms: When they were fetched, by the standby's clock.
+        groups: Commits by group.
+    """
+
+    fetched_ms: int
+    groups: Mapping[str, Sequence[GroupOffset]]
+
+
+def encode_group_offsets(offsets: GroupOffsets) -> bytes:
+    """The file's text, groups and partitions in order."""
+    groups = {
+        name: [
+            {
+                "topic": commit.topic,
+                "partition": commit.partition,
+                "offset": commit.offset,
+                "leader_epoch": commit.leader_epoch,
+                "metadata": commit.metadata,
+            }
+            for commit in sorted(commits, key=lambda c: (c.topic, c.partition))
+        ]
+        for name, commits in sorted(offsets.groups.items())
+    }
+    content = {"version": GROUPS_VERSION, "fetched_ms": offsets.fetched_ms, "groups": groups}
+    return f"{json.dumps(content, indent=1)}\n".encode("ascii")
+
+
+def decode_group_offsets(data: Buffer) -> GroupOffsets:
+    """The commits in a file's text.
+
+    Raises:
+        CorruptFile: It is not what `encode_group_offsets` writes.
+        UnsupportedVersion: A later release wrote it.
+    """
+    try:
+        content: object = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"not JSON: {error}") from error
+    if not isinstance(content, dict) or type(content.get("version")) is not int:
+        raise CorruptFile("a JSON object with a version expected")
+    if content["version"] > GROUPS_VERSION:
+        raise UnsupportedVersion(
+            f"{GROUPS_FILE} of version {content['version']}, {GROUPS_VERSION} is known"
+        )
+    fetched_ms, groups = content.get("fetched_ms"), content.get("groups")
+    if type(fetched_ms) is not int or not isinstance(groups, dict):
+        raise CorruptFile("`fetched_ms` must be a number and `groups` an object")
+    return GroupOffsets(fetched_ms, {name: _commits(name, found) for name, found in groups.items()})
+
+
+def _commits(group: str, found: object) -> list[GroupOffset]:
+    if not isinstance(found, list):
+        raise CorruptFile(f"group {group[:80]!r}: a list of commits expected")
+    return [_commit(group, entry) for entry in found]
+
+
+def _commit(group: str, entry: object) -> GroupOffset:
+    match entry:
+        case {
+            "topic": str(topic),
+            "partition": int(partition),
+            "offset": int(offset),
+            "leader_epoch": int() | None as epoch,
+            "metadata": str(metadata),
+        }:
+            return GroupOffset(topic, partition, offset, epoch, metadata)
+    raise CorruptFile(f"group {group[:80]!r}: a commit that lacks a field: {str(entry)[:80]}")
+
+
+def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None:
+    """What the directory knows of groups, None where it has no such file.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: As `decode_group_offsets`, with the path.
+        OSError: A call failed.
+    """
+    path = posixpath.join(directory, GROUPS_FILE)
+    try:
+        return decode_group_offsets(read_file(files, path))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def write_group_offsets(files: FileSystem, directory: str, offsets: GroupOffsets) -> None:
+    """Replace the file; raises OSError."""
+    write_atomically(files, posixpath.join(directory, GROUPS_FILE), encode_group_offsets(offsets))
+
+
+PRODUCER_IDS_FILE: Final = "tidelog-producer-ids.json"
+
+
+BLOCK_SIZE: Final = 1000
+
+
+_VERSION: Final = 1
+
+
+# Above what Kafka counts up to in practice, below where 64 bits or JSON's readers come to an end.
+_RANDOM_FIRST: Final = 1 << 40
+
+
+_RANDOM_LAST: Final = 1 << 52
+
+
+def encode_next(next_id: int) -> bytes:
+    """The file's text."""
+    return f"{json.dumps({'version': _VERSION, 'next': next_id})}\n".encode()
+
+
+def read_next(fs: FileSystem, directory: str) -> int | None:
+    """The first id that no block has; None where there is no file.
+
+    Raises:
+        CorruptFile: Not what `encode_next` writes.
+        UnsupportedVersion: A later release wrote it.
+        OSError: A call failed.
+    """
+    path = f"{directory}/{PRODUCER_IDS_FILE}"
+    try:
+        content = json.loads(files.read_file(fs, path))
+        version, next_id = content["version"], content["next"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptFile(f"not a note of producer ids: {error}", path=path) from error
+    if type(version) is not int or type(next_id) is not int or not 0 <= next_id < INT64_MAX:
+        raise CorruptFile(f"version {version!r} and id {next_id!r}, numbers expected", path=path)
+    if version != _VERSION:
+        raise UnsupportedVersion(f"{path}: version {version}, {_VERSION} is known")
+    return next_id
+
+
+def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = None) -> range:
+    """Note the next block of ids as taken, durably, and hand it out. May run in any thread.
+
+    Args:
+        env: Files and randomness.
+        directory: Whose ids.
+        is_new: Whether the directory had no topics, so that nobody can remember any id.
+        first: Where the last block ended, None to read it.
+
+    Raises:
+        UnsupportedVersion: A later release wrote the file.
+        OSError: A call failed; no id was handed out.
+    """
+    if first is None:
+        first = _first_free(env, directory, is_new=is_new)
+    block = range(first, first + BLOCK_SIZE)
+    path = f"{directory}/{PRODUCER_IDS_FILE}"
+    files.write_atomically(env.files, path, encode_next(block.stop))
+    return block
+
+
+def _first_free(env: Env, directory: str, *, is_new: bool) -> int:
+    try:
+        found = read_next(env.files, directory)
+    except CorruptFile:
+        is_new, found = False, None
+    if found is not None:
+        return found
+    return 0 if is_new else env.random.randrange(_RANDOM_FIRST, _RANDOM_LAST)
+
+
+METADATA_FILE: Final = "tidelog-metadata.log"
+
+
+# Records of one batch where a file is replaced; a change is one batch, however large.
+_BATCH_RECORDS: Final = 1_000
+
+
+_MAGIC: Final = 2
+
+
+# Far above what all users and rules that are allowed take, twice.
+LIMIT_BYTES: Final = 1 << 30
+
+
+# Type, name, pattern, principal, host, operation, permission; the numbers as on the wire.
+AclRow: TypeAlias = tuple[int, str, int, str, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What is kept of a user's password, for one mechanism (RFC 5802).
+
+    Attributes:
+        salt: Put before the password.
+        iterations: How often it was hashed.
+        stored_key: What a client's proof is checked by.
+        server_key: What the server proves itself by.
+    """
+
+    salt: bytes = field(repr=False)
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityState:
+    """Users and rules of a directory's broker.
+
+    Attributes:
+        scram: Credentials by user and the mechanism's number.
+        acls: Rules, in any order.
+    """
+
+    scram: Mapping[tuple[str, int], ScramCredential] = field(default_factory=dict)
+    acls: frozenset[AclRow] = frozenset()
+
+
+class MetadataFile:
+    """The file. One call at a time; holds no handle between calls.
+
+    Attributes:
+        is_certain: Whether it surely ends with the last change that was told to be written; before
+            the next one it is to be replaced where not.
+        record_count: How many records it has.
+    """
+
+    def __init__(self, env: Env, directory: str) -> None:
+        """Nothing is read yet."""
+        self.path = f"{directory}/{METADATA_FILE}"
+        self._env = env
+        self._end = 0
+        self.record_count = 0
+        self.is_certain = False
+
+    def read(self, *, may_be_torn: bool) -> list[bytes] | None:
+        """The records' values in order; None where there is no such file.
+
+        Args:
+            may_be_torn: Whether it may end with a change that a hard stop has cut.
+
+        Raises:
+            CorruptFile: It is damaged; no part of the content is shown.
+            OSError: A call failed.
+        """
+        try:
+            data = files.read_file(self._env.files, self.path, limit=LIMIT_BYTES)
+        except FileNotFoundError:
+            return None
+        values: list[bytes] = []
+        self._end = 0
+        for batch in _whole_batches(data):
+            values += self._values(batch, len(values))
+            self._end += batch.size_bytes
+        self.record_count = len(values)
+        self.is_certain = self._end == len(data)
+        is_torn = may_be_torn and next_change(data, self._end, len(values)) is None
+        if not (self.is_certain or is_torn):
+            raise CorruptFile("no whole change", path=self.path, position=self._end)
+        return values
+
+    def _values(self, batch: RecordBatch, offset: int) -> Iterator[bytes]:
+        try:
+            if batch.base_offset != offset or batch.is_control:
+                raise CorruptFile("a batch out of order", path=self.path, position=batch.at)
+            for record in batch.records(check_crc=False):
+                if record.value is None:
+                    raise CorruptFile("a record without a value", path=self.path, position=batch.at)
+                yield record.value
+        except (CorruptBatch, CorruptRecord, UnsupportedCompression):
+            text = "records that can't be read"
+            raise CorruptFile(text, path=self.path, position=batch.at) from None
+
+    def append(self, values: Sequence[bytes]) -> None:
+        """Write a change, durably; the file must be there, and certain.
+
+        Raises:
+            OSError: It may be there or not, in part or whole: the file is not certain any more.
+        """
+        assert self.is_certain
+        assert values
+        batch = self._batch(values, self.record_count)
+        self.is_certain = False
+        file = self._env.files.open(self.path, write=True)
+        try:
+            files.write_fully(file, batch, self._end)
+            file.sync()
+        finally:
+            file.close()
+        self._is_now(self._end + len(batch), self.record_count + len(values))
+
+    def replace(self, values: Iterable[bytes]) -> None:
+        """Replace the file, durably.
+
+        Raises:
+            OSError: The old one or the new one is there, whole, and it is not certain which.
+        """
+        data, count, rest = bytearray(), 0, iter(values)
+        while some := list(islice(rest, _BATCH_RECORDS)):
+            data += self._batch(some, count)
+            count += len(some)
+        self.is_certain = False
+        files.write_atomically(self._env.files, self.path, data)
+        self._is_now(len(data), count)
+
+    def _batch(self, values: Sequence[bytes], offset: int) -> bytearray:
+        now_ms = self._env.clock.now_ms()
+        records = [NewRecord(value=value, timestamp=now_ms) for value in values]
+        return build_batch(records, base_offset=offset, leader_epoch=0)
+
+    def _is_now(self, size: int, count: int) -> None:
+        self._end, self.record_count, self.is_certain = size, count, True
+
+
+def batch_at(data: bytes, at: int) -> RecordBatch | None:
+    """The batch that is at a place of the file's bytes, whole; None for anything else."""
+    if len(data) - at < HEADER_SIZE:
+        return None
+    batch = RecordBatch(data, at)
+    is_there = HEADER_SIZE <= batch.size_bytes <= len(data) - at and batch.magic == _MAGIC
+    return batch if is_there and batch.is_valid() else None
+
+
+def _whole_batches(data: bytes) -> Iterator[RecordBatch]:
+    at = 0
+    while (batch := batch_at(data, at)) is not None:
+        yield batch
+        at += batch.size_bytes
+
+
+def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
+    """The first whole change behind what is none, at `start` in place of the one at `offset`.
+
+    Where there is none, what begins there can be one change that was cut.
+    """
+    # A later change has a larger offset; its first bytes are zeros, so few places are looked at.
+    zeros = bytes(4)
+    at = data.find(zeros, start + 1)
+    while at >= 0:
+        batch = batch_at(data, at)
+        if batch is not None and batch.base_offset > offset:
+            return batch
+        at = data.find(zeros, at + 1)
+    return None

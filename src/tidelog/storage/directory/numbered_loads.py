@@ -1,0 +1,220 @@
+"""Loads that are there once: a source has a name, its rows have numbers, and no row comes twice.
+
+A load stages the rows that the directory doesn't have yet (`staging`) and attaches them by one
+commit, which also says how many rows of the source are there then (`writers`). So a load that
+fails leaves nothing behind, and one that is run again adds what is new: nothing, or the rows that
+the source has gained. The rows that were loaded before are held against their digest.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tidelog.errors import InvalidRequest
+from tidelog.storage import commits
+from tidelog.storage.directory.attach import WriterVersion, attach, marks_of
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
+from tidelog.storage.log.append import build_batches
+from tidelog.storage.open_files import FilePool
+from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
+
+ROWS_AT_ONCE: Final = 5_000
+
+
+_ID_BITS: Final = 128
+
+
+# As of a writer's name, of which the topic and more take a part.
+SOURCE_CHARACTERS_MAX: Final = 200
+
+
+class LoadedRange(NamedTuple):
+    """Offsets of the rows of one partition.
+
+    Attributes:
+        rows: How many there are. At brokers, records of others may lie between them.
+        first_offset: Offset of the first one.
+        last_offset: Offset of the last one.
+        append_time_ms: When the log took them, -1 where unknown.
+    """
+
+    rows: int
+    first_offset: int
+    last_offset: int
+    append_time_ms: int
+
+
+class Loaded(NamedTuple):
+    """How a numbered load ended.
+
+    Attributes:
+        partitions: Where the rows went, by partition.
+        rows: How many were appended.
+        skipped: How many the topic had before.
+    """
+
+    partitions: Mapping[int, LoadedRange]
+    rows: int
+    skipped: int
+
+
+def check_source(source: str) -> None:
+    """Raise InvalidRequest for a name that can't be kept."""
+    if not 0 < len(source) <= SOURCE_CHARACTERS_MAX or not source.isprintable():
+        raise InvalidRequest(
+            f"the source's name {source!r:.60}: 1 to {SOURCE_CHARACTERS_MAX} printable characters"
+        )
+
+
+def rows_gone(source: str, topic: str, skipped: int, rows: int) -> InvalidRequest:
+    """Return the error of a source that has fewer rows than were loaded of it."""
+    return InvalidRequest(
+        f"{topic} has {skipped} rows of {source!r}, and this input has {rows}: nothing was"
+        " appended; give another source another name"
+    )
+
+
+class _Rows:
+    """Counts rows and digests them, so that those of an earlier load can be recognized."""
+
+    def __init__(self, records: Iterable[NewRecord]) -> None:
+        self._records = iter(records)
+        self._sum = hashlib.sha256()
+        self.count = 0
+
+    def __iter__(self) -> Iterator[NewRecord]:
+        for record in self._records:
+            self._take(record)
+            yield record
+
+    def _take(self, record: NewRecord) -> None:
+        self.count += 1
+        parts = [record.key, record.value]
+        for header in record.headers:
+            parts += [header.key.encode(errors="surrogatepass"), header.value]
+        self._sum.update(f"{record.timestamp} {len(parts)} ".encode())
+        for part in parts:
+            self._sum.update(b"-" if part is None else b"%d:%b" % (len(part), part))
+
+    @property
+    def digest(self) -> str:
+        """Digest of the rows so far."""
+        return self._sum.hexdigest()
+
+
+def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
+    log_dir: LogDir,
+    topic: str,
+    records: Iterable[NewRecord],
+    *,
+    source: str,
+    group: Callable[[Sequence[NewRecord]], Mapping[int, Sequence[NewRecord]]],
+    codec: Codec,
+    batch_bytes: int,
+) -> Loaded:
+    """Append the rows of a source that a topic doesn't have yet, all together.
+
+    Args:
+        log_dir: Open for writing.
+        topic: Its name.
+        records: All rows of the source, from the first one.
+        source: Its name.
+        group: From rows to the rows of each partition.
+        codec: Compression, unless the topic's `compression.type` says another.
+        batch_bytes: Where a batch is closed, before compression.
+
+    Raises:
+        InvalidRequest: The first rows are not those that were loaded under this name, or fewer.
+            Nothing was appended.
+        TidelogError: What `attach` raises; nothing was appended.
+    """
+    check_source(source)
+    writer = f"load/{source}"
+    mark = marks_of(log_dir).get(commits.topic_writer(writer, topic))
+    rows = _Rows(records)
+    skipped = 0 if mark is None else mark.version
+    for _ in itertools.islice(rows, skipped):
+        pass
+    if rows.count < skipped:
+        raise rows_gone(source, topic, skipped, rows.count)
+    if mark is not None and rows.digest != mark.note:
+        raise InvalidRequest(
+            f"the first {skipped} rows are others than those that {topic} has of {source!r}:"
+            " nothing was appended; give another source another name, and the same source the same"
+            " options"
+        )
+    commit_id = f"{log_dir.env.random.getrandbits(_ID_BITS):032x}"
+    try:
+        with _Stage(log_dir, topic, commit_id, codec, batch_bytes) as stage:
+            while chunk := list(itertools.islice(rows, ROWS_AT_ONCE)):
+                for partition, mine in group(chunk).items():
+                    stage.take(partition, mine)
+            if rows.count == skipped:
+                return Loaded({}, 0, skipped)
+            version = WriterVersion(writer, rows.count, rows.digest, topics=(topic,))
+            found = attach(log_dir, stage.finish(), commit_id=commit_id, version=version)
+    finally:
+        drop_staging(log_dir.env.files, log_dir.path, prefix=commit_id, older_than_ms=INT64_MAX)
+    ranges = {
+        name.partition: LoadedRange(
+            one.end_offset - one.first_offset,
+            one.first_offset,
+            one.end_offset - 1,
+            one.append_time_ms,
+        )
+        for name, one in found.partitions.items()
+    }
+    return Loaded(ranges, rows.count - skipped, skipped)
+
+
+class _Stage:
+    """Staged segments of one load."""
+
+    def __init__(
+        self, log_dir: LogDir, topic: str, name: str, codec: Codec, batch_bytes: int
+    ) -> None:
+        self._log_dir = log_dir
+        self._topic = topic
+        self._name = name
+        self._batch_bytes = batch_bytes
+        self._config = log_dir.topic(topic).config
+        target = self._config.compression_type.target_codec
+        self._codec = codec if target is None else target
+        self._level = self._config.compression_level(self._codec)
+        self._pool = FilePool(log_dir.env.files)
+        self._writers: dict[int, StagedWriter] = {}
+
+    def __enter__(self) -> "_Stage":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
+
+    def take(self, partition: int, records: Sequence[NewRecord]) -> None:
+        """Write rows of one partition."""
+        now_ms = self._log_dir.env.clock.now_ms()
+        times = [now_ms if one.timestamp is None else one.timestamp for one in records]
+        known = [ms for ms in times if ms >= 0]
+        facts = RowFacts(
+            min_timestamp=min(known, default=INT64_MAX),
+            has_null_key=any(one.key is None for one in records),
+        )
+        batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)
+        self._writer(partition).append(batches, facts)
+
+    def _writer(self, partition: int) -> StagedWriter:
+        found = self._writers.get(partition)
+        if found is None:
+            place = TopicPartition(self._topic, partition)
+            self._log_dir.log(self._topic, partition)  # raises where there is no such partition
+            path = self._log_dir.path
+            found = StagedWriter(self._pool, path, place, self._config, name=self._name)
+            self._writers[partition] = found
+        return found
+
+    def finish(self) -> list[StagedSegment]:
+        """Return the segments, held against the topic's rules."""
+        now_ms = self._log_dir.env.clock.now_ms()
+        return [one for writer in self._writers.values() for one in writer.finish(now_ms)]

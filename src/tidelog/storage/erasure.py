@@ -1,0 +1,569 @@
+"""Erase a key: tombstone, segments and tier objects without it, receipt.
+
+Erasing a key: a tombstone for those who follow, and no record of the key left in the files.
+
+1. All files of the topic's partitions are read from end to end for records of the key, whatever
+   became of their transactions; each file's SHA-256 says what was read.
+2. A tombstone goes to every partition that has some, and the active segment is finished.
+3. Segments that hold such records are written anew without them (batches that hold none are copied
+   as they are, one that holds nothing else becomes an empty one, so that offsets and sequences
+   stay), and exchanged in one step each (`exchange`). Before the first one the compaction history
+   says since when tables of the past are whole.
+4. Of a partition with a tier the same is done to its objects first (`tiering.purging`); copies of
+   local segments are forgotten before those are exchanged, and copied again by a later run.
+5. Files that wait for their deletion are removed where they hold the key, so is every object that
+   no manifest names. Everything is read once more: what is left is told, as is what no program on
+   this machine can reach.
+
+A crash leaves some segments purged; doing it again goes on. The tombstone itself has the key's
+bytes, until compaction or retention take it. Needs the directory's lock, but for the search.
+
+Where a key's records lie: every log file of a partition read from end to end, with its digest.
+
+Files beside the segments that may hold their bytes (deleted ones, those of an unfinished compaction
+or exchange) are read too. Nothing is changed.
+
+Taking records out of a partition's tier for good: new objects in the place of old ones, at once.
+
+What only the tier has is written anew and exchanged, a segment at a time, each by one
+compare-and-swap. Copies of local segments are forgotten: a later run copies what those hold by
+then. Old objects don't wait for the grace period, and neither does anything else that no manifest
+names: a reader that planned before finds them missing, and plans anew.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import InvalidRequest, UnsupportedForMessageFormat
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.builder import build_empty_batch
+from tidelog.record.record import Record
+from tidelog.storage import files
+from tidelog.storage.compaction.cleaning_plan import is_whole
+from tidelog.storage.directory.attach import NewSegment, exchange
+from tidelog.storage.directory.broker_files import GROUPS_FILE
+from tidelog.storage.directory.staging import STAGING_SUFFIX, remove_quietly, staging_path
+from tidelog.storage.open_files import as_storage_failure
+from tidelog.storage.segment.compaction_history import (
+    ALWAYS_MS,
+    HISTORY_FILE,
+    CompactionHistory,
+    read_history,
+    write_history,
+)
+from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier_manager.mover import MoveOptions, Mover
+from tidelog.storage.tier_manager.orphans import collect_orphans
+from tidelog.storage.tier_manager.tier_compaction import (
+    Workplace,
+    copy_rewritten,
+    drop_rewritten,
+    write_rewritten,
+)
+from tidelog.storage.tier_manager.tier_store import remove_garbage
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, NewRecord, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.env import File
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.log.log import Log
+    from tidelog.storage.log.log_reader import LogReader
+
+
+_CHUNK_BYTES: Final = 8 << 20
+
+
+DELETED: Final = ".deleted"
+
+
+# Names under which bytes of segments may lie beside them.
+_ASIDE: Final = (DELETED, ".cleaned", ".swap", ".staging", ".staged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedFile:
+    """A log file that was read from end to end.
+
+    Attributes:
+        partition: Whose it is.
+        path: Where it is; of an object in a tier its name there.
+        base_offset: Of the segment; -1 of a file that is none any more.
+        size_bytes: What was read.
+        sha256: Of that, in hexadecimal digits.
+        offsets: Of the records of the key, ascending.
+        is_tiered: Whether it is an object of the tier.
+    """
+
+    partition: TopicPartition
+    path: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    offsets: tuple[int, ...]
+    is_tiered: bool = False
+
+    def told(self) -> dict[str, object]:
+        """The same for a receipt."""
+        return {
+            "partition": self.partition.partition,
+            "file": self.path,
+            "bytes": self.size_bytes,
+            "sha256": self.sha256,
+            "offsets": list(self.offsets),
+        }
+
+
+def search(log_dir: "LogDir", name: TopicPartition, key: bytes) -> list[SearchedFile]:
+    """All files of a partition, those in a tier too, with the records of the key in each."""
+    reader = _reader(log_dir, name)
+    found = [_search_segment(name, segment, key, log_dir) for segment in reader.segments]
+    directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
+    for entry in log_dir.env.files.list_dir(directory):
+        if files.LOG_SUFFIX in entry.name and entry.name.endswith(_ASIDE):
+            path = f"{directory}/{entry.name}"
+            found.append(_search_file(name, path, -1, key, log_dir))
+    return found
+
+
+def _reader(log_dir: "LogDir", name: TopicPartition) -> "LogReader":
+    if log_dir.is_writable:
+        return log_dir.log(name.topic, name.partition)
+    return log_dir.reader(name.topic, name.partition)
+
+
+def _search_segment(
+    name: TopicPartition, segment: "Segment", key: bytes, log_dir: "LogDir"
+) -> SearchedFile:
+    return _search_file(
+        name, segment.log_path, segment.base_offset, key, log_dir, is_tiered=segment.is_tiered
+    )
+
+
+def _search_file(
+    name: TopicPartition,
+    path: str,
+    base_offset: int,
+    key: bytes,
+    log_dir: "LogDir",
+    *,
+    is_tiered: bool = False,
+) -> SearchedFile:
+    fs = log_dir.tier_files if is_tiered else log_dir.env.files
+    file = fs.open(path)
+    try:
+        digest, size, offsets = _search_bytes(file, key)
+    finally:
+        file.close()
+    return SearchedFile(
+        partition=name,
+        path=path,
+        base_offset=base_offset,
+        size_bytes=size,
+        sha256=digest,
+        offsets=tuple(offsets),
+        is_tiered=is_tiered,
+    )
+
+
+def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
+    """Digest and size of a log file, and the offsets of the key's records."""
+    from tidelog.record.columns.batch_table import DecodeStats
+    from tidelog.record.columns.decode import decode
+
+    size, digest, offsets = file.size(), hashlib.sha256(), list[int]()
+    position, wanted = 0, _CHUNK_BYTES
+    while position < size:
+        chunk = files.read_exactly(file, min(wanted, size - position), position)
+        stats = DecodeStats()
+        for batch in decode(chunk, columns=("offset", "key"), stats=stats):
+            offsets += _offsets_of(batch, key)
+        if not stats.end_at and wanted < size - position:
+            wanted *= 2
+            continue
+        used = stats.end_at or len(chunk)  # what is torn at the end holds no record
+        digest.update(memoryview(chunk)[:used])
+        position, wanted = position + used, _CHUNK_BYTES
+    return digest.hexdigest(), size, offsets
+
+
+def _offsets_of(batch: object, key: bytes) -> list[int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    assert isinstance(batch, pa.RecordBatch)
+    is_it = pc.equal(batch.column("key"), pa.scalar(key, pa.binary()))
+    return [int(cell.as_py()) for cell in batch.column("offset").filter(is_it)]
+
+
+UNREACHABLE: Final = (
+    "other replicas of the topic, and followers of this directory",
+    "mirrors and copies in other clusters, directories and object stores",
+    "backups and snapshots of the disk, and blocks that the disk has not yet written over",
+    "earlier versions of objects that a bucket keeps, and blocks of them in other machines' caches",
+    "what consumers have taken: their state, tables, caches and sinks",
+    "records that hold the key in their value or headers, under another key",
+)
+
+
+# How the names of files begin that an erasing stages.
+_STAGED: Final = "erase-"
+
+
+@dataclass(slots=True, kw_only=True)
+class Erasure:
+    """What was found, and what became of it.
+
+    Attributes:
+        topic: The topic.
+        key: The key.
+        started_ms: When it began.
+        ended_ms: When it was through.
+        is_executed: Whether anything was to be changed.
+        found: All files before.
+        tombstones: Partition and offset of each one that was appended.
+        left: All files afterwards.
+        removed: Files that waited for their deletion and were removed for the key's sake.
+        not_reached: What holds the key still, as far as it is known here.
+    """
+
+    topic: str
+    key: bytes
+    started_ms: int
+    ended_ms: int = 0
+    is_executed: bool = False
+    found: list[SearchedFile] = field(default_factory=list)
+    tombstones: list[tuple[int, int]] = field(default_factory=list)
+    left: list[SearchedFile] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    not_reached: list[str] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether none of the files that are in reach holds a record of the key."""
+        return self.is_executed and not self.not_reached
+
+    def receipt(self) -> dict[str, object]:
+        """What was done, as JSON holds it. It has the key's digest, not the key."""
+        return {
+            "version": 1,
+            "topic": self.topic,
+            "key_sha256": hashlib.sha256(self.key).hexdigest(),
+            "executed": self.is_executed,
+            "complete": self.is_complete,
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "records": sum(len(one.offsets) for one in self.found),
+            "found": [one.told() for one in self.found if one.offsets],
+            "tombstones": [{"partition": n, "offset": offset} for n, offset in self.tombstones],
+            "searched": [one.told() for one in (self.left if self.is_executed else self.found)],
+            "removed_files": self.removed,
+            "not_reached": self.not_reached,
+            "out_of_reach": list(UNREACHABLE),
+        }
+
+
+def erase(log_dir: "LogDir", topic: str, key: bytes, *, execute: bool) -> Erasure:
+    """Erase a key, or say what that would do.
+
+    Args:
+        log_dir: Open for writing where it is to be done.
+        topic: The topic.
+        key: The key's bytes.
+        execute: False only looks.
+
+    Raises:
+        UnknownTopic, ReadOnly: As their names say; nothing was changed.
+        InvalidRequest: The directory is a standby's, which holds what its leader has; nothing was
+            changed.
+        TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed.
+        UnsupportedForMessageFormat: Records of the key lie in batches of format 0 or 1, which are
+            not written; nothing was changed.
+        CorruptData: A damaged batch lies on the way.
+        StorageFailure: The disk failed; doing it again goes on.
+    """
+    work = Erasure(topic=topic, key=key, started_ms=log_dir.env.clock.now_ms())
+    work.is_executed = execute
+    try:
+        if execute:
+            _refuse_standby(log_dir)
+            _refuse_others_tiers(log_dir, topic)
+        for number in log_dir.topic(topic).present:
+            name = TopicPartition(topic, number)
+            found = search(log_dir, name, key)
+            work.found += found
+            if execute:
+                _erase_from(log_dir, name, found, work)
+    except OSError as error:
+        raise as_storage_failure(error, log_dir.path, "erase") from error
+    work.ended_ms = log_dir.env.clock.now_ms()
+    return work
+
+
+def _refuse_standby(log_dir: "LogDir") -> None:
+    """A tombstone of its own would part it from its leader, from which the key would come again."""
+    if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
+        raise InvalidRequest(
+            f"{log_dir.path} is a standby ({GROUPS_FILE} is there): erase the key at its leader;"
+            " once it is served, it is a standby no more"
+        )
+
+
+def _refuse_others_tiers(log_dir: "LogDir", topic: str) -> None:
+    for number in log_dir.topic(topic).present:
+        if log_dir.log(topic, number).tier is not None:
+            from tidelog.storage.tier_manager.mover import MoveOptions, Mover
+
+            Mover.open(log_dir, TopicPartition(topic, number), MoveOptions()).settle()
+
+
+# -- doing it ------------------------------------------------------------------------------------
+
+
+def _erase_from(
+    log_dir: "LogDir", name: TopicPartition, found: Sequence[SearchedFile], work: Erasure
+) -> None:
+    log = log_dir.log(name.topic, name.partition)
+    hits = {one.base_offset: one.offsets for one in found if one.offsets and one.base_offset >= 0}
+    purger = _Purger(log_dir, name, log, work)
+    if hits:
+        purger.run(hits)
+    purger.remove_aside(found)
+    if log.tier is not None:
+        work.removed += [f"{log.tier.record.url}/{key}" for key in remove_unnamed(log_dir, name)]
+    left = search(log_dir, name, work.key)
+    tombstone = {offset for number, offset in work.tombstones if number == name.partition}
+    for one in left:
+        if rest := [offset for offset in one.offsets if offset not in tombstone]:
+            work.not_reached.append(f"{one.path}: offsets {rest[:10]}")
+    work.left += left
+
+
+class _Purger:
+    """One partition's purge."""
+
+    def __init__(self, log_dir: "LogDir", name: TopicPartition, log: "Log", work: Erasure) -> None:
+        self._log_dir = log_dir
+        self._name = name
+        self._log = log
+        self._work = work
+        self._fs = log_dir.env.files
+
+    def run(self, hits: "dict[int, tuple[int, ...]]") -> None:
+        """Append the tombstone, then write anew what holds the key."""
+        self._refuse_old_formats(hits)
+        answer = self._log.append([NewRecord(key=self._work.key, value=None)])
+        self._work.tombstones.append((self._name.partition, answer.base_offset))
+        self._log.roll()
+        self._log.flush()
+        # The tombstone is in what was the active segment, and stays.
+        bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
+        here = [base for base in sorted(hits) if base in bases]
+        staged: list[NewSegment] = []
+        try:
+            staged.extend(self._stage(bases[base], set(hits[base])) for base in here)
+            self._note_history(staged, answer.append_time_ms)
+            self._purge_tier(hits)
+            for new in staged:
+                exchange(self._log_dir, self._name, [new.base_offset], [new])
+        finally:
+            for new in staged:
+                remove_quietly(self._fs, self._staging(new.name))
+
+    def _purge_tier(self, hits: "dict[int, tuple[int, ...]]") -> None:
+        if self._log.tier is not None:
+            found = {base: set(offsets) for base, offsets in hits.items()}
+            purge_tier(self._log_dir, self._name, found, without_records)
+
+    def _refuse_old_formats(self, hits: "dict[int, tuple[int, ...]]") -> None:
+        for segment in self._log.segments:
+            if segment.base_offset not in hits:
+                continue
+            for _, batch in iterate_batches(segment, 0, segment.size_bytes):
+                if not isinstance(batch, RecordBatch):
+                    raise UnsupportedForMessageFormat(
+                        f"{segment.log_path}: format {batch.magic} at offset {batch.last_offset};"
+                        " only format 2 is written, so the key can't be taken out of there"
+                    )
+
+    def _staging(self, name: str) -> str:
+        return staging_path(self._log_dir.path, self._name, name)
+
+    def _stage(self, segment: Segment, offsets: set[int]) -> NewSegment:
+        """The segment without the records of these offsets, durably, under a staged name."""
+        drawn = uuid.UUID(int=self._log_dir.env.random.getrandbits(128)).hex
+        name = f"{_STAGED}{drawn}"
+        file = self._fs.open(self._staging(name), create=True)
+        position = 0
+        try:
+            for _, batch in iterate_batches(segment, 0, segment.size_bytes):
+                data = without_records(batch, offsets)
+                files.write_fully(file, data, position)
+                position += len(data)
+            file.sync()
+        finally:
+            file.close()
+        return NewSegment(name=name, base_offset=segment.base_offset, size_bytes=position)
+
+    def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
+        """Say since when tables are whole: a table from before the tombstone lacks the key.
+
+        Where nothing is known of an earlier cleaning, nothing is known afterwards.
+        """
+        directory = self._log.context.directory
+        before = read_history(self._fs, directory)
+        is_known = before is not None or self._was_whole(directory)
+        now_ms = self._log_dir.env.clock.now_ms()
+        record_ms = append = UNKNOWN_MS
+        if is_known:
+            old = CompactionHistory(end_offset=0, record_exact_ms=ALWAYS_MS, append_exact_ms=0)
+            known = before or old
+            record_ms = _later(known.record_exact_ms, now_ms)
+            append = _later(known.append_exact_ms, append_ms if append_ms >= 0 else now_ms)
+        sizes = {(each.base_offset, each.size_bytes) for each in self._log.segments[:-1]}
+        sizes |= {(new.base_offset, new.size_bytes) for new in staged}
+        history = CompactionHistory(
+            end_offset=self._log.log_end_offset,
+            record_exact_ms=record_ms,
+            append_exact_ms=append,
+            run_ms=now_ms,
+            horizons_ms=() if before is None else before.horizons_ms,
+            segments=frozenset(sizes),
+        )
+        write_history(self._fs, directory, history)
+        if self._log_dir.cleaner_offset(self._name) is None:
+            # A history is believed beside a checkpoint alone: here nothing was compacted.
+            self._log_dir.note_cleaned(self._name, self._log.log_start_offset)
+
+    def _was_whole(self, directory: str) -> bool:
+        if self._fs.exists(f"{directory}/{HISTORY_FILE}"):
+            return False
+        return is_whole(self._log.segments, self._log.log_start_offset)
+
+    def remove_aside(self, found: Sequence[SearchedFile]) -> None:
+        """Remove files that nobody waits for, where they hold the key.
+
+        They wait for their deletion, or an erasing that ended on its way had staged them.
+        """
+        for one in found:
+            file_name = one.path.rpartition("/")[2]
+            is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
+            if one.offsets and (is_staged or one.path.endswith(DELETED)):
+                self._fs.remove(one.path)
+                self._work.removed.append(one.path)
+
+
+def _later(known_ms: int, ms: int) -> int:
+    return UNKNOWN_MS if known_ms == UNKNOWN_MS else max(known_ms, ms)
+
+
+def without_records(batch: Batch, offsets: set[int]) -> bytes | bytearray | memoryview:
+    """A batch's bytes without the records of these offsets; its own where it has none of them.
+
+    Offsets, sequences, times and codec of what stays are as before; where nothing stays, the
+    header does.
+    """
+    assert isinstance(batch, RecordBatch)
+    if batch.is_control or not any(batch.base_offset <= at <= batch.last_offset for at in offsets):
+        return batch.view
+    kept = [record for record in batch.records() if record.offset not in offsets]
+    if len(kept) == batch.record_count:
+        return batch.view
+    if not kept:
+        return build_empty_batch(
+            base_offset=batch.base_offset,
+            last_offset=batch.last_offset,
+            # No record has a time here, so no time index may name it.
+            max_timestamp=NO_TIMESTAMP,
+            timestamp_type=batch.timestamp_type,
+            leader_epoch=batch.leader_epoch,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            transactional=batch.is_transactional,
+        )
+    is_stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return batch.rebuilt(
+        [_as_written(record, is_stamped=is_stamped) for record in kept],
+        [record.offset for record in kept],
+        default_timestamp=batch.max_timestamp,
+    )
+
+
+def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
+    """The record with the time that its producer gave it, which stays on disk under a stamp."""
+    ms = record.create_timestamp if is_stamped else record.timestamp
+    return NewRecord.of_log(
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        timestamp=None if ms is None and is_stamped else (NO_TIMESTAMP if ms is None else ms),
+    )
+
+
+# A batch's bytes without the records of these offsets.
+Strip = Callable[[Batch, set[int]], Buffer]
+
+
+def purge_tier(
+    log_dir: "LogDir", name: TopicPartition, hits: Mapping[int, set[int]], strip: Strip
+) -> None:
+    """Write the tier's segments anew without some records, and forget copies of local ones.
+
+    Args:
+        log_dir: Open for writing; nobody else may move this partition's segments meanwhile.
+        name: The partition.
+        hits: Offsets by the base offset of their segment, of local segments too: what the tier has
+            of those, and of all behind the first of them, is forgotten.
+        strip: Takes records out of a batch of format 2.
+
+    Raises:
+        CorruptData: A damaged batch or object, named; segments before it are purged.
+        TierConflict: Another directory writes this tier.
+        StorageFailure: Disk or store failed; doing it again goes on.
+    """
+    mover = Mover.open(log_dir, name, MoveOptions())
+    mover.settle()
+    for segment in mover.log.segments:
+        if isinstance(segment, RemoteSegment) and segment.base_offset in hits:
+            _purge(mover, segment, hits[segment.base_offset], strip)
+    local = [base for base in hits if base >= mover.log.local_start_offset]
+    if local:
+        mover.forget_copies(min(local))
+
+
+def _purge(mover: Mover, segment: RemoteSegment, offsets: set[int], strip: Strip) -> None:
+    place, now_ms = Workplace.beside(mover.log), mover.log.context.env.clock.now_ms()
+    batches = iterate_batches(segment, 0, segment.size_bytes)
+    try:
+        write_rewritten(place, [segment], (strip(batch, offsets) for _, batch in batches))
+        row = copy_rewritten(place, mover.tier, mover.draw_uid(), [segment])
+    finally:
+        drop_rewritten(place, segment.base_offset)
+    mover.swap(lambda manifest: manifest.with_exchanged([segment.row], [row], now_ms))
+
+
+def remove_unnamed(log_dir: "LogDir", name: TopicPartition) -> list[str]:
+    """Remove every object of a partition's folder that its manifest does not name, now.
+
+    Returns:
+        Keys of the folders that are gone.
+
+    Raises:
+        StorageFailure: The store failed; what was removed stays removed, doing it again goes on.
+    """
+    mover = Mover.open(log_dir, name, MoveOptions())
+    manifest = mover.settle()
+    now_ms = log_dir.env.clock.now_ms()
+    tier = mover.log.tier
+    if tier is not None:
+        for one in manifest.garbage:
+            log_dir.tier_files.drop_cached(tier.segment(one.segment).log_path)
+    removed = remove_garbage(mover.tier, manifest, now_ms)
+    if removed:
+        mover.swap(lambda found: found.without_garbage(removed))
+    return sorted({*map(mover.tier.key, removed), *collect_orphans(mover)})

@@ -1,0 +1,1 @@
+"""One partition: append, read, retain, truncate, recover. It knows no directory."""

@@ -1,0 +1,269 @@
+"""Words of an append: origin, pending append, result; records to batches.
+
+An append on its way into the log: who brings it, what it is judged by, what comes out.
+
+Owns the words of the validator and the writing anew of one batch; the rules are in `validator`.
+
+Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
+
+Cuts a run of records into batches of a size.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tidelog.errors import InvalidRequest, MessageTooLarge
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.builder import build_batch
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, compress
+from tidelog.record.header import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN_ATTRIBUTES,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    seal,
+)
+from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, Codec, NewRecord
+
+# Bytes that the loop compresses.
+LOOP_COMPRESSED_BYTES: Final = 256 << 10
+
+
+class LongCheck(Exception):
+    """The check of an append takes too long for an event loop: `check_append` does it elsewhere."""
+
+
+class AppendOrigin(Enum):
+    """Who appends, which decides what is checked.
+
+    - `CLIENT`: a producer; everything is checked, one batch at a time.
+    - `COORDINATOR`: our own transaction or group coordinator; may write control batches.
+    - `SINK`: our own builders; like a coordinator, with any number of batches at once.
+    - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
+    """
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    SINK = "sink"
+    REPLICATION = "replication"
+
+
+@dataclass(slots=True, kw_only=True)
+class AppendContext:
+    """What an append is judged by, beside the topic's settings.
+
+    Attributes:
+        next_offset: The log end, which the first record gets.
+        leader_epoch: Epoch that every batch gets, -1 where unknown.
+        now_ms: Wall clock, against which create times are held; read once per append.
+        append_time_ms: What LogAppendTime stamps; here it never runs back, unlike Kafka's.
+        origin: Who appends.
+        owned: Whether a writable buffer may be changed in place instead of being copied.
+        trusted: The caller has just built and sealed the batches (origins SINK and COORDINATOR):
+            neither CRC nor records are looked at, unless a rule of the topic needs the records.
+        takes_legacy: Whether message sets of magic 0 and 1 are taken, and kept in their format.
+        is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
+        is_checked: The batches come from `check_append`: they are as they should be written.
+    """
+
+    next_offset: int
+    leader_epoch: int
+    now_ms: int
+    append_time_ms: int
+    origin: AppendOrigin = AppendOrigin.CLIENT
+    owned: bool = False
+    trusted: bool = False
+    takes_legacy: bool = False
+    is_bounded: bool = False
+    is_checked: bool = False
+
+
+@dataclass(slots=True)
+class ValidatedAppend:
+    """Batches that are ready to be written.
+
+    Attributes:
+        data: The batches back to back, nothing after the last.
+        batches: Views of them, in order.
+        first_offset: Offset of the first record.
+        last_offset: Offset of the last record, inclusive.
+        max_timestamp: Largest timestamp in ms, -1 where no record has one.
+        offset_of_max_timestamp: Last offset of the earliest batch that has it, as the time index
+            wants it; -1 where no record has a timestamp.
+        record_count: Records of all batches, control records included; None for legacy batches
+            whose count only decompression would tell.
+        is_rebuilt: Whether any batch was written anew, so that its size changed.
+    """
+
+    data: Buffer
+    batches: Sequence[Batch]
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    record_count: int | None
+    is_rebuilt: bool = False
+
+
+@dataclass(slots=True)
+class AppendResult:
+    """What an append says to whoever asked for it.
+
+    Attributes:
+        base_offset: Offset of the first record.
+        last_offset: Offset of the last record, inclusive.
+        append_time_ms: When the log took the records; -1 where the append clock is off.
+        log_append_time_ms: What Kafka's produce answer says: -1 on CreateTime topics.
+        log_start_offset: First offset of the log.
+        is_duplicate: An idempotent producer's batch that was there already; nothing was written.
+    """
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
+def write_anew(
+    batch: RecordBatch, body: Buffer, *, codec: Codec, level: int | None = None
+) -> bytearray:
+    """The batch with other records bytes and codec; all it says of producer and times stays.
+
+    But not a delete horizon, which a producer has no business to set: as Kafka's, a batch that is
+    made anew has none, and its base timestamp is no more than what deltas count from.
+
+    Args:
+        batch: Whose header to take.
+        body: Its records, not compressed.
+        codec: To compress them with.
+        level: The codec's level, None for Kafka's default.
+    """
+    payload = compress(codec, body, level=level)
+    out = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        out,
+        0,
+        batch.base_offset,
+        HEADER_SIZE - LOG_OVERHEAD + len(payload),
+        NO_LEADER_EPOCH,
+        MAGIC_2,
+        0,  # the CRC, written by seal
+        batch.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK & ~DELETE_HORIZON_BIT | codec,
+        batch.last_offset_delta,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.record_count,
+    )
+    out += payload
+    seal(out, 0)
+    return out
+
+
+def summarize(
+    data: Buffer, batches: Sequence[Batch], *, is_rebuilt: bool = False
+) -> ValidatedAppend:
+    """The append of these views over `data`, which must not be empty."""
+    largest, offset_of_largest = NO_TIMESTAMP, NO_OFFSET
+    record_count: int | None = 0
+    for batch in batches:
+        if batch.max_timestamp > largest:
+            largest, offset_of_largest = batch.max_timestamp, batch.last_offset
+        if record_count is not None:
+            count = batch.record_count
+            record_count = None if count is None else record_count + count
+    return ValidatedAppend(
+        data,
+        batches,
+        batches[0].base_offset,
+        batches[-1].last_offset,
+        largest,
+        offset_of_largest,
+        record_count,
+        is_rebuilt,
+    )
+
+
+def writable(data: Buffer, last: Batch, context: AppendContext) -> bytearray | memoryview:
+    """The buffer up to the end of the last batch, to be changed: a copy unless it is ours."""
+    size_bytes = last.at + last.size_bytes
+    view = memoryview(data)
+    if context.owned and not view.readonly:
+        if isinstance(data, bytearray) and len(data) == size_bytes:
+            return data
+        return view[:size_bytes]
+    return bytearray(view[:size_bytes])
+
+
+# A record takes at most so many times what `record_bytes` says: lengths and deltas of 5 and 10
+# bytes where it counts 12 for a record, and 4 for a header of two lengths.
+_OVER_MAX: Final = 4
+
+
+def build_batches(
+    records: Iterable[NewRecord],
+    codec: Codec,
+    batch_bytes: int,
+    now_ms: int,
+    *,
+    level: int | None = None,
+) -> Iterator[bytearray]:
+    """Batches of records, of about `batch_bytes` before compression.
+
+    Args:
+        records: At least one.
+        codec: Compression.
+        batch_bytes: Where a batch is closed; a larger record gets a batch of its own.
+        now_ms: Time of records that have none.
+        level: Of the compression; the codec's own where None.
+
+    Raises:
+        InvalidRequest: No record, or `batch_bytes` is below 1.
+        MessageTooLarge: Records of one batch that nobody would decompress again.
+        What `build_batch` raises.
+    """
+    if batch_bytes < 1:
+        raise InvalidRequest(f"batch_bytes={batch_bytes}: at least 1")
+    limit = APPEND_DECOMPRESSION_LIMIT
+    may_be_long = batch_bytes > limit // _OVER_MAX
+    for group in group_records(records, batch_bytes):
+        is_long = may_be_long or (len(group) == 1 and record_bytes(group[0]) > limit // _OVER_MAX)
+        if is_long and codec is not Codec.NONE:
+            size = len(build_batch(group, default_timestamp=now_ms)) - HEADER_SIZE
+            if size > limit:
+                raise MessageTooLarge(
+                    f"{size} bytes of records to compress, at most {limit} are taken"
+                )
+        yield build_batch(group, codec=codec, level=level, default_timestamp=now_ms)
+
+
+def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
+    """Records in lists of about `batch_bytes` of keys, values and headers."""
+    group: list[NewRecord] = []
+    size = 0
+    for record in records:
+        bytes_of = record_bytes(record)
+        if group and size + bytes_of > batch_bytes:
+            yield group
+            group, size = [], 0
+        group.append(record)
+        size += bytes_of
+    if not group:
+        raise InvalidRequest("an append needs at least one record")
+    yield group
+
+
+def record_bytes(record: NewRecord) -> int:
+    """About how many bytes a record takes in a batch."""
+    headers = sum(len(h.key) + len(h.value or b"") + 4 for h in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + 12

@@ -1,0 +1,356 @@
+"""One partition, open for reading: offsets, lookups by time, records. No lock, nothing written.
+
+A reader shows the partition as it was when it was opened or last refreshed: whole, valid batches
+up to the last one on disk. The writer's `Log` is a `LogReader` that also appends.
+
+Over 400 lines because it is one list of what can be asked of a partition.
+Life cycle: open -> (read | refresh)* -> close. Several threads may read; `refresh` and `close`
+belong to one of them.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import LostOffsets, MissingDependency, OffsetOutOfRange
+from tidelog.record.record import Record, appended_at
+from tidelog.storage.log.producer_loading import load_producer_states
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.segment_list import LoadedLog
+from tidelog.storage.segment import time_search
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.gaps import NO_LOSSES, ensure_no_gap, lost_at_end
+from tidelog.storage.segment.segment import Segment, SegmentContext, typed_read
+from tidelog.storage.segment.slices import AbortedFilter, LogSlice, records_of, slices
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier.tier_record import TierAccess
+from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.segment.index import AbortedTxn
+    from tidelog.storage.segment.time_search_kernels import KernelSearch
+
+
+ANY_OFFSET: Final = 2**63 - 1
+
+
+def unknown_times_note(name: TopicPartition, count: int) -> str:
+    """Note on an answer on the append clock that some records can't be part of."""
+    return (
+        f"{name}: the append time of {count} records before the answer is unknown; any of them may"
+        " be that late"
+    )
+
+
+def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
+    """The records of a slice; raises OffsetsGone where it lacks some without a reason."""
+    ensure_no_gap(part.segment, *(yield from records_of(part, aborted)))
+
+
+class LogReader(LoadedLog):
+    """A partition as a reader sees it."""
+
+    @classmethod
+    def open(
+        cls,
+        context: SegmentContext,
+        *,
+        log_start_offset: int = 0,
+        tiers: TierAccess | None = None,
+    ) -> "LogReader":
+        """Open a partition's directory for reading.
+
+        Args:
+            context: Where it is and what it shares.
+            log_start_offset: From the directory's checkpoint, 0 where it has none.
+            tiers: How to read what lies in the tier; None shows local files only.
+
+        Raises:
+            CorruptFile, UnsupportedVersion: The record of the tier can't be read.
+        """
+        reader = cls(context, log_start_offset=log_start_offset, tiers=tiers)
+        reader.refresh()
+        return reader
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset below which no transaction is open, at least the log start."""
+        stable = self.producer_states().last_stable_offset(self.log_end_offset)
+        return max(stable, self.log_start_offset)
+
+    def end_offset(self, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+        """Offset behind the last record that a reader of that isolation sees. Source: KIP-79."""
+        if isolation is IsolationLevel.READ_COMMITTED:
+            return self.last_stable_offset
+        return self.log_end_offset
+
+    @typed_read
+    def size_bytes(self) -> int:
+        """Bytes of all log files."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @typed_read
+    def lost_offsets(self) -> list[LostOffsets]:
+        """Offsets that finished local segments lack at their ends, where that is a loss."""
+        found = (lost_at_end(segment) for segment in self._segments if not segment.is_tiered)
+        return [lost for lost in found if lost and lost.end > self._log_start_offset]
+
+    # -- append times ------------------------------------------------------------------------
+
+    @typed_read
+    def append_time_of(self, offset: int) -> int | None:
+        """When the record at `offset` was appended, in ms; None where it is not known."""
+        segment = self.segment_of(offset)
+        if segment is None:
+            return None
+        known = self.append_times_of(segment).time_at(offset)
+        if known is not None:
+            return known
+        for part in self._slices_at(offset):
+            for _, batch in part.batches():
+                return time_search.stamped_ms(batch)
+        return None
+
+    @typed_read
+    def appended_by_ms(self, offset: int) -> int | None:
+        """Until when the record at `offset` was appended at the latest; None where it is gone.
+
+        Where that is not noted, as of the last appends before a kill, the file's modification time
+        stands in. No record is read, and no object of the tier.
+        """
+        segment = self.segment_of(offset)
+        if segment is None:
+            return None
+        if isinstance(segment, RemoteSegment):
+            times = segment.row.times
+            return times.largest_append_ms if times.is_append_known else times.mtime_ms
+        known = self.append_times_of(segment).time_at(offset)
+        return segment.mtime_ms() if known is None else known
+
+    def _slices_at(self, offset: int) -> Iterator[LogSlice]:
+        """The slice that holds one offset; none where its segment is empty."""
+        return slices(self._segments, offset, offset + 1)
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The segment whose range holds the offset, None outside the log."""
+        number = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
+        if number and offset < self._segments[number - 1].end_offset:
+            return self._segments[number - 1]
+        return None
+
+    # -- lookups by time ---------------------------------------------------------------------
+
+    @typed_read
+    def offset_for_time(
+        self,
+        timestamp_ms: int,
+        *,
+        clock: ClockName = ClockName.RECORD,
+        steps_over_losses: bool = False,
+    ) -> OffsetAndTimestamp | None:
+        """The earliest record whose time is `timestamp_ms` or later, None where there is none.
+
+        Args:
+            timestamp_ms: Time in ms, 0 or more.
+            clock: Which of the record's two times is meant.
+            steps_over_losses: Search in what is left where offsets are lost.
+
+        Raises:
+            ValueError: A negative time. Source: KIP-79.
+            CorruptData: A damaged batch lies on the way.
+            OffsetsGone: Offsets before the answer are lost, as in `records`.
+        """
+        if timestamp_ms < 0:
+            raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
+        segments, maxima, start = self._segments, self._maxima, self._log_start_offset
+        losses = NO_LOSSES if steps_over_losses else maxima.losses
+        if clock is ClockName.APPEND:
+            self.trusted_end()
+            first_ms = timestamp_ms - self.append_slack_ms
+            return time_search.find_by_append_time(segments, first_ms, start, losses)
+        number = maxima.first_reaching(segments, timestamp_ms)
+        return time_search.find_from(
+            segments, number, timestamp_ms, start, losses, search=self._search
+        )
+
+    def knows_losses(self) -> bool:
+        """Whether a search has to read nothing to know of losses, and there are none."""
+        segments = self._segments
+        return self._maxima.losses.are_known(segments, len(segments))
+
+    @property
+    def append_slack_ms(self) -> int:
+        """How much later a record may have been appended than its append time says, in ms."""
+        return self.context.config.tidelog_append_time_granularity_ms - 1
+
+    @typed_read
+    def without_append_time(self, before: int | None = None) -> int:
+        """Number of records before an offset (of all where None) whose append time is unknown."""
+        end = self.log_end_offset if before is None else before
+        self.trusted_end()
+        start = self._log_start_offset
+        return time_search.count_without_append_time(self._segments, start, end)
+
+    @typed_read
+    def find_in_memory(
+        self, timestamp_ms: int
+    ) -> OffsetAndTimestamp | time_search.NotLoaded | None:
+        """`offset_for_time` on the record clock, if nothing has to be loaded for that.
+
+        Args:
+            timestamp_ms: Time in ms, 0 or more.
+
+        Returns:
+            NOT_LOADED where that takes an index that was not loaded yet, or a tier.
+
+        Raises:
+            CorruptData: A damaged batch lies on the way.
+        """
+        segments, maxima = self._segments, self._maxima
+        if not maxima.is_known(timestamp_ms):
+            finished = segments[maxima.count : -1]
+            if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
+                return time_search.NOT_LOADED
+        number = maxima.first_reaching(segments, timestamp_ms)
+        if not maxima.losses.are_known(segments, number):
+            return time_search.NOT_LOADED
+        start, first = self._log_start_offset, segments[number] if number < len(segments) else None
+        if isinstance(first, ClosedSegment):
+            if not first.has_indexes or first.is_tiered:
+                return time_search.NOT_LOADED
+            if first.end_offset > start:
+                # Mostly it is there, and no other segment is asked.
+                maxima.losses.ensure_none(segments, number, start)
+                hit = self._search(first, timestamp_ms, start)
+                if hit is not None:
+                    return hit
+                number += 1
+        if not maxima.losses.are_known(segments, len(segments)):
+            return time_search.NOT_LOADED
+        losses, search = maxima.losses, self._search
+        return time_search.find_from(segments, number, timestamp_ms, start, losses, search=search)
+
+    def new_search(self) -> time_search.BatchSearch:
+        """A search for another thread: with kernels where this log has them, and its own memory."""
+        return time_search.search_segment if self._kernels is None else type(self._kernels)()
+
+    @typed_read
+    def max_timestamp(self, *, steps_over_losses: bool = False) -> OffsetAndTimestamp | None:
+        """The first record with the largest record timestamp, None where none has one."""
+        segments = self._segments
+        losses = NO_LOSSES if steps_over_losses else self._maxima.losses
+        start, search = self._log_start_offset, self._search
+        return time_search.find_max_timestamp(segments, start, losses, search=search)
+
+    def use_kernels(self) -> "KernelSearch":
+        """Search with kernels from now on; loads numpy and numba, about 0.5 s the first time.
+
+        Raises:
+            MissingDependency: They are not installed.
+        """
+        if self._kernels is None:
+            try:
+                from tidelog.storage.segment.time_search_kernels import KernelSearch
+            except ImportError as error:
+                raise MissingDependency("kernels need numpy and numba: tidelog[arrow]") from error
+            self._kernels = KernelSearch()
+            self._search = self._kernels
+        return self._kernels
+
+    def drop_caches(self) -> None:
+        """Forget maps and loaded indexes of finished segments; they are loaded anew when asked."""
+        for segment in self._segments:
+            if isinstance(segment, ClosedSegment):
+                segment.unload()
+        if self._kernels is not None:
+            self._kernels.clear()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def slices(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        fails_on_gaps: bool = False,
+    ) -> Iterator[LogSlice]:
+        """Byte ranges that hold the offsets [start, end) that a reader of that isolation sees.
+
+        Args:
+            start: First offset, the log start where None.
+            end: Offset behind the last one, the visible end where None.
+            isolation: READ_COMMITTED stops at the last stable offset.
+            fails_on_gaps: Raise OffsetsGone at an empty segment whose records are lost.
+
+        Raises:
+            OffsetOutOfRange: `start` is below the log start or beyond the log end.
+            StorageFailure: The disk failed.
+        """
+        visible = self.end_offset(isolation)
+        first = self._log_start_offset if start is None else start
+        if not self._log_start_offset <= first <= self.log_end_offset:
+            raise OffsetOutOfRange(
+                first, self._log_start_offset, self.log_end_offset, where=str(self.topic_partition)
+            )
+        last = visible if end is None else min(end, visible)
+        on_empty = ensure_no_gap if fails_on_gaps else None
+        return slices(self._segments, first, last, on_empty) if first < last else iter(())
+
+    def records(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[Record]:
+        """The data records with offsets in [start, end), one by one; for small amounts.
+
+        Raises:
+            OffsetOutOfRange: As `slices`.
+            OffsetsGone: Offsets between two segments are in none, though nothing was compacted.
+            CorruptData: A damaged batch; names file, position and offset.
+        """
+        aborted = self.aborted_filter(isolation, start, end)
+        for part in self.slices(start, end, isolation=isolation, fails_on_gaps=True):
+            yield from _records_of(part, aborted)
+
+    def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
+        """All of `records`, each with its append time where that is known."""
+        aborted = self.aborted_filter(isolation)
+        for part in self.slices(isolation=isolation, fails_on_gaps=True):
+            times = self.append_times_of(part.segment)
+            for record in _records_of(part, aborted):
+                yield appended_at(record, times.time_at(record.offset))
+
+    @typed_read
+    def aborted_filter(
+        self, isolation: IsolationLevel, start: int | None = None, end: int | None = None
+    ) -> AbortedFilter:
+        """Which batches of [start, end) a reader of that isolation must not see."""
+        if isolation is IsolationLevel.READ_UNCOMMITTED:
+            return AbortedFilter(())
+        first = self._log_start_offset if start is None else start
+        last = ANY_OFFSET if end is None else end
+        aborted: list[AbortedTxn] = []
+        for segment in self._segments:
+            if segment.end_offset <= first:
+                continue
+            # Markers, and so the entries, may lie in segments far behind the end.
+            entries, is_complete = segment.txn_index.collect(first, last)
+            aborted += entries
+            if is_complete:
+                break
+        return AbortedFilter(aborted)
+
+    # -- producers ---------------------------------------------------------------------------
+
+    @typed_read
+    def producer_states(self) -> ProducerStates:
+        """Producers and open transactions at the log end, from the last snapshot and the log."""
+        return load_producer_states(self.context, self._segments)
+
+    def close(self) -> None:
+        """Drop all handles; views that were handed out stay valid."""
+        self._segments = []

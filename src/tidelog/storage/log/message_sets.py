@@ -1,0 +1,515 @@
+"""Formats 0 and 1 from old producers; one branch of the validator leads here.
+
+Message sets of magic 0 and 1 from old producers: checked, given offsets, kept in their format.
+
+In place where the rules allow: single messages, and a wrapper of magic 1 whose inner offsets count
+from 0. Else the set is written anew in its own format: a wrapper of magic 0 (its inner offsets are
+absolute), inner offsets that count otherwise, another codec. Nothing is changed before all checks
+passed.
+
+Source: Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31, KIP-32.
+
+What must be known of the messages in a wrapper of magic 0 or 1, and what the log sets in them.
+
+The plain passes here are the reference; kernels may take their place (`SetPasses`), so that storage
+needs no numba. The kernels don't say what is wrong with a message: the plain pass does, beginning
+with the one that they have found.
+
+Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol, cast
+
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptRecord,
+    InvalidRecord,
+    InvalidTimestamp,
+    StreamTooLong,
+    UnsupportedCompression,
+)
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.compression import compress
+from tidelog.record.header import KEY_LENGTH_AT, LENGTH, LENGTH_AT, LOG_OVERHEAD, TIMESTAMP_TYPE_BIT
+from tidelog.record.legacy import (
+    LegacyBatch,
+    assign_message_offset,
+    build_legacy_message,
+    stamp_message,
+)
+from tidelog.storage.log.append import (
+    LOOP_COMPRESSED_BYTES,
+    AppendContext,
+    LongCheck,
+    ValidatedAppend,
+    summarize,
+    writable,
+)
+from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
+from tidelog.storage.segment.time_search import LOOP_BYTES
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, Codec, TimestampType
+
+
+class SetRules(NamedTuple):
+    """What single messages are held against.
+
+    Attributes:
+        needs_key: Whether one without a key is refused.
+        checks_times: Whether times are limited; -1 never is.
+        earliest_ms: The earliest that may be, inclusive.
+        latest_ms: The latest, inclusive.
+    """
+
+    needs_key: bool
+    checks_times: bool
+    earliest_ms: int
+    latest_ms: int
+
+
+def set_rules(rules: RecordRules, now_ms: int) -> SetRules:
+    """A topic's rules at a time."""
+    config = rules.config
+    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, INT64_MIN)
+    latest_ms = min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+    return SetRules(config.is_compacted, not rules.stamps, earliest_ms, latest_ms)
+
+
+class RefusedMessage(NamedTuple):
+    """A message that the rules refuse: which in the set, its time in ms, whether it has a key."""
+
+    number: int
+    timestamp: int
+    has_key: bool
+
+
+class SetFacts(NamedTuple):
+    """What one pass finds.
+
+    Attributes:
+        record_count: How many messages.
+        last_offset: Of the last one, -1 where there is none.
+        max_timestamp: The largest time in ms, -1 where none is larger.
+        counts_from_0: Whether offsets are 0, 1, 2, ...
+        refused: The first of those that the rules refuse.
+        refused_count: How many there are in all.
+        has_time_error: Whether any of all these is refused for its time alone.
+    """
+
+    record_count: int
+    last_offset: int
+    max_timestamp: int
+    counts_from_0: bool
+    refused: Sequence[RefusedMessage] = ()
+    refused_count: int = 0
+    has_time_error: bool = False
+
+
+class Stamp(NamedTuple):
+    """What messages of magic 1 get: a time in ms, None for their own; attributes."""
+
+    timestamp: int | None
+    attributes: int
+
+
+class SetPasses(Protocol):
+    """Passes over the uncompressed messages of one magic, which fill `body`."""
+
+    def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
+        """The facts; at most `limit` refused messages are named.
+
+        Raises:
+            BrokenMessage: One breaks its format; which rule is not said.
+        """
+        ...
+
+    def assign(self, body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
+        """Give checked messages offsets in a row, and what magic 1 has of times, in place."""
+        ...
+
+
+class BrokenMessage(Exception):
+    """A message breaks its format; never leaves storage.
+
+    Attributes:
+        at: Its place in the set.
+    """
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
+def gather(
+    messages: Iterable[LegacyBatch],
+    has_key: Callable[[LegacyBatch], bool],
+    rules: SetRules,
+    limit: int,
+) -> SetFacts:
+    """The plain pass; what `has_key` raises of a broken message is raised here."""
+    count, last, largest, counts_from_0 = 0, -1, NO_TIMESTAMP, True
+    refused: list[RefusedMessage] = []
+    refused_count, has_time_error = 0, False
+    for message in messages:
+        timestamp, is_keyed = message.max_timestamp, has_key(message)
+        lacks_key = rules.needs_key and not is_keyed
+        if lacks_key or _is_time_refused(timestamp, rules):
+            refused_count += 1
+            has_time_error |= not lacks_key
+            if len(refused) < limit:
+                refused.append(RefusedMessage(count, timestamp, is_keyed))
+        last = message.last_offset
+        counts_from_0 &= last == count
+        largest = max(largest, timestamp)
+        count += 1
+    return SetFacts(count, last, largest, counts_from_0, refused, refused_count, has_time_error)
+
+
+def _is_time_refused(timestamp: int, rules: SetRules) -> bool:
+    if not rules.checks_times or timestamp == NO_TIMESTAMP:
+        return False
+    return not rules.earliest_ms <= timestamp <= rules.latest_ms
+
+
+def assign(body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
+    """The plain pass; see `SetPasses.assign`."""
+    at, offset = 0, first_offset
+    while at < len(body):
+        (size,) = LENGTH.unpack_from(body, at + LENGTH_AT)
+        assign_message_offset(body, at, offset)
+        if magic == 1:
+            own = LegacyBatch(body, at).max_timestamp
+            timestamp = own if stamp.timestamp is None else stamp.timestamp
+            stamp_message(body, at, timestamp=timestamp, attributes=stamp.attributes)
+        at += LOG_OVERHEAD + size
+        offset += 1
+
+
+# What a compressed message set of an old client may grow to.
+LEGACY_DECOMPRESSION_LIMIT: Final = 16 << 20
+
+
+class _Set(NamedTuple):
+    """A message set on its way: one wrapper, or single messages."""
+
+    outer: LegacyBatch
+    messages: Sequence[LegacyBatch]
+    body: bytes | memoryview  # the messages that are records, back to back
+    codec: Codec
+
+
+class _Checked(NamedTuple):
+    """A set that may be appended.
+
+    Attributes:
+        data: What came.
+        batches: Views of it.
+        found: Its messages.
+        facts: What is known of them.
+        target: The codec that it is written with.
+        wrapper: The set written anew with that codec; None where it is kept, or becomes single
+            messages.
+        is_kept: Whether it is written as it came.
+    """
+
+    data: Buffer
+    batches: Sequence[Batch]
+    found: _Set
+    facts: SetFacts
+    target: Codec
+    wrapper: bytearray | None
+    is_kept: bool
+
+
+class PreparedSet:
+    """A message set that was checked in some thread, and is appended in another."""
+
+    def __init__(self, rules: "MessageSets", checked: _Checked, offset: int) -> None:
+        self._rules = rules
+        self._checked = checked
+        self._offset = offset
+
+    def finish(self, context: AppendContext) -> ValidatedAppend | None:
+        """Give the messages their offsets and times; call it once.
+
+        Returns:
+            What is to be written. None where the set has to be prepared again: the messages inside
+            a wrapper of magic 0 have the offset that was next when it was prepared.
+        """
+        checked = self._checked
+        is_bound = checked.wrapper is not None and checked.found.outer.magic == 0
+        if is_bound and self._offset != context.next_offset:
+            return None
+        return self._rules.finish(checked, context)
+
+
+class MessageSets:
+    """The rules of one topic for message sets. Holds no state."""
+
+    def __init__(self, rules: RecordRules, passes: SetPasses | None = None) -> None:
+        """Those of `rules`; with the passes over messages that are kernels, where there are."""
+        self._rules = rules
+        self._passes = passes
+        self._target = rules.config.compression_type.target_codec
+
+    def validate(
+        self, data: Buffer, batches: Sequence[Batch], context: AppendContext
+    ) -> ValidatedAppend:
+        """The messages, checked and with their offsets, ready to be written.
+
+        Args:
+            data: Holds them; changed only if owned, and never when an error is raised.
+            batches: Views of them, sizes and checksums already checked; the first is legacy.
+            context: What to judge by.
+
+        Raises:
+            CorruptBatch: An inner checksum or the compressed stream is broken.
+            CorruptRecord: A message breaks the format.
+            InvalidRecord: Mixed formats, more beside a wrapper, no key in a compacted topic.
+            InvalidTimestamp: A time outside the topic's limits, or flagged LogAppendTime.
+            MessageTooLarge: A message over max.message.bytes once it is written anew.
+            RecordListTooLarge: Together they are over segment.bytes.
+            UnsupportedCompression: A codec that the format has not.
+        """
+        valid = self.prepare(data, batches, context).finish(context)
+        assert valid is not None  # the offset is the one that it was prepared for
+        return valid
+
+    def prepare(
+        self, data: Buffer, batches: Sequence[Batch], context: AppendContext
+    ) -> "PreparedSet":
+        """Check the messages and write them anew where they can't stay, but set nothing in `data`.
+
+        Arguments and errors are those of `validate`; any thread may call it.
+
+        Raises:
+            LongCheck: The check takes long, and the context is bounded.
+        """
+        found = self._open(data, batches, context)
+        target = found.codec if self._target is None else self._target
+        if target is Codec.ZSTD:
+            raise UnsupportedCompression(
+                f"{self._rules.where}: compression.type is zstd, which format"
+                f" {found.outer.magic} has not"
+            )
+        is_large = len(found.body) > LOOP_COMPRESSED_BYTES
+        is_plain = found.codec is Codec.NONE
+        if context.is_bounded and is_large and not is_plain and self._passes is None:
+            raise LongCheck
+        facts = self._check(found, context)
+        is_kept = found.codec is target and (
+            is_plain or (found.outer.magic == 1 and facts.counts_from_0)
+        )
+        wrapper = None
+        if not is_kept and target is not Codec.NONE:
+            if context.is_bounded and is_large:
+                raise LongCheck
+            wrapper = self._wrapper(found, facts, target, context)
+        elif is_kept:
+            self._rules.check_total(batches[-1].at + batches[-1].size_bytes)
+        else:
+            self._rules.check_single_count(facts.record_count)
+        set_ = _Checked(data, batches, found, facts, target, wrapper, is_kept=is_kept)
+        return PreparedSet(self, set_, context.next_offset)
+
+    def finish(self, checked: "_Checked", context: AppendContext) -> ValidatedAppend:
+        """Give the messages offsets and times."""
+        found, facts = checked.found, checked.facts
+        out: bytearray | memoryview
+        if checked.is_kept:
+            out = writable(checked.data, checked.batches[-1], context)
+        elif checked.wrapper is not None:
+            out = checked.wrapper
+        else:
+            out = self._singles(found, context)
+        if checked.target is not Codec.NONE:
+            assign_message_offset(out, 0, context.next_offset + facts.record_count - 1)
+            if found.outer.magic == 1:
+                self._stamp(out, 0, facts.max_timestamp, context, checked.target)
+        elif checked.is_kept:
+            self._patch(out, found, context)
+        result = summarize(out, _views(out, facts, context), is_rebuilt=not checked.is_kept)
+        result.record_count = facts.record_count
+        return result
+
+    def _open(self, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> _Set:
+        """The set, if it is one: of one format, and a wrapper alone."""
+        for batch in batches:
+            if batch.magic != batches[0].magic:
+                raise self._invalid(f"formats {batches[0].magic} and {batch.magic} in one set")
+        messages = cast("Sequence[LegacyBatch]", batches)
+        if len(messages) > 1 and any(message.is_wrapper for message in messages):
+            raise self._invalid(f"{len(messages)} messages beside a wrapper, which stands alone")
+        outer = messages[0]
+        codec = outer.codec
+        if codec is Codec.NONE:
+            last = messages[-1]
+            return _Set(outer, messages, memoryview(data)[: last.at + last.size_bytes], codec)
+        if not context.is_bounded:
+            return _Set(outer, messages, outer.body(LEGACY_DECOMPRESSION_LIMIT), codec)
+        try:
+            return _Set(outer, messages, outer.body(LOOP_BYTES), codec)
+        except StreamTooLong:
+            raise LongCheck from None
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def _check(self, found: _Set, context: AppendContext) -> SetFacts:
+        """Every message against the rules of the format and of the topic."""
+        outer = found.outer
+        facts = self._gather(found, set_rules(self._rules, context.now_ms))
+        if facts.refused_count:
+            raise self._refusal(facts, context)
+        # As Kafka: an offset of 0 says nothing, an old librdkafka wrote that.
+        is_wrapper = found.codec is not Codec.NONE
+        if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
+            raise self._invalid(
+                f"offset {outer.last_offset} of a wrapper that ends with {facts.last_offset}"
+            )
+        return facts
+
+    def _gather(self, found: _Set, rules: SetRules) -> SetFacts:
+        if found.codec is Codec.NONE:
+            return gather(found.messages, self._check_single, rules, RECORD_ERROR_LIMIT)
+        outer, body = found.outer, found.body
+        self._check_flag(outer)
+        check = partial(self._check_format, magic=outer.magic, is_inner=True)
+        if self._passes is None or not body:
+            return gather(outer.inner_messages(body), check, rules, RECORD_ERROR_LIMIT)
+        try:
+            return self._passes.check(body, outer.magic, rules, RECORD_ERROR_LIMIT)
+        except BrokenMessage as broken:
+            check(next(outer.inner_messages(body, broken.at)))
+            raise AssertionError(f"a sound message was refused at {broken.at}") from broken
+
+    def _refusal(self, facts: SetFacts, context: AppendContext) -> InvalidRecord | InvalidTimestamp:
+        refused = Refused(self._rules, context.now_ms)
+        for number, timestamp, has_key in facts.refused:
+            refused.judge(number, timestamp, has_key=has_key)
+        unnamed_count = facts.refused_count - len(facts.refused)
+        refused.add_unnamed(unnamed_count, has_time_error=facts.has_time_error)
+        return refused.error()
+
+    def _check_single(self, message: LegacyBatch) -> bool:
+        has_key = self._check_format(message, magic=message.magic, is_inner=False)
+        self._check_flag(message)
+        return has_key
+
+    def _check_format(self, message: LegacyBatch, *, magic: int, is_inner: bool) -> bool:
+        """Whether the message has a key; raises where it is none of that format."""
+        if message.magic != magic:
+            raise self._invalid(f"a message of format {message.magic} in one of {magic}")
+        place = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
+        try:
+            if is_inner:  # the others' CRC was looked at
+                message.ensure_valid()
+            return _has_key(message)
+        except (CorruptBatch, CorruptRecord) as error:
+            at = None if is_inner else error.at
+            raise type(error)(f"{self._rules.where}: {error.reason}{place}", at=at) from None
+
+    def _check_flag(self, message: LegacyBatch) -> None:
+        """The timestamp type, which is the log's to set."""
+        if message.timestamp_type is not TimestampType.LOG_APPEND_TIME:
+            return
+        where = self._rules.where
+        if self._rules.stamps:
+            raise InvalidTimestamp(
+                f"{where}: a producer must not flag LogAppendTime, the log sets it"
+            )
+        if message.max_timestamp == NO_TIMESTAMP:
+            raise InvalidTimestamp(f"{where}: a LogAppendTime message without a time")
+
+    def _invalid(self, reason: str) -> InvalidRecord:
+        return InvalidRecord(f"{self._rules.where}: {reason}")
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def _patch(self, out: bytearray | memoryview, found: _Set, context: AppendContext) -> None:
+        """Give single messages offset and time in place."""
+        for offset, message in enumerate(found.messages, context.next_offset):
+            timestamp = message.max_timestamp
+            assign_message_offset(out, message.at, offset)
+            if message.magic == 1:
+                self._stamp(out, message.at, timestamp, context)
+
+    def _stamp(
+        self,
+        out: bytearray | memoryview,
+        at: int,
+        timestamp: int,
+        context: AppendContext,
+        codec: Codec = Codec.NONE,
+    ) -> None:
+        """Time and timestamp type of a message of magic 1, as the topic has them."""
+        if self._rules.stamps:
+            timestamp = context.append_time_ms
+        stamp_message(out, at, timestamp=timestamp, attributes=self._type_bit | codec)
+
+    @property
+    def _type_bit(self) -> int:
+        return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
+
+    def _singles(self, found: _Set, context: AppendContext) -> bytearray:
+        """The messages of a wrapper as single ones, in their own format."""
+        messages = bytearray(found.body)
+        self._assign(messages, found.outer.magic, context.next_offset, context)
+        self._check_sizes(messages)
+        return messages
+
+    def _wrapper(
+        self, found: _Set, facts: SetFacts, codec: Codec, context: AppendContext
+    ) -> bytearray:
+        """The set written anew with that codec, in its own format; its own offset is still 0."""
+        magic = found.outer.magic
+        messages = bytearray(found.body)
+        self._assign(messages, magic, 0 if magic == 1 else context.next_offset, context)
+        level = self._rules.config.compression_level(codec)
+        made = build_legacy_message(
+            None,
+            compress(codec, messages, level=level, magic=magic),
+            magic=magic,
+            offset=0,
+            timestamp=NO_TIMESTAMP if magic == 0 else facts.max_timestamp,
+            attributes=codec,
+        )
+        self._check_sizes(made)
+        return made
+
+    def _assign(
+        self, messages: bytearray, magic: int, first_offset: int, context: AppendContext
+    ) -> None:
+        assign_all = assign if self._passes is None else self._passes.assign
+        stamp = Stamp(context.append_time_ms if self._rules.stamps else None, self._type_bit)
+        assign_all(messages, magic, first_offset, stamp)
+
+    def _check_sizes(self, messages: bytearray) -> None:
+        self._rules.check_total(len(messages))
+        for batch in walk(messages):
+            if batch.size_bytes > self._rules.config.max_message_bytes:
+                raise self._rules.too_large(batch.size_bytes)
+
+
+def _has_key(message: LegacyBatch) -> bool:
+    """Whether it has a key; raises CorruptRecord unless key and value fill it. Copies nothing."""
+    view = message.view
+    end, key_at = len(view), KEY_LENGTH_AT[message.magic]
+    (key_size,) = LENGTH.unpack_from(view, key_at)  # the smallest frame has room for two lengths
+    value_at = key_at + LENGTH.size + max(key_size, 0)
+    is_whole = key_size >= -1 and value_at + LENGTH.size <= end
+    if is_whole:
+        (value_size,) = LENGTH.unpack_from(view, value_at)
+        is_whole = value_size >= -1 and value_at + LENGTH.size + max(value_size, 0) == end
+    if not is_whole:
+        next(message.records(check_crc=False))  # which says what is wrong
+    return bool(key_size != -1)
+
+
+def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
+    """Views of what is to be written; a wrapper is told where it begins."""
+    views: list[Batch] = list(walk(out))
+    if len(views) == 1:
+        return [LegacyBatch(out, base_offset=context.next_offset)]
+    assert len(views) == facts.record_count
+    return views

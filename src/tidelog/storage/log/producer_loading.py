@@ -1,0 +1,332 @@
+"""Producers from snapshot and log; recall of batches.
+
+What a producers' snapshot leaves out, read back from the log: all but a producer's last batch.
+
+A client has up to five batches in flight. After a restart it sends again those that nobody
+acknowledged, and where they lie before the snapshot only the last one would be known for a
+repetition: the first would be refused for its sequence, though it is in the log. (As Apache Kafka
+refuses it.) The others are looked for in the log's last bytes; where they lie further back, or
+were compacted away, the producer is known by its last batch as before.
+
+Owns no state.
+
+What readers and the writer load in the same way: segments by name, sure times, producers.
+
+Owns no state.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from tidelog.env import forget
+from tidelog.errors import CorruptData, CorruptFile, StorageFailure
+from tidelog.record.batch_walk import Batch
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.log.producers import BATCHES_KEPT, ProducerEntry, ProducerStates
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.append_time_trust import batch_ending_at, fingerprint, sure_end
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.index import TxnIndex
+from tidelog.storage.segment.index_proof import position_floor
+from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
+from tidelog.storage.segment.slices import LogSlice, slices
+from tidelog.storage.tier.remote_segment import RemoteSegment
+
+# So far behind a snapshot's offset, rounded to an index entry or a segment: what clients have in
+# flight at a time. Of the smallest batches it holds 60,000, which takes half a second.
+RECALL_BYTES: Final = 4 << 20
+
+
+def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
+    """Give producers back their last five batches before `offset`, as far as they are near it.
+
+    What can't be read is left: it is reported where somebody wants the records.
+
+    Args:
+        states: From the snapshot at `offset`.
+        segments: Of the log, ascending; those of the tier are not read.
+        offset: Of the snapshot.
+    """
+    local = [segment for segment in segments if not segment.is_tiered]
+    try:
+        _recall(states, local, offset)
+    except (CorruptData, StorageFailure, OSError):
+        return
+
+
+def _recall(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
+    start = _recall_start(segments, offset)
+    wanted = {entry.producer_id: entry for entry in states.ending_from(start)}
+    if not wanted:
+        return
+    found: dict[int, deque[Batch]] = {}
+    for batch in _batches(segments, start, offset):
+        entry = wanted.get(batch.producer_id)
+        if entry is not None and batch.producer_epoch == entry.epoch and not batch.is_control:
+            found.setdefault(entry.producer_id, deque(maxlen=BATCHES_KEPT)).append(batch)
+    for producer_id, batches in found.items():
+        states.recall(_entry_of(producer_id, batches))
+
+
+def _batches(segments: Sequence[Segment], start: int, end: int) -> Iterator[Batch]:
+    for part in slices(segments, start, end):
+        for _, batch in part.batches():
+            yield batch
+
+
+def _entry_of(producer_id: int, batches: Sequence[Batch]) -> ProducerEntry:
+    entry = ProducerEntry(producer_id)
+    for batch in batches:
+        entry = entry.with_batch(batch)
+    return entry
+
+
+def _recall_start(segments: Sequence[Segment], offset: int) -> int:
+    """The offset from which on the log's last bytes before `offset` are read; `offset` for none."""
+    start, left = offset, RECALL_BYTES
+    for segment in reversed(segments):
+        if segment.base_offset >= offset:
+            continue
+        if left <= 0:
+            break
+        ends_before = segment.end_offset <= offset
+        size = segment.size_bytes if ends_before else position_floor(segment, offset)
+        if size > left:
+            return _indexed_offset(segment, size - left)
+        start, left = segment.base_offset, left - size
+    return start
+
+
+def _indexed_offset(segment: Segment, position: int) -> int:
+    """The offset of the last index entry at or before a position, the base where there is none."""
+    slot = segment.offset_index.slot_at_or_before_position(position)
+    return segment.base_offset if slot < 0 else segment.offset_index.entry(slot)[0]
+
+
+def list_bases(context: SegmentContext) -> list[int]:
+    """Base offsets of the segments in a partition's directory as it is now, ascending."""
+    forget(context.env.files, context.directory)
+    return bases_among(context, file_names(context))
+
+
+def bases_among(context: SegmentContext, found: Sequence[str]) -> list[int]:
+    """Base offsets of the segments whose files have these names, ascending."""
+    names = {name for name in found if name.endswith(files.LOG_SUFFIX)}
+    names.update(context.overlay)
+    names -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
+    parsed = (files.parse_file_name(name) for name in names)
+    return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
+
+
+def file_names(context: SegmentContext) -> list[str]:
+    """Names of files in a partition's directory; none where it has not been made yet.
+
+    Raises:
+        CorruptFile: A log file is a link that leads nowhere.
+        OSError: A call failed.
+    """
+    try:
+        entries = context.env.files.list_dir(context.directory)
+    except FileNotFoundError:
+        return []
+    for entry in entries:
+        if entry.is_link and entry.name.endswith(files.LOG_SUFFIX):
+            _ensure_leads_somewhere(context, entry.name)
+    return [entry.name for entry in entries if not entry.is_dir]
+
+
+def linked_file(context: SegmentContext) -> str | None:
+    """Path of a file of a segment that is a symbolic link, None where there is none."""
+    for entry in context.env.files.list_dir(context.directory):
+        if entry.is_link and files.parse_file_name(entry.name) is not None:
+            return f"{context.directory}/{entry.name}"
+    return None
+
+
+def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
+    path = f"{context.directory}/{name}"
+    try:
+        context.env.files.stat(path)
+    except FileNotFoundError as error:
+        reason = "a symbolic link that leads nowhere; restore what it led to, or remove it"
+        raise CorruptFile(reason, path=path) from error
+
+
+def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
+    """Make unknown what a segment's rows can't prove, in memory; the last run gets an end row.
+
+    The end row names the batch that ends there, so that the next look proves as much as this one.
+    All that has to be read is read before anything is changed: a read may fail, and be repeated.
+    """
+    sure = sure_end(segment, times, trusted)
+    if times.ends_at(sure):
+        return
+    last_row = next((row for row in reversed(times.rows()) if row.offset < sure), None)
+    is_known = last_row is not None and last_row.append_ms >= 0
+    last = batch_ending_at(segment, sure) if is_known else None
+    times.truncate_to(sure)
+    if times.is_open:
+        times.mark_unknown(sure, 0 if last is None else fingerprint(last))
+
+
+def write_sure_times(segment: ClosedSegment) -> None:
+    """Make a finished segment's file say no more than what its rows prove; raises OSError."""
+    said = segment.read_append_times()
+    if not said.row_count:
+        return
+    context, before, sure = segment.context, said.encode(), segment.append_times.encode()
+    if sure != before:
+        path = context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
+        files.write_atomically(context.env.files, path, sure)
+        zone_map_files.drop_unfit(context, segment.base_offset)
+        segment.use_zones(None, loaded=False)
+
+
+def load_producer_states(
+    context: SegmentContext, segments: Sequence[Segment], *, recall: bool = False
+) -> ProducerStates:
+    """Producers and open transactions at the log end: the newest snapshot, then the batches.
+
+    Silent ones are among them, until `ProducerStates.expire` is called.
+
+    Args:
+        context: The partition.
+        segments: All of them, ascending.
+        recall: Whether producers will write: then all of their last five batches are looked for.
+    """
+    end = segments[-1].end_offset if segments else 0
+    return _states_from(context, segments, end, recall=recall)
+
+
+def expire_producers(
+    states: ProducerStates,
+    now_ms: int,
+    expiration_ms: int,
+    appended_by_ms: Callable[[int], int | None],
+) -> None:
+    """Forget producers that were silent for too long, at an opening; see `ProducerStates`."""
+
+    def came_by_ms(offset: int) -> int | None:
+        try:
+            return appended_by_ms(offset)
+        except (CorruptData, StorageFailure):
+            return now_ms  # not known is not silent, and no reason to refuse the partition
+
+    states.learn_arrivals(now_ms - expiration_ms, came_by_ms)
+    states.expire(now_ms, expiration_ms)
+
+
+def states_at(context: SegmentContext, offset: int) -> ProducerStates:
+    """Producers and open transactions just before `offset`, the base of a segment."""
+    bases = [base for base in list_bases(context) if base < offset]
+    spans = itertools.pairwise([*bases, offset])
+    earlier = [ClosedSegment(context, base, end) for base, end in spans]
+    return _states_from(context, earlier, offset)
+
+
+def may_have_transactions(context: SegmentContext) -> bool:
+    """Whether anything beside a partition's logs speaks of transactions, or nothing speaks at all.
+
+    An index of aborted ones does, and a snapshot whose producers have one open, or had a marker.
+    """
+    parsed = [found for name in file_names(context) if (found := files.parse_file_name(name))]
+    if any(suffix == files.TXN_INDEX_SUFFIX for _, suffix in parsed):
+        return True
+    snapshots = [
+        snapshot_at(context, at) for at, suffix in parsed if suffix == files.SNAPSHOT_SUFFIX
+    ]
+    return not snapshots or any(
+        entry.coordinator_epoch >= 0 or entry.txn_first_offset is not None
+        for states in snapshots
+        if states is not None
+        for entry in states.producers.values()
+    )
+
+
+def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
+    """The index of aborted transactions that the batches of a segment make.
+
+    It begins with what producers had open before it, and ends where damage does: whoever reads on
+    there is told.
+    """
+    index, states = TxnIndex(segment.base_offset), None
+    with suppress(CorruptData):
+        for _, batch in iterate_batches(segment, 0, segment.size_bytes):
+            if not batch.is_transactional or not batch.has_producer_id:
+                continue
+            batch.ensure_valid()
+            if states is None:
+                states = states_at(context, segment.base_offset)
+            completed = states.replay(batch)
+            if completed is not None and completed.is_aborted:
+                index.append(states.aborted_entry(completed))
+    if index.entries:
+        path = context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+        context.report(f"{path}: missing; rebuilt in memory")
+    return index
+
+
+def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
+    """What the snapshot at a segment's base tells; None where there is none, or it is damaged."""
+    try:
+        data = read_optional(context, base_offset, files.SNAPSHOT_SUFFIX)
+        return None if data is None else ProducerStates.decode_snapshot(data)
+    except CorruptData:
+        return None
+
+
+def _states_from(
+    context: SegmentContext, segments: Sequence[Segment], end: int, *, recall: bool = False
+) -> ProducerStates:
+    parsed = (files.parse_file_name(name) for name in file_names(context))
+    snapshots = {
+        found[0]: context
+        for found in parsed
+        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
+    }
+    told = (segment for segment in segments if isinstance(segment, RemoteSegment))
+    snapshots = {each.base_offset: each.context for each in told} | snapshots
+    states, start = _newest_snapshot(snapshots)
+    if recall:
+        recall_batches(states, segments, start)
+    parts = slices(segments, start, end)
+    while True:
+        try:
+            if (part := next(parts, None)) is None:
+                return states
+            _replay(states, part)
+        except CorruptData as error:
+            # One damaged batch must not keep the partition from being opened.
+            context.report(f"{error}; what producers did behind it is not known")
+
+
+def _replay(states: ProducerStates, part: LogSlice) -> None:
+    for position, batch in part.batches():
+        if not batch.has_producer_id:
+            continue
+        try:
+            states.replay(batch)
+        except CorruptData as error:
+            raise error.located(part.segment.log_path, position - batch.at) from error
+
+
+def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerStates, int]:
+    """The newest snapshot that can be read and its offset; nothing at offset 0 where none can.
+
+    Args:
+        snapshots: Whose file it is, by offset: the partition's, or a segment's in the tier.
+    """
+    for offset, context in sorted(snapshots.items(), reverse=True):
+        path = context.path(offset, files.SNAPSHOT_SUFFIX)
+        try:
+            data = files.read_file(context.env.files, path)
+            return ProducerStates.decode_snapshot(data), offset
+        except FileNotFoundError:
+            continue
+        except CorruptData as error:
+            context.report(f"{error.located(path)}; an older one is used")
+    return ProducerStates(), 0

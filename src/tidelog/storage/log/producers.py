@@ -1,0 +1,691 @@
+"""Producer states and their snapshot: sequence, epoch, marker, open transactions.
+
+What a partition knows of its producers: last batches, epochs, open transactions.
+
+An idempotent producer numbers its records. The log takes a batch only if it follows the last one,
+knows a repetition of any of the last five batches, and fences older instances by their epoch. A
+transaction is open from its first record until its marker; readers of committed records stop at
+the first open one (the last stable offset). On one node everything in the log is committed, so a
+marker takes effect at once.
+
+Pure. `check` before the write raises and changes nothing; `update` after the write and `replay`
+at start-up never refuse. The rules that `check` goes by are in `producer_rules`, the snapshot's
+bytes in `producer_snapshot`.
+
+Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; docs/format.md.
+
+What is known of one producer: a value that each of its batches and markers replaces.
+
+Source: Kafka 4.x ProducerStateEntry, BatchMetadata.
+
+What a partition asks of a producer's next batch: the epoch, the sequence, the marker.
+
+Rules about one producer and one batch, without state: they raise, or say nothing. What is known of
+producers is kept by `producers`.
+
+Source: Kafka 4.x ProducerAppendInfo; KIP-98, KIP-890.
+
+The bytes of `OFFSET.snapshot`: producers as they were when the log ended at that offset.
+
+Header, 10 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32
+number of entries. Entry, 46 bytes: int64 producer id, int16 epoch, int32 last sequence, int64 last
+offset, int32 offset delta, int64 timestamp, int32 coordinator epoch, int64 first offset of the
+open transaction. -1 stands for "none", also as last offset of a producer without a batch.
+
+Source: Kafka 4.x ProducerStateManager; docs/format.md#producer-snapshot.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from struct import Struct
+from typing import Final, NamedTuple, Self
+
+from tidelog.errors import (
+    CorruptFile,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.coding import crc32c
+from tidelog.record.header import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT
+from tidelog.record.record import (
+    ControlType,
+    EndMarker,
+    read_control_type,
+    read_end_marker,
+    unpack_end_marker,
+)
+from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.segment.index import AbortedTxn
+from tidelog.types import INT32_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Buffer
+
+__all__ = ["CompletedTxn", "Duplicate", "ProducerBatch", "ProducerEntry", "ProducerStates"]
+
+
+VERSION: Final = 1
+
+
+_HEADER: Final = Struct(">hIi")
+
+
+_ENTRY: Final = Struct(">qhiqiqiq")
+
+
+SNAPSHOT_HEADER_SIZE: Final = 10
+
+
+ENTRY_SIZE: Final = 46
+
+
+CRC_START_AT: Final = 6
+
+
+assert _HEADER.size == SNAPSHOT_HEADER_SIZE
+
+
+assert _ENTRY.size == ENTRY_SIZE
+
+
+# Java's HashMap: it starts with 16 buckets and doubles them once it holds more than 3/4 as many.
+_FIRST_BUCKETS: Final = 16
+
+
+# Where fewer than one in so many buckets hold anything, these are sorted instead of walking all.
+_SPARSE: Final = 64
+
+
+class SnapshotEntry(NamedTuple):
+    """One producer as the file has it; -1 for what is not there. See the module for the fields."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    """The whole file, entries in the order given.
+
+    May run in a thread beside others: no step of it is long.
+    """
+    out = bytearray(_HEADER.size)
+    for entry in entries:
+        out += _ENTRY.pack(*entry)
+    count = (len(out) - SNAPSHOT_HEADER_SIZE) // ENTRY_SIZE
+    _HEADER.pack_into(out, 0, VERSION, 0, count)
+    with memoryview(out) as view:
+        crc = crc32c(view[CRC_START_AT:])
+    _HEADER.pack_into(out, 0, VERSION, crc, count)
+    return bytes(out)
+
+
+def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
+    """The entries of a file.
+
+    Raises:
+        CorruptFile: Another version, a wrong checksum, or entries that are not all there, are
+            there twice, or have a negative producer id.
+    """
+    view = memoryview(data)
+    if len(view) < SNAPSHOT_HEADER_SIZE:
+        raise CorruptFile(
+            f"snapshot of {len(view)} bytes, at least {SNAPSHOT_HEADER_SIZE} expected", at=0
+        )
+    version, stored, count = _HEADER.unpack_from(view)
+    if version != VERSION:
+        raise CorruptFile(f"snapshot of version {version}, {VERSION} expected", at=0)
+    if stored != (computed := crc32c(view[CRC_START_AT:])):
+        raise CorruptFile(f"snapshot checksum {stored:08x}, its bytes give {computed:08x}", at=2)
+    if count * ENTRY_SIZE != len(view) - SNAPSHOT_HEADER_SIZE:
+        raise CorruptFile(f"snapshot of {count} entries has {len(view)} bytes", at=CRC_START_AT)
+    entries = [SnapshotEntry(*row) for row in _ENTRY.iter_unpack(view[SNAPSHOT_HEADER_SIZE:])]
+    known: set[int] = set()
+    for slot, entry in enumerate(entries):
+        if entry.producer_id < 0 or entry.producer_id in known:
+            at = SNAPSHOT_HEADER_SIZE + slot * ENTRY_SIZE
+            raise CorruptFile(f"producer {entry.producer_id} can't be, or twice", at=at)
+        known.add(entry.producer_id)
+    return entries
+
+
+def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
+    """Producer ids in the order in which a Java HashMap walks them, so in which Kafka writes them.
+
+    Args:
+        producer_ids: In the order of their insertion, which decides within a bucket.
+        peak_count: Most producers there ever were: the map never shrinks.
+    """
+    buckets = _FIRST_BUCKETS
+    while peak_count > buckets * 3 // 4:
+        buckets *= 2
+
+    def bucket(producer_id: int) -> int:
+        folded = (producer_id ^ (producer_id >> 32)) & 0xFFFF_FFFF
+        return (folded ^ (folded >> 16)) & (buckets - 1)
+
+    # Not sorted in one go, which for a million would keep other threads waiting.
+    held: dict[int, list[int]] = {}
+    for producer_id in producer_ids:
+        held.setdefault(bucket(producer_id), []).append(producer_id)
+    is_sparse = len(held) < buckets // _SPARSE
+    order = sorted(held) if is_sparse else range(buckets)
+    return [producer_id for number in order for producer_id in held.get(number, ())]
+
+
+# How many batches a producer may have in flight, so how many repetitions are known.
+BATCHES_KEPT: Final = 5
+
+
+NO_COORDINATOR_EPOCH: Final = -1
+
+
+class ProducerBatch(NamedTuple):
+    """One batch that a producer wrote; sequences and offsets are inclusive, timestamp in ms."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Duplicate(NamedTuple):
+    """A batch that is in the log already: its offsets, inclusive, and its timestamp in ms."""
+
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerEntry:
+    """What is known of one producer.
+
+    Attributes:
+        producer_id: Who it is.
+        epoch: Its newest instance, -1 where it has not written yet.
+        batches: Its last batches of that epoch, oldest first.
+        coordinator_epoch: Epoch of the coordinator of its last marker, -1 for none.
+        last_timestamp: Of its last batch or marker, in ms.
+        txn_first_offset: Where its open transaction begins, None where none is open.
+        arrival_ms: When its last batch or marker came, as far as that is known; -1 for not at all.
+            No snapshot has it.
+    """
+
+    producer_id: int
+    epoch: int = NO_PRODUCER_EPOCH
+    batches: tuple[ProducerBatch, ...] = ()
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    last_timestamp: int = NO_TIMESTAMP
+    txn_first_offset: int | None = None
+    arrival_ms: int = field(default=NO_TIMESTAMP, compare=False)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of its last record, -1 where it wrote none in this epoch."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def find_duplicate(self, batch: Batch) -> Duplicate | None:
+        """The batch in the log that `batch` repeats: same epoch, same sequences."""
+        if batch.producer_epoch != self.epoch:
+            return None
+        sequences = (batch.base_sequence, batch.last_sequence)
+        for known in self.batches:
+            if (known.first_sequence, known.last_sequence) == sequences:
+                return Duplicate(known.first_offset, known.last_offset, known.timestamp)
+        return None
+
+    def is_continued_by(self, other: "ProducerEntry") -> bool:
+        """Whether `other` ends with the same batch of the same epoch, so may know earlier ones."""
+        if other.epoch != self.epoch or not (self.batches and other.batches):
+            return False
+        return self.batches[-1][:-1] == other.batches[-1][:-1]  # all but the timestamp
+
+    def with_batch(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> Self:
+        """The entry after a batch of records."""
+        last_sequence, delta = batch.last_sequence, batch.last_offset - batch.base_offset
+        written = ProducerBatch(
+            _sequence_before(last_sequence, delta),
+            last_sequence,
+            batch.base_offset,
+            batch.last_offset,
+            batch.max_timestamp,
+        )
+        opens = self.txn_first_offset is None and batch.is_transactional
+        epoch = batch.producer_epoch
+        # Each append makes one: `dataclasses.replace` would take as long as all of the above.
+        return type(self)(
+            self.producer_id,
+            epoch,
+            (*self._batches_in(epoch), written)[-BATCHES_KEPT:],
+            self.coordinator_epoch,
+            batch.max_timestamp,
+            batch.base_offset if opens else self.txn_first_offset,
+            arrival_ms,
+        )
+
+    def with_marker(
+        self, epoch: int, marker: EndMarker, timestamp: int, arrival_ms: int = NO_TIMESTAMP
+    ) -> Self:
+        """The entry after the marker that ends its transaction."""
+        batches = self._batches_in(epoch)
+        coordinator_epoch = marker.coordinator_epoch
+        return type(self)(
+            self.producer_id, epoch, batches, coordinator_epoch, timestamp, None, arrival_ms
+        )
+
+    def _batches_in(self, epoch: int) -> tuple[ProducerBatch, ...]:
+        return self.batches if epoch == self.epoch else ()
+
+
+def _sequence_before(sequence: int, count: int) -> int:
+    """`count` sequences earlier; sequences wrap from 0 to the largest int32."""
+    if sequence < count:
+        return INT32_MAX - (count - sequence) + 1
+    return sequence - count
+
+
+def to_snapshot(entry: ProducerEntry) -> SnapshotEntry:
+    """What a snapshot keeps of an entry: its last batch only."""
+    last = entry.batches[-1] if entry.batches else None
+    return SnapshotEntry(
+        producer_id=entry.producer_id,
+        epoch=entry.epoch,
+        last_sequence=entry.last_sequence,
+        last_offset=last.last_offset if last else NO_OFFSET,
+        offset_delta=last.last_offset - last.first_offset if last else 0,
+        timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        txn_first_offset=NO_OFFSET if entry.txn_first_offset is None else entry.txn_first_offset,
+    )
+
+
+def from_snapshot(entry: SnapshotEntry) -> ProducerEntry:
+    """The entry that a snapshot kept."""
+    batches: tuple[ProducerBatch, ...] = ()
+    if entry.last_offset >= 0:
+        first_sequence = _sequence_before(entry.last_sequence, entry.offset_delta)
+        first_offset = entry.last_offset - entry.offset_delta
+        sequences, offsets = (
+            (first_sequence, entry.last_sequence),
+            (first_offset, entry.last_offset),
+        )
+        batches = (ProducerBatch(*sequences, *offsets, entry.timestamp),)
+    return ProducerEntry(
+        entry.producer_id,
+        entry.epoch,
+        batches,
+        entry.coordinator_epoch,
+        entry.timestamp,
+        entry.txn_first_offset if entry.txn_first_offset >= 0 else None,
+    )
+
+
+# From this version of transactions on, the coordinator raises the epoch with each marker.
+EPOCH_BUMP_VERSION: Final = 2
+
+
+def check_epoch(entry: ProducerEntry, batch: Batch) -> None:
+    """No later instance has written; raises InvalidProducerEpoch."""
+    if batch.producer_epoch < entry.epoch:
+        raise InvalidProducerEpoch(
+            f"producer {entry.producer_id} with epoch {batch.producer_epoch} was fenced by epoch "
+            f"{entry.epoch}"
+        )
+
+
+def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
+    """A known producer goes on where it stopped, and starts a new epoch at 0.
+
+    A producer that nobody knows (its records may have been deleted) may start anywhere.
+
+    Raises:
+        OutOfOrderSequence: It does not.
+    """
+    if entry.epoch == NO_PRODUCER_EPOCH:
+        return
+    last = entry.last_sequence if batch.producer_epoch == entry.epoch else NO_SEQUENCE
+    wanted = 0 if last == INT32_MAX else last + 1
+    if batch.base_sequence != wanted:
+        raise OutOfOrderSequence(
+            f"producer {entry.producer_id}, epoch {batch.producer_epoch} (the last was "
+            f"{entry.epoch}): sequence {batch.base_sequence} where {wanted} is next"
+        )
+
+
+def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -> None:
+    """A marker is of the producer's epoch and of no older coordinator; other records may be.
+
+    Raises:
+        InvalidProducerEpoch, TransactionCoordinatorFenced: It is not.
+    """
+    found = end_marker(batch)
+    if found is None:
+        return
+    if transaction_version < EPOCH_BUMP_VERSION:
+        check_epoch(entry, batch)
+    else:
+        _check_bumped_epoch(entry, batch)
+    epoch = found[1].coordinator_epoch
+    if epoch < entry.coordinator_epoch:
+        raise TransactionCoordinatorFenced(
+            f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, epoch "
+            f"{entry.coordinator_epoch} has written since"
+        )
+
+
+def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
+    """The epoch must be new, or the marker one sent again after its end. Source: KAFKA-19999."""
+    is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
+    if batch.producer_epoch <= entry.epoch and not is_again:
+        raise InvalidProducerEpoch(
+            f"marker for producer {entry.producer_id} with epoch {batch.producer_epoch}, above "
+            f"{entry.epoch} expected"
+        )
+
+
+def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
+    """The time of a marker, in ms, and what it says; None for other control records."""
+    if isinstance(batch, RecordBatch) and not batch.attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT):
+        batch.ensure_valid()
+        plain = unpack_end_marker(batch.view[HEADER_SIZE:]) if batch.record_count == 1 else None
+        if plain is not None:
+            return batch.base_timestamp, plain
+    record = next(iter(batch.records()), None)
+    if record is None:
+        return None
+    if read_control_type(record.key) not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    return record.timestamp, read_end_marker(record)
+
+
+# Kafka's default of `producer.id.expiration.ms`: who was silent for so long is forgotten.
+PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction whose marker was written at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerStates:
+    """All producers of a partition and its open transactions. For one thread at a time."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self._producers = {entry.producer_id: entry for entry in entries}
+        self._peak_count = len(self._producers)
+        open_txns = (
+            (entry.txn_first_offset, entry.producer_id)
+            for entry in self._producers.values()
+            if entry.txn_first_offset is not None
+        )
+        self._open = dict(sorted(open_txns))  # first offset -> producer; stays sorted: logs grow
+
+    @property
+    def producers(self) -> Mapping[int, ProducerEntry]:
+        """All producers by id, a copy."""
+        return dict(self._producers)
+
+    @property
+    def open_transactions(self) -> Mapping[int, int]:
+        """Producer id by first offset of each open transaction, in order of offsets, a copy."""
+        return dict(self._open)
+
+    def find(self, producer_id: int) -> ProducerEntry | None:
+        """One producer, None where it is not known."""
+        return self._producers.get(producer_id)
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this instance of a producer has a transaction open here."""
+        entry = self._producers.get(producer_id)
+        return entry is not None and entry.txn_first_offset is not None and entry.epoch == epoch
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest open transaction, None where none is open."""
+        return next(iter(self._open), None)
+
+    def last_stable_offset(self, log_end: int) -> int:
+        """Offset below which no transaction is open, the log end where none is."""
+        return next(iter(self._open), log_end)
+
+    def check(
+        self, batch: Batch, *, origin: AppendOrigin, transaction_version: int = 0
+    ) -> Duplicate | None:
+        """Whether the log may take a batch of a producer with an id; changes nothing.
+
+        Args:
+            batch: With its final offsets.
+            origin: Sequences are checked, and repetitions looked for, for CLIENT only; with
+                REPLICATION nothing is refused, a leader has checked it.
+            transaction_version: Version of transactions that a marker was sent with; from 2 on
+                its epoch must be above the producer's.
+
+        Returns:
+            The batch that this one repeats, which must not be written again; else None.
+
+        Raises:
+            InvalidProducerEpoch: A newer instance of the producer has written.
+            OutOfOrderSequence: The batch does not follow the producer's last one.
+            InvalidTxnState: A batch outside of a transaction while one is open.
+            TransactionCoordinatorFenced: A marker of an older coordinator.
+        """
+        entry = self._entry(batch)
+        if origin is AppendOrigin.REPLICATION:
+            return None
+        if batch.is_control:
+            check_marker(entry, batch, transaction_version)
+            return None
+        if origin is AppendOrigin.CLIENT:
+            duplicate = entry.find_duplicate(batch)
+            if duplicate is not None:
+                return duplicate
+        check_epoch(entry, batch)
+        if origin is AppendOrigin.CLIENT:
+            check_sequence(entry, batch)
+        if entry.txn_first_offset is not None and not batch.is_transactional:
+            raise InvalidTxnState(
+                f"producer {entry.producer_id} has a transaction open since offset "
+                f"{entry.txn_first_offset}, its batch at {batch.base_offset} is not part of one"
+            )
+        return None
+
+    def __len__(self) -> int:
+        """How many producers are known."""
+        return len(self._producers)
+
+    @property
+    def open_count(self) -> int:
+        """How many transactions are open."""
+        return len(self._open)
+
+    def update(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> CompletedTxn | None:
+        """Take note of a batch that was written; the transaction that its marker ended, if any.
+
+        An empty control batch (its transaction was cleaned away) changes nothing, nor does a
+        control record that is no marker.
+
+        Args:
+            batch: As it was written.
+            arrival_ms: When it came, by the wall clock; -1 where that is not known.
+        """
+        entry = self._entry(batch)
+        if not batch.is_control:
+            self._put(entry.with_batch(batch, arrival_ms))
+            if entry.txn_first_offset is None and batch.is_transactional:
+                self._open[batch.base_offset] = entry.producer_id
+            return None
+        found = end_marker(batch)
+        if found is None:
+            return None
+        timestamp, marker = found
+        self._put(entry.with_marker(batch.producer_epoch, marker, timestamp, arrival_ms))
+        if entry.txn_first_offset is None:
+            return None
+        self._open.pop(entry.txn_first_offset, None)
+        aborted = not marker.is_commit
+        return CompletedTxn(entry.producer_id, entry.txn_first_offset, batch.base_offset, aborted)
+
+    def replay(self, batch: Batch) -> CompletedTxn | None:
+        """`update` for a batch read back from the log."""
+        return self.update(batch)
+
+    def aborted_entry(self, completed: CompletedTxn) -> AbortedTxn:
+        """The transaction index entry for a transaction that was just aborted."""
+        others = (first for first, owner in self._open.items() if owner != completed.producer_id)
+        last_stable = next(others, completed.last_offset + 1)
+        return AbortedTxn(
+            completed.producer_id, completed.first_offset, completed.last_offset, last_stable
+        )
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that wrote nothing for `expiration_ms`; how many.
+
+        Those with an open transaction stay. Who writes old records is not silent: of a timestamp
+        and when it came the later one counts. (Apache Kafka goes by the timestamp alone: it forgets
+        such a producer at each look, and takes what it repeats.)
+
+        Source: `producer.id.expiration.ms`.
+        """
+        silent = self._silent(now_ms - expiration_ms)
+        for entry in silent:
+            del self._producers[entry.producer_id]
+        return len(silent)
+
+    def learn_arrivals(self, since_ms: int, appended_by_ms: Callable[[int], int | None]) -> None:
+        """Find out when producers wrote whose timestamps lie before `since_ms`, after a start.
+
+        Args:
+            since_ms: Who has written later by a timestamp needs no other proof.
+            appended_by_ms: Until when the record at an offset was appended at the latest, in ms;
+                None where that can't be said.
+        """
+        for entry in self._silent(since_ms):
+            came_ms = appended_by_ms(entry.batches[-1].last_offset) if entry.batches else None
+            if came_ms is not None:
+                self._producers[entry.producer_id] = replace(entry, arrival_ms=came_ms)
+
+    def _silent(self, since_ms: int) -> list[ProducerEntry]:
+        return [
+            entry
+            for entry in self._producers.values()
+            if entry.txn_first_offset is None
+            and max(entry.last_timestamp, entry.arrival_ms) <= since_ms
+        ]
+
+    def end_silent(self, offset: int) -> list[int]:
+        """Take for ended the open transactions in which nothing was written from `offset` on.
+
+        Returns:
+            Their producers' ids.
+        """
+        ended = []
+        for first, producer_id in self.open_transactions.items():
+            entry = self._producers[producer_id]
+            last = entry.batches[-1].last_offset if entry.batches else first
+            if max(first, last) < offset:
+                self._end(first)
+                ended.append(producer_id)
+        return ended
+
+    def end_of(self, next_firsts: Mapping[int, int], log_end: int) -> list[int]:
+        """Take for ended open transactions of producers that have begun others since.
+
+        Args:
+            next_firsts: First offset of each producer's next transaction.
+            log_end: Those that begin below it are open now.
+
+        Returns:
+            Producers of which one was open.
+        """
+        ended = [(first, each) for first, each in self._open.items() if each in next_firsts]
+        for first, producer_id in ended:
+            self._end(first)
+            if next_firsts[producer_id] < log_end:
+                self._begin(next_firsts[producer_id], producer_id)
+        return [producer_id for _, producer_id in ended]
+
+    def _begin(self, first: int, producer_id: int) -> None:
+        entry = self._producers[producer_id]
+        self._producers[producer_id] = replace(entry, txn_first_offset=first)
+        self._open = dict(sorted({**self._open, first: producer_id}.items()))
+
+    def take_ends(self, told: "ProducerStates") -> None:
+        """End the open transactions that a snapshot of the same offset does not know as open.
+
+        What it knows of a later one of such a producer is taken over.
+        """
+        later = {each: first for first, each in told.open_transactions.items()}
+        for first, producer_id in self.open_transactions.items():
+            if later.get(producer_id) != first:
+                self._end(first)
+                if producer_id in later:
+                    self._begin(later[producer_id], producer_id)
+
+    def _end(self, first: int) -> None:
+        producer_id = self._open.pop(first)
+        self._producers[producer_id] = replace(self._producers[producer_id], txn_first_offset=None)
+
+    def ending_from(self, offset: int) -> list[ProducerEntry]:
+        """Producers whose last batch ends at or behind `offset`."""
+        return [
+            entry
+            for entry in self._producers.values()
+            if entry.batches and entry.batches[-1].last_offset >= offset
+        ]
+
+    def recall(self, seen: ProducerEntry) -> None:
+        """Take over the batches of a known producer from who saw more, if the last is the same."""
+        entry = self._producers[seen.producer_id]
+        if entry.is_continued_by(seen):
+            self._producers[entry.producer_id] = replace(entry, batches=seen.batches)
+
+    def encode_snapshot(self) -> bytes:
+        """The bytes of `OFFSET.snapshot`, producers in the order in which Kafka would write them.
+
+        Only the last batch of each producer is kept.
+        """
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Take note of all producers as they are now, which is quick even for a million.
+
+        Returns:
+            What makes `encode_snapshot`'s bytes of them, for any thread.
+        """
+        producers, peak_count = self._producers.copy(), self._peak_count
+
+        def encode() -> bytes:
+            producer_ids = in_hash_order(producers, peak_count)
+            return encode_snapshot(to_snapshot(producers[each]) for each in producer_ids)
+
+        return encode
+
+    @classmethod
+    def decode_snapshot(cls, data: Buffer) -> Self:
+        """The producers in a snapshot; call `expire` next, as Kafka does.
+
+        Raises:
+            CorruptFile: The bytes break a rule; an older snapshot, or none, serves as well.
+        """
+        return cls(map(from_snapshot, decode_snapshot(data)))
+
+    def _entry(self, batch: Batch) -> ProducerEntry:
+        producer_id = batch.producer_id
+        assert producer_id >= 0
+        return self._producers.get(producer_id) or ProducerEntry(producer_id)
+
+    def _put(self, entry: ProducerEntry) -> None:
+        self._producers[entry.producer_id] = entry
+        self._peak_count = max(self._peak_count, len(self._producers))

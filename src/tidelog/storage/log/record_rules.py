@@ -1,0 +1,312 @@
+"""Rules for records and sizes; the pass over a body.
+
+The rules of a topic for single records and for sizes, whatever the format they come in.
+
+Source: Kafka 4.x LogValidator, UnifiedLog.
+
+What the validator must know of a batch's records, found in one pass over their bytes.
+
+The plain pass here is the reference; a kernel may take its place (`BodyCheck`), so that storage
+needs no numba. A pass checks the structure of every record and copies no key and no value.
+
+Source: docs/format.md#record; Kafka 4.x LogValidator.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+from tidelog.config import TopicConfig
+from tidelog.errors import (
+    CorruptRecord,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordError,
+    RecordListTooLarge,
+)
+from tidelog.record.coding import read_varint, read_varlong, write_varint
+from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
+from tidelog.record.header import HEADERS_MAX
+from tidelog.record.record import RECORD_SIZE_MIN
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
+
+# How many refused records an error lists: a compressed batch can hold millions of them.
+RECORD_ERROR_LIMIT: Final = 1000
+
+
+# Messages of magic 0 and 1 that are not compressed are written one by one, which takes its time:
+# twice as many as librdkafka puts into a request by default.
+SINGLE_MESSAGES_MAX: Final = 20_000
+
+
+class RecordRules:
+    """The rules of one topic, for one partition.
+
+    Attributes:
+        where: The partition, for errors.
+        config: The topic's settings.
+        stamps: Whether the log sets the timestamps (LogAppendTime).
+    """
+
+    def __init__(self, where: str, config: TopicConfig) -> None:
+        self.where = where
+        self.config = config
+        self.stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._before_ms = config.message_timestamp_before_max_ms
+        self._after_ms = config.message_timestamp_after_max_ms
+
+    def is_allowed(self, timestamp: int, now_ms: int) -> bool:
+        """Whether a create time is within both limits, which are inclusive; -1 always is."""
+        config = self.config
+        return timestamp == NO_TIMESTAMP or (
+            now_ms - timestamp <= config.message_timestamp_before_max_ms
+            and timestamp - now_ms <= config.message_timestamp_after_max_ms
+        )
+
+    def are_allowed(self, smallest: int, largest: int, now_ms: int) -> bool:
+        """Whether all create times between these two surely are; False where one has to look."""
+        return now_ms - smallest <= self._before_ms and largest - now_ms <= self._after_ms
+
+    def time_reason(self, timestamp: int, now_ms: int) -> str:
+        """What is wrong with a create time outside the limits."""
+        before = self.config.message_timestamp_before_max_ms
+        after = self.config.message_timestamp_after_max_ms
+        return (
+            f"timestamp {timestamp} is {timestamp - now_ms} ms from the log's clock ({now_ms}),"
+            f" allowed are -{before} to +{after}"
+        )
+
+    def too_large(self, size_bytes: int) -> MessageTooLarge:
+        """The error of a batch over max.message.bytes."""
+        limit = self.config.max_message_bytes
+        return MessageTooLarge(
+            f"{self.where}: a batch of {size_bytes} bytes, max.message.bytes is {limit}"
+        )
+
+    def too_long(self, size_bytes: int) -> MessageTooLarge:
+        """The error of a batch to be compressed that no reader would open again."""
+        limit = APPEND_DECOMPRESSION_LIMIT
+        return MessageTooLarge(
+            f"{self.where}: {size_bytes} bytes of records to compress, at most {limit} are taken"
+        )
+
+    def flagged(self, count: int) -> InvalidTimestamp:
+        """The error of so many records in a batch that says that the log has set their times."""
+        reason = "a producer must not flag LogAppendTime, the log sets it"
+        return InvalidTimestamp(
+            f"{self.where}: {reason}",
+            record_errors=tuple(
+                RecordError(index, reason) for index in range(min(count, RECORD_ERROR_LIMIT))
+            ),
+        )
+
+    def check_total(self, size_bytes: int) -> None:
+        """Do nothing if an append of that size may be.
+
+        Raises:
+            RecordListTooLarge: It is over segment.bytes.
+        """
+        limit = self.config.segment_size_limit
+        if size_bytes > limit:
+            raise RecordListTooLarge(
+                f"{self.where}: an append of {size_bytes} bytes, segment.bytes is {limit}"
+            )
+
+    def check_single_count(self, count: int) -> None:
+        """Do nothing if so many messages of old formats may be written one by one.
+
+        Raises:
+            RecordListTooLarge: They are too many for one append.
+        """
+        if count > SINGLE_MESSAGES_MAX:
+            raise RecordListTooLarge(
+                f"{self.where}: an append of over {SINGLE_MESSAGES_MAX} messages that are not"
+                " compressed: compress them, or send fewer at a time"
+            )
+
+
+class Refused:
+    """The refused records of one batch: each with one rule, the key's before the timestamp's."""
+
+    def __init__(self, rules: RecordRules, now_ms: int) -> None:
+        """None yet; create times are held against `now_ms`."""
+        self._rules = rules
+        self._now_ms = now_ms
+        self._kept: list[RecordError] = []
+        self._count = 0
+        self._has_time_error = False
+
+    def __bool__(self) -> bool:
+        """Whether any was refused."""
+        return self._count > 0
+
+    def judge(self, index: int, timestamp: int, *, has_key: bool) -> None:
+        """Hold one record against the rules."""
+        rules = self._rules
+        if not has_key and rules.config.is_compacted:
+            self._note(index, "no key, which a compacted topic needs")
+        elif not rules.stamps and not rules.is_allowed(timestamp, self._now_ms):
+            self._has_time_error = True
+            self._note(index, rules.time_reason(timestamp, self._now_ms))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many are refused as an error lists."""
+        return len(self._kept) >= RECORD_ERROR_LIMIT
+
+    def add_unnamed(self, count: int, *, has_time_error: bool) -> None:
+        """So many more are refused, and whether any of all for its time."""
+        self._count += count
+        self._has_time_error |= has_time_error
+
+    def _note(self, index: int, reason: str) -> None:
+        self._count += 1
+        if len(self._kept) < RECORD_ERROR_LIMIT:
+            self._kept.append(RecordError(index, reason))
+
+    def error(self) -> InvalidRecord | InvalidTimestamp:
+        """What to raise where any was refused."""
+        reason = f"record {self._kept[0].index}: {self._kept[0].reason}"
+        count = f"at least {self._count}" if self.is_full else f"{self._count}"
+        more = f" ({count} records refused)" if self._count > 1 else ""
+        kind = InvalidTimestamp if self._has_time_error else InvalidRecord
+        return kind(f"{self._rules.where}: {reason}{more}", record_errors=tuple(self._kept))
+
+
+class BodyFacts(NamedTuple):
+    """What one pass finds.
+
+    Attributes:
+        max_timestamp: Largest timestamp in ms, -1 where none is larger.
+        min_timestamp: Smallest timestamp in ms other than -1; 2^63-1 where there is none.
+        has_null_key: Whether any record has no key.
+        deltas_in_order: Whether the offset deltas are 0, 1, 2, ...
+    """
+
+    max_timestamp: int
+    min_timestamp: int
+    has_null_key: bool
+    deltas_in_order: bool
+
+
+class BodyCheck(Protocol):
+    """One pass over an uncompressed records section of magic 2."""
+
+    def __call__(
+        self, body: Buffer, record_count: int, base_timestamp: int, /
+    ) -> tuple[int, int, bool, bool]:
+        """The facts of `record_count` records that fill `body` exactly, as `BodyFacts` orders them.
+
+        Timestamps are base + delta, wrapped to 64 bits. (A plain tuple will do, so that a kernel
+        below storage can answer.)
+
+        Raises:
+            CorruptRecord: A record breaks its format; `at` counts from the body's first byte.
+        """
+        ...
+
+
+class RecordFrame(NamedTuple):
+    """Where one record's parts lie in a body, and its deltas; `end` is exclusive."""
+
+    attributes_at: int
+    offset_delta_at: int
+    key_at: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    has_key: bool
+
+
+def check_body(body: Buffer, record_count: int, base_timestamp: int, /) -> BodyFacts:
+    """The plain pass: see `BodyCheck`."""
+    largest, smallest = NO_TIMESTAMP, INT64_MAX
+    has_null_key, in_order = False, True
+    for index, frame in enumerate(walk_body(body, record_count)):
+        timestamp = wrapped_sum(base_timestamp, frame.timestamp_delta)
+        largest = max(largest, timestamp)
+        if timestamp != NO_TIMESTAMP:
+            smallest = min(smallest, timestamp)
+        has_null_key |= not frame.has_key
+        in_order &= frame.offset_delta == index
+    return BodyFacts(largest, smallest, has_null_key, in_order)
+
+
+def wrapped_sum(base_timestamp: int, delta: int) -> int:
+    """The sum as an int64, as every other reader computes it."""
+    total = base_timestamp + delta
+    return total if INT64_MIN <= total <= INT64_MAX else (total + 2**63) % 2**64 - 2**63
+
+
+def walk_body(body: Buffer, record_count: int) -> Iterator[RecordFrame]:
+    """The frames of `record_count` records that fill `body` exactly.
+
+    Raises:
+        CorruptRecord: As `BodyCheck`; what was yielded before was right.
+    """
+    end = len(body)
+    if record_count < 0 or record_count * RECORD_SIZE_MIN > end:
+        raise CorruptRecord(f"{record_count} records are declared in {end} bytes", at=0)
+    at = 0
+    for _ in range(record_count):
+        frame = _read_frame(body, at, end)
+        yield frame
+        at = frame.end
+    if at != end:
+        raise CorruptRecord(f"{end - at} bytes are left after {record_count} records", at=at)
+
+
+def _read_frame(body: Buffer, start: int, limit: int) -> RecordFrame:
+    size, attributes_at = read_varint(body, start, limit)
+    end = attributes_at + size
+    if size < 1 or end > limit:
+        raise CorruptRecord(f"a record of {size} bytes, {limit - attributes_at} left", at=start)
+    timestamp_delta, offset_delta_at = read_varlong(body, attributes_at + 1, end)
+    offset_delta, key_at = read_varint(body, offset_delta_at, end)
+    has_key, at = _skip_bytes(body, key_at, end, is_nullable=True)
+    _, at = _skip_bytes(body, at, end, is_nullable=True)
+    at = _skip_headers(body, at, end)
+    if at != end:
+        raise CorruptRecord(f"a record ends {end - at} bytes before its length says", at=start)
+    return RecordFrame(
+        attributes_at, offset_delta_at, key_at, end, timestamp_delta, offset_delta, has_key
+    )
+
+
+def _skip_bytes(body: Buffer, at: int, end: int, *, is_nullable: bool) -> tuple[bool, int]:
+    """Whether the field is there (not null), and the place behind it."""
+    size, after = read_varint(body, at, end)
+    if size == -1 and is_nullable:
+        return False, after
+    if not 0 <= size <= end - after:
+        raise CorruptRecord(f"a field of {size} bytes, {end - after} left in its record", at=at)
+    return True, after + size
+
+
+def _skip_headers(body: Buffer, at: int, end: int) -> int:
+    count, after = read_varint(body, at, end)
+    # A header takes two bytes at least, so the loop is bounded by what is there.
+    if not 0 <= count <= (end - after) // 2:
+        raise CorruptRecord(f"{count} headers, {end - after} bytes left in their record", at=at)
+    if count > HEADERS_MAX:
+        raise CorruptRecord(f"{count} headers, a record has at most {HEADERS_MAX}", at=at)
+    for _ in range(count):
+        _, after = _skip_bytes(body, after, end, is_nullable=False)
+        _, after = _skip_bytes(body, after, end, is_nullable=True)
+    return after
+
+
+def renumber_body(body: Buffer, record_count: int) -> bytearray:
+    """The same records with offset deltas 0, 1, 2, ...; everything else byte for byte.
+
+    Raises:
+        CorruptRecord: As `BodyCheck`.
+    """
+    out = bytearray()
+    for index, frame in enumerate(walk_body(body, record_count)):
+        record = bytearray(body[frame.attributes_at : frame.offset_delta_at])
+        write_varint(record, index)
+        record += body[frame.key_at : frame.end]
+        write_varint(out, len(record))
+        out += record
+    return out

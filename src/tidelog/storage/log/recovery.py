@@ -1,0 +1,582 @@
+"""After a hard stop: finish swaps, scan, cut, sync or rewrite what may not be on disk.
+
+Putting a partition's directory right before it is opened for writing.
+
+`finish_swaps` ends what a cleaner or a deletion left half done, in Kafka's order. After a hard
+stop `recover` scans every segment from the one that holds the recovery point: batches are checked
+one by one, the log is cut at the first bad one, later segments go, indexes are built anew, the
+aborted transactions noted again. After a clean stop nothing is scanned.
+
+Only what may be an unfinished write is cut. Where something proves that the bytes were whole once
+(`log_end`), or a sound batch stands behind them, nothing is cut: the partition is refused.
+
+Later segments are dropped before the cut, so that a crash in between can't leave a hole in the log
+that looks like a compaction. A segment that was finished is cut by writing a new file and renaming
+it, since readers in other processes may have the old one mapped.
+
+Over 400 lines because the order of its steps is what counts. Owns no open state.
+Source: Kafka 4.x LogLoader; KAFKA-6264; docs/recovery.md.
+
+Making durable what a partition holds beyond its recovery point, before it is believed.
+
+A process that was killed leaves to the system what it had not synced: of a finished segment,
+too, where the roll's sync was left for later. Nothing syncs such a segment any more, while flushes,
+rolls and a clean close move the recovery point past it, and a note says that all of it is there. So
+an opening behind a hard stop syncs what it found; where a sync has failed, a reopening writes files
+anew, and so does the next opening by another process: a mark tells it.
+
+Owns no open state. Source: docs/recovery.md, "Opening for writing".
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.errors import CorruptData, DamagedLog, StorageFailure
+from tidelog.record.batch_walk import Batch
+from tidelog.record.offset_order import in_order, segment_limit
+from tidelog.storage import files
+from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.producer_loading import list_bases, snapshot_at, states_at
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.open_files import as_storage_failure, sync_file, walk_file
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.active_segment import TailSegment
+from tidelog.storage.segment.compaction_history import cleaned_end
+from tidelog.storage.segment.derived_files import IndexBuilder, load_indexes
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.log_end import Course, RecordedEnd, damaged, find_damage, sound_batches
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.segment_notes import has_notes, read_notes
+from tidelog.types import INT64_MAX
+
+COPY_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What was done, one line each, and how far the log was scanned.
+
+    Attributes:
+        actions: For people; empty where nothing had to be done.
+        scanned_segments: How many segments were read from end to end.
+        truncated_bytes: Log bytes that were cut off, dropped segments included.
+    """
+
+    actions: list[str] = field(default_factory=list)
+    scanned_segments: int = 0
+    truncated_bytes: int = 0
+
+
+def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
+    """End renames that were under way: `.deleted` and `.cleaned` go, `.swap` becomes final."""
+    fs = context.env.files
+    names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
+    changed = _remove_all(context, [n for n in names if n.endswith(files.DELETED_SUFFIX)])
+    cleaned = _with_suffix(names, files.CLEANED_SUFFIX)
+    swapped = _with_suffix(names, files.SWAP_SUFFIX)
+    if cleaned:
+        smallest = min(base for base, _ in cleaned)
+        unfinished = [name for base, name in swapped if base >= smallest]
+        changed |= _remove_all(context, [*unfinished, *(name for _, name in cleaned)])
+        swapped = [(base, name) for base, name in swapped if base < smallest]
+        report.actions.append(f"{context.directory}: dropped an unfinished compaction")
+    if swapped:
+        _apply_swap(context, names, swapped)
+        report.actions.append(f"{context.directory}: finished a compaction's swap")
+    changed |= _remove_orphans(context, report)
+    if changed or swapped:
+        fs.sync_dir(context.directory)
+
+
+def _with_suffix(names: Sequence[str], suffix: str) -> list[tuple[int, str]]:
+    found = []
+    for name in names:
+        parsed = files.parse_file_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        if parsed is not None:
+            found.append((parsed[0], name))
+    return found
+
+
+def _remove_all(context: SegmentContext, names: Sequence[str]) -> bool:
+    for name in names:
+        context.env.files.remove(f"{context.directory}/{name}")
+    return bool(names)
+
+
+def _apply_swap(
+    context: SegmentContext, names: Sequence[str], swapped: list[tuple[int, str]]
+) -> None:
+    """The swapped segments replace everything in their range of offsets."""
+    logs = [base for base, name in swapped if f"{files.LOG_SUFFIX}{files.SWAP_SUFFIX}" in name]
+    if logs:
+        first = min(logs)
+        end = max(_next_offset(context, base) for base in logs)
+        replaced = (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX)
+        for name in names:
+            parsed = files.parse_file_name(name)
+            if parsed is not None and first <= parsed[0] < end and parsed[1] in replaced:
+                context.env.files.remove(f"{context.directory}/{name}")
+        # Before the new names: if an old segment came back beside them, offsets would be twice.
+        context.env.files.sync_dir(context.directory)
+    for _, name in swapped:
+        final = name.removesuffix(files.SWAP_SUFFIX)
+        context.env.files.rename(f"{context.directory}/{name}", f"{context.directory}/{final}")
+
+
+def _next_offset(context: SegmentContext, base: int) -> int:
+    """Offset behind the last batch of a swapped log file."""
+    path = f"{context.directory}/{files.log_file_name(base)}{files.SWAP_SUFFIX}"
+    file = context.env.files.open(path)
+    try:
+        end = base + 1
+        for _, batch in walk_file(file, path, 0, file.size()):
+            end = batch.next_offset
+    finally:
+        file.close()
+    return end
+
+
+def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
+    """Indexes and sidecars whose log file has gone; snapshots stay, they belong to offsets."""
+    bases = set(list_bases(context))
+    kept = (files.SNAPSHOT_SUFFIX, files.LOG_SUFFIX)
+    orphans = []
+    for entry in context.env.files.list_dir(context.directory):
+        parsed = None if entry.is_dir else files.parse_file_name(entry.name)
+        if parsed is None or parsed[1] in kept or parsed[1] not in files.SEGMENT_SUFFIXES:
+            continue
+        if parsed[0] not in bases:
+            orphans.append(entry.name)
+    if orphans:
+        report.actions.append(f"{context.directory}: dropped {len(orphans)} orphaned files")
+    return _remove_all(context, orphans)
+
+
+def recover(
+    context: SegmentContext,
+    recorded: RecordedEnd,
+    epochs: LeaderEpochs,
+    report: RecoveryReport,
+    *,
+    log_start_offset: int = 0,
+) -> DamagedLog | None:
+    """Scan the segments that may hold unsynced bytes, and put right what does not fit.
+
+    Args:
+        context: The partition.
+        recorded: What is known to be on disk.
+        epochs: The leader epochs; those that only batches still know are added.
+        report: Takes what was done.
+        log_start_offset: Gaps below it are those of a deletion that was cut short.
+
+    Returns:
+        Why the log must be left as it is, None where it was put right.
+
+    Raises:
+        OSError: The disk failed; nothing that was valid has been removed.
+    """
+    bases = list_bases(context)
+    first = _first_scanned(bases, recorded)
+    # Carried on from segment to segment: who has no snapshots would read the log again for each.
+    states = states_at(context, bases[first]) if bases else ProducerStates()
+    for number in range(first, len(bases)):
+        base = bases[number]
+        if number > first:
+            _take_ends(context, base, states)
+        scan = _scan(context, base, states, epochs)
+        report.scanned_segments += 1
+        later = bases[number + 1 :]
+        has_hole = _has_hole(context, base, scan, later, log_start_offset)
+        damage = _damage(context, base, scan, later, recorded, has_hole=has_hole)
+        if damage is not None:
+            return damage
+        if scan.problem is not None:
+            _drop_segments(context, later, report)
+            _cut_log(context, base, scan, is_last=not later, report=report)
+        if has_hole:
+            report.actions.append(
+                f"{context.path(base, files.LOG_SUFFIX)}: ends at offset"
+                f" {scan.course.end_offset}, the next segment begins at {later[0]}: what lay"
+                " between them was never synced"
+            )
+            _drop_segments(context, later, report)
+        _write_derived(context, base, scan)
+        if has_hole or scan.problem is not None:
+            break
+    return None
+
+
+def _damage(
+    context: SegmentContext,
+    base: int,
+    scan: "_Scan",
+    later: Sequence[int],
+    recorded: RecordedEnd,
+    *,
+    has_hole: bool,
+) -> DamagedLog | None:
+    """Why nothing may be cut at the end of what was scanned, None where it may be."""
+    path, course = context.path(base, files.LOG_SUFFIX), scan.course
+    if scan.problem is None and not has_hole and later:
+        return None
+    if not later:
+        indexes = load_indexes(context, base, mapped=False)
+        tail = TailSegment(context, base, indexes or (OffsetIndex(base), TimeIndex(base)))
+        tail.has_index_files, tail.course = indexes is not None, course
+        found = tail.settle_end(recorded)
+        return None if found is None else found.error
+    found = find_damage(
+        context.pool.get(path), path, base, course, recorded, jump_is_proven=course.problem is None
+    )
+    if found is not None:
+        return found.error
+    sound = next((each for each in later if _has_sound_batch(context, each)), None)
+    if sound is None:
+        return None
+    reason = course.problem or f"the next segment begins at offset {later[0]}"
+    reason = f"{reason}; the segment of offset {sound} behind it is sound"
+    return damaged(path, course.size_bytes, course.end_offset, reason)
+
+
+def _has_sound_batch(context: SegmentContext, base: int) -> bool:
+    """Whether a segment begins with a batch that nobody could take for a torn write."""
+    path = context.path(base, files.LOG_SUFFIX)
+    file = context.pool.get(path)
+    for _, batch in sound_batches(file, path, base, 0, file.size()):
+        return batch.is_valid()
+    return False
+
+
+def find_refusal(
+    context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
+) -> DamagedLog | None:
+    """Say why `recover` would leave the log as it is, None where it would not; only reads."""
+    bases = list_bases(context)
+    first = _first_scanned(bases, recorded)
+    for number in range(first, len(bases)):
+        base, later = bases[number], bases[number + 1 :]
+        scan = _scan(context, base, ProducerStates(), LeaderEpochs())
+        has_hole = _has_hole(context, base, scan, later, log_start_offset)
+        damage = _damage(context, base, scan, later, recorded, has_hole=has_hole)
+        if damage is not None or scan.problem is not None or has_hole:
+            return damage
+    return None
+
+
+def build_derived(
+    context: SegmentContext, base: int, states: ProducerStates, epochs: LeaderEpochs
+) -> None:
+    """Build a segment's indexes; `states` are the producers' before it. Raises OSError."""
+    _write_derived(context, base, _scan(context, base, states, epochs))
+
+
+def _first_scanned(bases: Sequence[int], recorded: RecordedEnd) -> int:
+    """Number of the segment that holds the recovery point."""
+    point = recorded.recovery_point
+    return max((number for number, base in enumerate(bases) if base <= point), default=0)
+
+
+def _has_hole(
+    context: SegmentContext,
+    base: int,
+    scan: "_Scan",
+    later: Sequence[int],
+    log_start_offset: int,
+) -> bool:
+    is_open = scan.problem is None and bool(later) and later[0] > log_start_offset
+    return is_open and _ends_early(context, base, scan, later)
+
+
+def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
+    """End what the segment's snapshot says has ended, though no marker of it is in the log.
+
+    A standby whose leader had the marker no more has begun this segment because of that.
+    """
+    told = snapshot_at(context, base) if states.open_transactions else None
+    if told is not None:
+        states.take_ends(told)
+
+
+def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
+    """Whether records between a segment's end and the next one's base were lost with the power.
+
+    Its sync may have been left for later, and never done, while the next one's name came to the
+    disk. A gap that a log has (compaction, copies of such logs) is told by the segment's note,
+    which is written behind its sync; in a directory without a file of notes any gap is believed.
+    """
+    fs, directory = context.env.files, context.directory
+    if scan.course.end_offset >= later[0] or not has_notes(fs, directory):
+        return False
+    if later[0] <= cleaned_end(fs, directory):
+        return False  # a compaction's gap: all of it was durable before it was cleaned
+    note = read_notes(context)[0].get(base)
+    return note is None or note.end_offset != later[0]
+
+
+@dataclass(slots=True)
+class _Scan:
+    """What a scan of one segment found.
+
+    Attributes:
+        course: How far its batches are sound.
+        file_bytes: Size of the file.
+        problem: What is wrong behind the sound part, None where nothing is.
+    """
+
+    indexes: IndexBuilder
+    aborted: TxnIndex
+    course: Course
+    file_bytes: int = 0
+    problem: str | None = None
+
+
+def _scan(
+    context: SegmentContext,
+    base: int,
+    states: ProducerStates,
+    epochs: LeaderEpochs,
+) -> _Scan:
+    path = context.path(base, files.LOG_SUFFIX)
+    file = context.pool.get(path)
+    course = Course(0, base)
+    scan = _Scan(IndexBuilder(context.config, base), TxnIndex(base), course, file.size())
+    batches = walk_file(file, path, 0, scan.file_bytes)
+    try:
+        for position, batch in in_order(batches, base, segment_limit(base), path):
+            try:
+                batch.ensure_valid()
+                _replay(states, batch, scan.aborted)
+            except CorruptData as error:
+                raise error.located(path, position - batch.at) from error
+            course.take(batch, position)
+            scan.indexes.add(batch, position)
+            if batch.leader_epoch > epochs.latest_epoch:
+                epochs.assign(batch.leader_epoch, batch.base_offset)
+    except CorruptData as error:
+        scan.problem, course.problem = str(error), error.reason
+    else:
+        if course.size_bytes < scan.file_bytes:
+            scan.problem = f"{path}: an incomplete batch at position {course.size_bytes}"
+    return scan
+
+
+def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:
+    if not batch.has_producer_id:
+        return
+    completed = states.replay(batch)
+    if completed is not None and completed.is_aborted:
+        aborted.append(states.aborted_entry(completed))
+
+
+def _drop_segments(context: SegmentContext, bases: Sequence[int], report: RecoveryReport) -> None:
+    """Remove whole segments, newest first, durably."""
+    for base in reversed(bases):
+        path = context.path(base, files.LOG_SUFFIX)
+        report.truncated_bytes += context.env.files.stat(path).size
+        report.actions.append(f"{path}: dropped, it lies behind a damaged batch")
+        remove_segment_files(context, base)
+        # One by one: if an older one's removal came through alone, the log would have a hole.
+        context.env.files.sync_dir(context.directory)
+
+
+def remove_segment_files(context: SegmentContext, base: int) -> None:
+    """Remove a segment's files, the log last: without it the others are orphans."""
+    suffixes = [s for s in files.SEGMENT_SUFFIXES if s != files.LOG_SUFFIX]
+    for suffix in (*suffixes, files.SNAPSHOT_SUFFIX, files.LOG_SUFFIX):
+        path = context.path(base, suffix)
+        context.pool.forget(path)
+        context.maps.forget(path)
+        if context.env.files.exists(path):
+            context.env.files.remove(path)
+
+
+def _cut_log(
+    context: SegmentContext, base: int, scan: _Scan, *, is_last: bool, report: RecoveryReport
+) -> None:
+    path = context.path(base, files.LOG_SUFFIX)
+    zone_map_files.drop(context, base)
+    lost = scan.file_bytes - scan.course.size_bytes
+    report.truncated_bytes += lost
+    report.actions.append(f"{scan.problem}; cut {lost} bytes from {path}")
+    if is_last:
+        file = context.pool.get(path)
+        file.truncate(scan.course.size_bytes)
+        sync_file(file, path)
+    else:
+        replace_by_prefix(context, path, scan.course.size_bytes)
+
+
+def replace_by_prefix(context: SegmentContext, path: str, size: int) -> None:
+    """Replace a finished file by its first bytes: a new file, renamed over the old one."""
+    fs = context.env.files
+    temporary = path + files.TMP_SUFFIX
+    source = context.pool.get(path)
+    target = fs.open(temporary, create=True)
+    try:
+        target.truncate(0)
+        for position in range(0, size, COPY_CHUNK_BYTES):
+            chunk = files.read_exactly(source, min(COPY_CHUNK_BYTES, size - position), position)
+            files.write_fully(target, chunk, position)
+        target.sync()
+    finally:
+        target.close()
+    context.pool.forget(path)
+    context.maps.forget(path)
+    fs.rename(temporary, path)
+    fs.sync_dir(context.directory)
+
+
+def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
+    """Write the rebuilt indexes where the files say something else."""
+    offset_index, time_index = scan.indexes.finish()
+    for suffix, content in (
+        (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
+        (files.TIME_INDEX_SUFFIX, time_index.encoded),
+        (files.TXN_INDEX_SUFFIX, scan.aborted.encoded),
+    ):
+        path = context.path(base, suffix)
+        if suffix == files.TXN_INDEX_SUFFIX and not len(content):
+            if context.env.files.exists(path):
+                context.env.files.remove(path)
+            continue
+        if not _is_equal(context, path, content):
+            context.maps.forget(path)
+            context.pool.forget(path)
+            files.write_atomically(context.env.files, path, content)
+    zone_map_files.drop_unfit(context, base)
+
+
+def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
+    try:
+        return files.read_file(context.env.files, path) == content
+    except FileNotFoundError:
+        return False
+
+
+# Empty: the disk has failed, and what was not synced before may not be on it.
+UNSYNCED_FILE: Final = "tidelog-unsynced"
+
+
+# Operations of a partition that sync nothing which holds records, or name such a sync by itself.
+_WITHOUT_SYNC: Final = frozenset(
+    {"append", "roll", "map zones", "unlink", "delete", "move start", "read"}
+)
+
+
+# Append times first, so that no durable record is without its time. Zone maps are derived, and know
+# their own checksums.
+_SYNCED: Final = (
+    files.APPEND_TIME_SUFFIX,
+    files.LOG_SUFFIX,
+    files.OFFSET_INDEX_SUFFIX,
+    files.TIME_INDEX_SUFFIX,
+    files.TXN_INDEX_SUFFIX,
+)
+
+
+def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
+    """Make everything durable that lies in a partition's files now.
+
+    Segments below `recovery_point` are left alone.
+
+    Raises:
+        OSError: The disk failed; the partition can't be opened, and a mark tells the next opening.
+    """
+    try:
+        _sync_all(context, recovery_point)
+    except OSError:
+        mark_unsynced(context)
+        raise
+
+
+def _sync_all(context: SegmentContext, recovery_point: int) -> None:
+    fs = context.env.files
+    names = {entry.name for entry in fs.list_dir(context.directory)}
+    for base in _unsynced(context, recovery_point):
+        for suffix in _SYNCED:
+            if files.file_name(base, suffix) in names:
+                _sync(context, context.path(base, suffix))
+    fs.sync_dir(context.directory)
+
+
+def leaves_doubt(failure: StorageFailure) -> bool:
+    """Whether the disk may lack what the system counts for written.
+
+    Not where that which failed was no sync and began none: a write that found no room, above all,
+    for which a copy of the segment would find none either.
+    """
+    return failure.operation not in _WITHOUT_SYNC
+
+
+def mark_unsynced(context: SegmentContext) -> None:
+    """Leave a mark that the disk has failed, for a process that knows nothing of it.
+
+    Not synced: what a power loss takes away is gone from the system's memory too, and the next
+    opening sees what the disk has. Where the disk takes no mark either, there is none.
+    """
+    with suppress(OSError):
+        context.env.files.open(_mark(context), write=True, create=True).close()
+
+
+def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
+    """Write anew what a marked failure has left in doubt; where there is no mark, nothing.
+
+    Returns:
+        Why that could not be done, on a full disk for example: the partition can be read, but must
+        take nothing. The mark stays.
+    """
+    try:
+        if context.env.files.exists(_mark(context)):
+            rewrite_unsynced(context, recovery_point)
+    except OSError as error:
+        return as_storage_failure(error, context.directory, "write anew what is not surely on disk")
+    return None
+
+
+def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
+    """Write each file anew, durably, that holds records or append times not known to be synced.
+
+    Where a sync has failed the system may count pages as written that never came to the disk: a
+    later sync would not write them again. Segments below `recovery_point` are left alone.
+
+    Raises:
+        OSError: The disk fails still; every file has its old or its new copy.
+    """
+    for base in _unsynced(context, recovery_point):
+        for suffix in (files.APPEND_TIME_SUFFIX, files.LOG_SUFFIX):
+            path = context.path(base, suffix)
+            if context.env.files.exists(path):
+                _rewrite(context, path)
+    with suppress(FileNotFoundError):
+        context.env.files.remove(_mark(context))
+
+
+def _mark(context: SegmentContext) -> str:
+    return f"{context.directory}/{UNSYNCED_FILE}"
+
+
+def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
+    """Base offsets of the segments that end beyond a recovery point, and that of the last one."""
+    bases = list_bases(context)
+    ends = [*bases[1:], INT64_MAX]
+    return [base for base, end in zip(bases, ends, strict=True) if end > recovery_point]
+
+
+def _sync(context: SegmentContext, path: str) -> None:
+    file = context.env.files.open(path, write=True)
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def _rewrite(context: SegmentContext, path: str) -> None:
+    fs = context.env.files
+    try:
+        replace_by_prefix(context, path, fs.stat(path).size)
+    except OSError:
+        with suppress(OSError):  # half a copy must not fill what is left of a disk
+            fs.remove(path + files.TMP_SUFFIX)
+        raise

@@ -1,0 +1,313 @@
+"""Why a segment is there, and how long it will be: what `tidelog why` says, as facts.
+
+Everything is read, nothing is changed; a directory that another process writes can be asked.
+Source: docs/retention.md.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.errors import CorruptData, LostOffsets
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.open_files import typed_reads
+from tidelog.storage.segment.retention import (
+    CountedTime,
+    Deletion,
+    SegmentFacts,
+    SegmentTimes,
+    TimeBasis,
+    counted_time,
+    plan_retention,
+)
+from tidelog.storage.segment.roll import STORM_ROLLS, Roll, RollReason, RollStorm, find_storm
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment_notes import SegmentNote, last_fingerprint, read_notes
+from tidelog.storage.segment.slices import LogSlice, checked_records, slices
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.types import NO_OFFSET, UNKNOWN_MS
+
+FOR_EVER: Final = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long a policy keeps a segment.
+
+    Attributes:
+        counted: The time that counts.
+        own_until_ms: The last ms at which it is kept by that time; None for ever.
+        until_ms: The same where the segments in front of it are waited for.
+        behind: Base offset of the segment in front that is waited for, None where none is.
+    """
+
+    counted: CountedTime
+    own_until_ms: int | None
+    until_ms: int | None
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentStory:
+    """What is known of a segment and of what becomes of it.
+
+    Attributes:
+        base_offset: Its base offset.
+        end_offset: Offset behind it.
+        size_bytes: Size of its log file.
+        reason: Why it was rolled; OPEN where it takes appends.
+        roll_ms: When, by the wall clock; None where that is not known.
+        times: What is known of its times.
+        smallest_timestamp: From its zone map; None where it has none.
+        first_append_ms: Earliest append time that is known, None where none is.
+        last_append_ms: Latest one.
+        unknown_append: Ranges [start, end) of offsets whose append time is not known.
+        keeping: How long the topic's own policy keeps it.
+        record: Offset and timestamp of the record that `keeping` counts from, None where it is no
+            record's time.
+        kafka: How long Kafka's rule, the policy `record`, would keep it.
+        due: The rule by which the next retention deletes it, None where it stays.
+        size_room_bytes: It goes by size once the log grew by so much; None without a limit.
+        lost: Offsets that it lacks at its end, where that is a loss.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    reason: RollReason
+    roll_ms: int | None
+    times: SegmentTimes
+    smallest_timestamp: int | None
+    first_append_ms: int | None
+    last_append_ms: int | None
+    unknown_append: list[tuple[int, int]]
+    keeping: Keeping
+    record: tuple[int, int] | None
+    kafka: Keeping
+    due: Deletion | None
+    size_room_bytes: int | None
+    lost: LostOffsets | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStory:
+    """A partition's segments, oldest first, and what its last rolls are."""
+
+    segments: list[SegmentStory]
+    storm: RollStorm | None
+
+
+class Notes:
+    """The notes of a partition as they are on disk, held against its segments."""
+
+    def __init__(self, log: LogReader) -> None:
+        self._notes, self.problems = read_notes(log.context)
+
+    def of(self, segment: Segment) -> SegmentNote | None:
+        """The note about a segment, None where there is none or it ends elsewhere by now."""
+        if isinstance(segment, RemoteSegment):
+            return segment.note
+        note = self._notes.get(segment.base_offset)
+        return note if note is not None and note.end_offset == segment.end_offset else None
+
+    def reason(self, segment: Segment) -> RollReason:
+        """Why a segment was rolled."""
+        if segment.is_active:
+            return RollReason.OPEN
+        note = self.of(segment)
+        is_rolled = note is not None and note.reason is not RollReason.OPEN
+        return note.reason if note is not None and is_rolled else RollReason.UNKNOWN
+
+    def roll_ms(self, segment: Segment) -> int:
+        """When it was rolled, -1 where that is not known."""
+        note = self.of(segment)
+        return UNKNOWN_MS if note is None or segment.is_active else note.roll_ms
+
+    def seen_ms(self, segment: Segment) -> int:
+        """By when all of its records were there, -1 where nobody noted it."""
+        note = self.of(segment)
+        if note is not None and segment.is_tiered:
+            return note.seen_ms
+        if note is None or note.last_fingerprint != last_fingerprint(segment):
+            return UNKNOWN_MS
+        return note.seen_ms
+
+
+def times_of(log: LogReader, notes: Notes, segment: Segment) -> SegmentTimes:
+    """A segment's times as the policy `record-capped` asks for them, which asks for most."""
+    times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED)
+    if times.is_append_known:
+        return times
+    seen_ms = notes.seen_ms(segment)
+    if seen_ms == UNKNOWN_MS:
+        return times
+    return read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
+
+
+def explain(log: LogReader, config: TopicConfig) -> PartitionStory:
+    """What each segment of a partition is there for.
+
+    Raises:
+        StorageFailure: The disk failed.
+        CorruptData: A file that everything else rests on is damaged.
+    """
+    with typed_reads(log.context.directory):
+        return _Explanation(log, config).run()
+
+
+def storm_of(log: LogReader, notes: Notes) -> RollStorm | None:
+    """What the last rolls of a partition are, by its notes; None where they are no storm."""
+    closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
+    if len(closed) < STORM_ROLLS:
+        return None
+    rolls = [
+        Roll(notes.reason(s), notes.roll_ms(s), s.size_bytes, s.largest_timestamp) for s in closed
+    ]
+    return find_storm(rolls, segment_bytes=log.context.config.segment_size_limit)
+
+
+def due_deletions(log: LogReader, config: TopicConfig) -> list[Deletion]:
+    """Return the segments that retention would delete now, oldest first; changes nothing."""
+    with typed_reads(log.context.directory):
+        return _Explanation(log, config).plan()
+
+
+class _Explanation:
+    """The explanation of one partition under way."""
+
+    def __init__(self, log: LogReader, config: TopicConfig) -> None:
+        self._log = log
+        self._config = config
+        self._notes = Notes(log)
+        self._segments = log.segments
+        self._lost = {lost.end: lost for lost in log.lost_offsets()}
+        self._times = [times_of(log, self._notes, segment) for segment in self._segments]
+
+    def run(self) -> PartitionStory:
+        own = self._keepings(self._config.tidelog_retention_clock)
+        kafka = self._keepings(RetentionClock.RECORD)
+        due = {deletion.base_offset: deletion for deletion in self.plan()}
+        rooms = self._size_rooms()
+        stories = [
+            self._story(number, own[number], kafka[number], due, rooms[number])
+            for number in range(len(self._segments))
+        ]
+        return PartitionStory(stories, storm_of(self._log, self._notes))
+
+    def plan(self) -> list[Deletion]:
+        """Return the segments that retention would delete now."""
+        log = self._log
+        facts = [
+            SegmentFacts(
+                base_offset=segment.base_offset,
+                size_bytes=segment.size_bytes,
+                times=functools.partial(_same, times),
+            )
+            for segment, times in zip(self._segments, self._times, strict=True)
+        ]
+        return plan_retention(
+            facts,
+            config=self._config,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            now_ms=log.context.env.clock.now_ms(),
+        )
+
+    def _keepings(self, clock: RetentionClock) -> list[Keeping]:
+        """A pass ends at the first segment that stays, so each waits for all in front of it."""
+        found: list[Keeping] = []
+        longest, keeper = -1, None
+        for segment, times in zip(self._segments, self._times, strict=True):
+            counted = counted_time(times, clock)
+            own = self._until_ms(counted.ms)
+            if own is FOR_EVER:
+                found.append(Keeping(counted, FOR_EVER, FOR_EVER, None))
+                continue
+            if own >= longest:
+                longest, keeper = own, segment.base_offset
+            behind = None if keeper == segment.base_offset else keeper
+            found.append(Keeping(counted, own, longest, behind))
+        return found
+
+    def _until_ms(self, counted_ms: int) -> int | None:
+        config = self._config
+        if config.retention_ms < 0 or CLEANUP_DELETE not in config.cleanup_policy:
+            return FOR_EVER
+        return counted_ms + config.retention_ms
+
+    def _size_rooms(self) -> list[int | None]:
+        config = self._config
+        if config.retention_bytes < 0 or CLEANUP_DELETE not in config.cleanup_policy:
+            return [None] * len(self._segments)
+        rooms: list[int | None] = []
+        room = config.retention_bytes - sum(segment.size_bytes for segment in self._segments)
+        for segment in self._segments:
+            room += segment.size_bytes
+            rooms.append(max(room, 0))
+        return rooms
+
+    def _story(
+        self,
+        number: int,
+        keeping: Keeping,
+        kafka: Keeping,
+        due: dict[int, Deletion],
+        room: int | None,
+    ) -> SegmentStory:
+        segment, times = self._segments[number], self._times[number]
+        roll_ms = self._notes.roll_ms(segment)
+        rows = self._log.append_times_of(segment)
+        known = rows.runs(segment.base_offset, segment.end_offset)
+        known_ms = [ms for _, _, ms in known if ms is not None]
+        zones = segment.zones
+        is_timed = zones is not None and zones.total.timed_records > 0
+        return SegmentStory(
+            base_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            size_bytes=segment.size_bytes,
+            reason=self._notes.reason(segment),
+            roll_ms=None if roll_ms == UNKNOWN_MS else roll_ms,
+            times=times,
+            smallest_timestamp=zones.total.min_record_ms if zones and is_timed else None,
+            first_append_ms=known_ms[0] if known_ms else None,
+            last_append_ms=known_ms[-1] if known_ms else None,
+            unknown_append=rows.unknown_in(segment.base_offset, segment.end_offset),
+            keeping=keeping,
+            record=_deciding_record(segment, keeping.counted),
+            kafka=kafka,
+            due=due.get(segment.base_offset),
+            size_room_bytes=room,
+            lost=self._lost.get(segment.end_offset),
+        )
+
+
+def _same(times: SegmentTimes) -> SegmentTimes:
+    return times
+
+
+def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] | None:
+    """Offset and timestamp of a record that counts with that time; None where it is no record's."""
+    is_records = counted.offset != NO_OFFSET or counted.basis is TimeBasis.APPEND_TIME
+    if not is_records or not segment.size_bytes:
+        return None
+    offset = segment.end_offset - 1 if counted.offset == NO_OFFSET else counted.offset
+    try:
+        for part in slices([segment], offset, offset + 1):
+            return _first_counting(part, counted)
+    except CorruptData:
+        return None  # the time is from the index, which is whole
+    return None
+
+
+def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
+    """The first record of the batch whose time, under the cap, is the counted one."""
+    last = None
+    for position, batch in part.batches():
+        for record in checked_records(part.segment, position, batch):
+            last = record.offset, record.timestamp
+            if counted.offset != NO_OFFSET and record.timestamp >= counted.ms:
+                return last
+    return last if counted.offset == NO_OFFSET else None

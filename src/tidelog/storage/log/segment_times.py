@@ -1,0 +1,273 @@
+"""Times of a segment as retention asks for them; smallest record time.
+
+What retention and `tidelog why` need to know of a segment's times, read as cheaply as it goes.
+
+With the cap, the time that counts is the largest min(timestamp, append time) over the records.
+Mostly the record with the largest timestamp was appended no earlier than that: then its timestamp
+is the answer, and one index entry and one append time prove it. Where it lies ahead of its append
+time, a zone map leads to the few batches that can hold the answer; batches have one append time
+each, so their headers give it exactly. Without a zone map the smaller of the segment's two largest
+times is a bound: too late by at most the time that the segment was filled in.
+
+Reads, never writes. Source: docs/retention.md.
+
+The smallest and the largest record time of a partition, and which segments were not asked.
+
+Largest times are in the time indexes. Smallest ones are in zone maps; a small segment without one
+is read, a large one is left out, and that is said. Source: docs/retention.md.
+"""
+
+import dataclasses
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import gcd
+from typing import TYPE_CHECKING, Final
+
+from tidelog.config import RetentionClock
+from tidelog.errors import CorruptData
+from tidelog.storage.clocks.zone_map import ZoneMap
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.segment.active_segment import TailSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
+from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.segment.slices import records_of, slices
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidelog.storage.clocks.append_times import AppendTimes
+    from tidelog.storage.clocks.zone_map import Zone
+
+
+def read_times(
+    log: "LogReader", segment: Segment, *, clock: RetentionClock, seen_ms: int = UNKNOWN_MS
+) -> SegmentTimes:
+    """The times of one of a log's segments, as far as a policy asks for them.
+
+    Args:
+        log: The partition.
+        segment: One of its segments.
+        clock: Under `record` append times are not looked at.
+        seen_ms: By when all of its records were there, as noted; -1 where it is not.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if isinstance(segment, ClosedSegment):
+        told = segment.told_times(log.context.env.clock.now_ms())
+        if told is not None:
+            return told
+    largest, largest_at = largest_record(segment)
+    times = SegmentTimes(
+        largest_timestamp=largest,
+        largest_at=largest_at,
+        mtime_ms=segment.mtime_ms(),
+        seen_ms=seen_ms,
+        now_ms=log.context.env.clock.now_ms(),
+    )
+    if clock is RetentionClock.RECORD:
+        return times
+    rows = log.append_times_of(segment)
+    arrivals = _Arrivals(rows, times, log.context.config.tidelog_append_time_granularity_ms)
+    last_known_ms = UNKNOWN_MS if rows.last_known_ms is None else rows.last_known_ms
+    largest_ms = UNKNOWN_MS if rows.last_known_ms is None else arrivals.latest_ms(last_known_ms)
+    times = dataclasses.replace(
+        times,
+        largest_append_ms=largest_ms,
+        append_slack_ms=largest_ms - last_known_ms,
+        is_append_known=not rows.unknown_in(segment.base_offset, segment.end_offset),
+    )
+    if clock is RetentionClock.APPEND or largest < 0:
+        return times
+    return dataclasses.replace(times, capped=arrivals.largest_capped(segment, times))
+
+
+def youngest_ms(log: "LogReader", segment: Segment) -> int:
+    """Largest timestamp of a segment's records, but not later than its last append; -1 for none.
+
+    `min.compaction.lag.ms` counts from it: a time in the future, from a producer whose clock is
+    wrong, would keep the log out of compaction for as long. `tidelog.retention.clock=record`
+    believes it, as Kafka does.
+    """
+    largest, _ = largest_record(segment)
+    if log.context.config.tidelog_retention_clock is RetentionClock.RECORD:
+        return largest
+    times = read_times(log, segment, clock=RetentionClock.APPEND, seen_ms=UNKNOWN_MS)
+    return min(largest, times.arrival.ms)
+
+
+def largest_record(segment: Segment) -> tuple[int, int]:
+    """Largest timestamp of a segment, and the last offset of the first batch that has it.
+
+    (-1, base offset) where no record has a timestamp. Of a damaged segment what was read of it
+    counts, or it would stay for ever.
+    """
+    if isinstance(segment, TailSegment):
+        return segment.max_timestamp, segment.max_timestamp_offset
+    if isinstance(segment, ClosedSegment):
+        return segment.largest_entry
+    return segment.time_index.last_entry
+
+
+def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
+    """The largest step that may have rounded all known times; mostly a few tell."""
+    step_ms = 0
+    for ms in rows.rows().columns[1]:
+        if ms != UNKNOWN_MS:
+            step_ms = gcd(step_ms, ms)
+        if 0 < step_ms <= granularity_ms:
+            break
+    return max(step_ms, granularity_ms)
+
+
+class _Arrivals:
+    """By when the records of a segment were there: its append times, or what stands in for them."""
+
+    def __init__(self, rows: "AppendTimes", times: SegmentTimes, granularity_ms: int) -> None:
+        self._rows = rows
+        self._times = times
+        self._fallback = times.fallback
+        self._granularity_ms = granularity_ms
+        self._step_ms = _common_step(rows, granularity_ms)
+
+    def latest_ms(self, known_ms: int) -> int:
+        """When records came at the latest whose rounded append time is known.
+
+        The setting is today's, and rows do not say how they were rounded: where all are multiples
+        of a larger step, that may have been it, and the note says by when the last record came.
+        """
+        told = known_ms + self._granularity_ms - 1
+        return max(told, min(known_ms + self._step_ms - 1, self._times.seen_ms))
+
+    def at(self, offset: int) -> CountedTime:
+        """When the record at `offset` came, or by when it was there."""
+        known = self._rows.time_at(offset)
+        if known is None:
+            return self._fallback._replace(offset=offset)
+        latest_ms = self.latest_ms(known)
+        return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == known, offset)
+
+    def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
+        """The largest time of a record, each at most its append time; None where only a bound is.
+
+        The segment has a timestamp; `times` has append times too.
+        """
+        self._times = times
+        best = self._capped(times.largest_timestamp, times.largest_at)
+        if best.ms in (times.largest_timestamp, times.arrival.ms):
+            return best  # it can't be more than either
+        zones = segment.zones
+        if zones is None:
+            return None
+        try:
+            return self._search(segment, zones.zones(), best)
+        except CorruptData:
+            return None  # whoever reads there is told; a bound does here
+
+    def _capped(self, timestamp: int, offset: int) -> CountedTime:
+        arrival = self.at(offset)
+        if timestamp <= arrival.ms:
+            return CountedTime(timestamp, TimeBasis.TIMESTAMP, offset=offset)
+        return arrival
+
+    def _search(self, segment: Segment, zones: "Iterable[Zone]", best: CountedTime) -> CountedTime:
+        """The batches of those zones are opened that may hold more, the most promising first."""
+        ranked = [(-bound, zone) for zone in zones if (bound := self._bound(zone)) > best.ms]
+        heapq.heapify(ranked)
+        while ranked and -ranked[0][0] > best.ms:
+            _, zone = heapq.heappop(ranked)
+            end = zone.position + zone.size_bytes
+            for _, batch in iterate_batches(segment, zone.position, end):
+                if batch.max_timestamp != NO_TIMESTAMP:
+                    found = self._capped(batch.max_timestamp, batch.last_offset)
+                    best = max(best, found, key=lambda counted: counted.ms)
+        return best
+
+    def _bound(self, zone: "Zone") -> int:
+        """No record of the zone counts with a later time than this; in ms."""
+        arrival_ms = self.at(zone.last_offset).ms
+        if self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
+            arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
+        # Markers of transactions have timestamps too, which zones leave out.
+        return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
+
+
+# A segment of this size is read in well under 100 ms.
+READ_LIMIT_BYTES: Final = 128 << 10
+
+
+@dataclass(slots=True)
+class RecordRange:
+    """What is known of the record times of a partition, in ms.
+
+    Attributes:
+        smallest_ms: Smallest timestamp of the records that were looked at; None where none has one.
+        not_looked_at: Ranges [start, end) of offsets without a zone map, too many to read or
+            damaged: a smaller one may be there.
+    """
+
+    smallest_ms: int | None = None
+    not_looked_at: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, ms: int) -> None:
+        """Count a record's timestamp, or the smallest of some; -1 is none."""
+        if ms != NO_TIMESTAMP and (self.smallest_ms is None or ms < self.smallest_ms):
+            self.smallest_ms = ms
+
+
+def record_range(log: LogReader) -> RecordRange:
+    """The smallest record time from the log start on.
+
+    Raises:
+        StorageFailure: The disk failed.
+    """
+    found = RecordRange()
+    for segment in log.segments:
+        start = max(segment.base_offset, log.log_start_offset)
+        if not segment.size_bytes or start >= segment.end_offset:
+            continue
+        try:
+            is_seen = _take_segment(found, segment, start)
+        except CorruptData:
+            is_seen = False
+        if not is_seen:
+            found.not_looked_at.append((start, segment.end_offset))
+    return found
+
+
+def _take_segment(found: RecordRange, segment: Segment, start: int) -> bool:
+    """Count a segment's records from `start` on; False where they are too many to read."""
+    zones = segment.zones
+    if zones is not None:
+        _take_zones(found, segment, zones, start)
+        return True
+    if segment.size_bytes > READ_LIMIT_BYTES:
+        return False
+    _take_records(found, segment, start, segment.end_offset)
+    return True
+
+
+def _take_zones(found: RecordRange, segment: Segment, zones: ZoneMap, start: int) -> None:
+    if start == segment.base_offset:
+        if zones.total.timed_records:
+            found.take(zones.total.min_record_ms)
+        return
+    for zone in zones.zones():
+        if zone.first_offset >= start and zone.timed_records:
+            found.take(zone.min_record_ms)
+        elif zone.first_offset < start <= zone.last_offset:
+            _take_records(found, segment, start, zone.last_offset + 1)
+
+
+def _take_records(found: RecordRange, segment: Segment, start: int, end: int) -> None:
+    for ms in _timestamps(segment, start, end):
+        found.take(ms)
+
+
+def _timestamps(segment: Segment, start: int, end: int) -> Iterator[int]:
+    for part in slices([segment], start, end):
+        for record in records_of(part):
+            yield record.timestamp

@@ -1,0 +1,769 @@
+"""The last segment: `TailSegment` for readers, `ActiveSegment` that also appends.
+
+The segment that takes appends: log, both indexes, the append times, all written through.
+
+Order of an append: the append-time row (where time moved), the log bytes, the index entries. A
+crash may keep any part of what was not synced; recovery puts the files in accord again. The index
+files are not preallocated: what is in the file is what is valid.
+
+Over 400 lines because one class keeps the order of writes.
+
+Life cycle: create or load -> append* -> seal (at a roll) or close. Not safe for two threads.
+Source: KIP-33 for the time index; facts of docs/format.md.
+
+The last segment of a log as a reader sees it: up to the last whole, valid batch on disk.
+
+Where something proves that more was there (`log_end`), the segment goes on to the proven end, and
+reading it raises at the damage as in a finished segment.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Self, TypeVar
+
+from tidelog.errors import CorruptData, DamagedLog
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.header import HEADER_SIZE
+from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.open_files import PooledFile, sync_file, typed_failures, walk_file
+from tidelog.storage.segment.append_time_trust import (
+    AppendTimeCheckpoint,
+    fingerprint,
+    fingerprint_of,
+)
+from tidelog.storage.segment.compaction_history import cleaned_end
+from tidelog.storage.segment.derived_files import (
+    IndexBuilder,
+    close_time_index,
+    index_limit_bytes,
+    load_indexes,
+)
+from tidelog.storage.segment.index import AbortedTxn, OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index_proof import batch_at, misfit, position_floor, time_misfit
+from tidelog.storage.segment.log_end import (
+    NOTHING_RECORDED,
+    Course,
+    Damage,
+    Jump,
+    RecordedEnd,
+    find_damage,
+)
+from tidelog.storage.segment.segment import Segment, SegmentContext, SegmentFiles, iterate_batches
+from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
+
+# A reader looks at an end that may be damaged until two looks agree, but not for ever.
+_LOOKS_MAX: Final = 3
+
+
+class TailSegment(SegmentFiles):
+    """The last segment: read by position, up to the last whole, valid batch at load time.
+
+    Attributes:
+        damage: Why it ends where it does, if bytes that were on disk can't be read; then
+            `size_bytes` and `end_offset` include the damage. `damaged` is its error.
+        course: How far its batches are sound.
+        find_aborted: How to find its aborted transactions where it has no file of them.
+        has_index_files: Whether its indexes are those on disk, not built from the log.
+    """
+
+    is_active: Final = True
+    is_mapped: Final = False
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        base_offset: int,
+        indexes: tuple[OffsetIndex, TimeIndex],
+    ) -> None:
+        super().__init__(context, base_offset)
+        self.offset_index, self.time_index = indexes
+        self.size_bytes = 0
+        self.end_offset = base_offset
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.last_batch: Batch | None = None
+        self._append_times: AppendTimes | None = None
+        self._is_last_time_proven = True
+        self._misfit: str | None = None
+        self.course = Course(0, base_offset)
+        self.has_index_files = True
+        self.damage: Damage | None = None
+        self.damaged: DamagedLog | None = None
+        self.find_aborted: Callable[[Segment], TxnIndex] | None = None
+
+    @classmethod
+    def empty(cls, context: SegmentContext, base_offset: int) -> Self:
+        """A segment of which nothing was read yet."""
+        return cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
+
+    @property
+    def has_known_end(self) -> bool:
+        """Whether it is known to reach `end_offset`, so that a reader must not stop before."""
+        return self.damage is not None
+
+    def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
+        """Set size, end offset and largest timestamp from the last sure entries to the end.
+
+        Stops silently at the first batch that is incomplete or invalid: another process may be
+        writing it. Where that is the batch of the last index entry, the entry was written and its
+        batch was not: the search goes on from the entry before. A time index whose last entry is
+        not that of its batch is of no use: both indexes are built anew.
+        """
+        self._scan_from_sure_entry(file_size, check_crc=check_crc)
+        problem = self._problem_of_indexes()
+        if problem is not None:
+            self.context.report(problem)
+            self.offset_index, self.time_index = rebuilt_tail_indexes(self, self.size_bytes)
+            self.has_index_files = False
+            self._scan_from_sure_entry(file_size, check_crc=check_crc)
+
+    def _scan_from_sure_entry(self, file_size: int, *, check_crc: bool) -> None:
+        while not self._scan_from_last_entry(file_size, check_crc=check_crc):
+            last_offset = self.offset_index.last_offset
+            self.offset_index.truncate_to(last_offset)
+            self.time_index.truncate_to(last_offset)
+
+    def _problem_of_indexes(self) -> str | None:
+        """What the last entries say and the batches do not, None where they agree."""
+        if self._misfit is not None:
+            return self._misfit
+        if not self._is_last_time_proven or self._is_last_time_outdone():
+            return time_misfit(self.log_path, self.time_index.last_entry)
+        if self.offset_index.entry_count and self.offset_index.last_offset >= self.end_offset:
+            return misfit(self.log_path, *self.offset_index.lookup(INT64_MAX))
+        return None
+
+    def _is_last_time_outdone(self) -> bool:
+        """Whether a batch before the last time entry claims a larger timestamp than the entry."""
+        indexed, offset = self.time_index.last_entry
+        is_earlier = self.max_timestamp_offset < offset
+        return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
+
+    def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
+        """Whether the last indexed batch, where there is one, could be taken.
+
+        Begins one entry before the one to which the last time entry leads: only batches tell
+        whether a later one was lost, and no walk sees a gap before its first batch.
+        """
+        indexed, offset = self.time_index.last_entry
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._is_last_time_proven = self.time_index.entry_count == 0
+        _, position = self.offset_index.lookup(INT64_MAX)
+        first_key, first = (0, 0)
+        if indexed != NO_TIMESTAMP:
+            first_key, first = self.offset_index.lookup(offset - 1)
+        self._misfit = None
+        file = self.context.pool.get(self.log_path)
+        base = self.base_offset
+        self.size_bytes, self.end_offset = first, base
+        course = self.course = Course(first, base)
+        batches = walk_file(file, self.log_path, first, file_size)
+        limit, path, knows_next = segment_limit(base), self.log_path, first == 0
+        try:
+            for start, batch in in_order(batches, base, limit, path, knows_next=knows_next):
+                if check_crc and start >= position:
+                    batch.ensure_valid()
+                if self.end_offset <= offset <= batch.last_offset and indexed != NO_TIMESTAMP:
+                    self._is_last_time_proven = batch.max_timestamp == indexed
+                if start == first > 0:
+                    if batch.last_offset > first_key:
+                        self._misfit = misfit(self.log_path, first_key, first)
+                    course.end_offset = first_known_offset(batch)  # what was before is not read
+                course.take(batch, start)
+                self._take(batch, start)
+        except CorruptData as error:
+            course.problem = error.reason
+            where = f"{self.log_path}, position {course.size_bytes}"
+            self.context.report(f"{where}: {error.reason}; read up to there")
+        return position == 0 or self.size_bytes > position
+
+    def read_txn_index(self) -> TxnIndex:
+        """The `.txnindex` file; where there is none, what the batches say of aborted ones."""
+        index = super().read_txn_index()
+        if index.entries or self.find_aborted is None:
+            return index
+        return self.find_aborted(self)
+
+    def settle_end(self, recorded: RecordedEnd) -> Damage | None:
+        """Hold the end that was found against what is recorded of it, and look behind it.
+
+        Returns:
+            Why bytes behind the sound part are no unfinished write, None where they may be one.
+            The segment reaches to the proven end then, and reading raises at the damage.
+        """
+        file = self.context.pool.get(self.log_path)
+        course = self.course
+        jump = course.jump
+        if recorded.is_end and course.end_offset < recorded.recovery_point:
+            recorded = self._witnessed(recorded, file.size())
+        is_open = jump is not None and course.end_offset > recorded.recovery_point
+        found = find_damage(
+            file,
+            self.log_path,
+            self.base_offset,
+            course,
+            recorded,
+            jump_is_proven=is_open and self._proves(jump),
+        )
+        if found is not None:
+            self.damage, self.damaged = found, found.error
+            self.size_bytes, self.end_offset = file.size(), found.end_offset
+        return found
+
+    def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
+        """The recorded end; the log's own where what the same close has left beside it says so.
+
+        Two files tell where a log ended when it was closed. Where a log that lacks no byte ends
+        with the batch that the one names, the other is wrong.
+        """
+        course, last = self.course, self.last_batch
+        if course.size_bytes != size or last is None:
+            return recorded
+        told = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
+        named = (course.end_offset, first_known_offset(last), fingerprint(last))
+        if told is None or named != (told.end_offset, told.last_base_offset, told.last_fingerprint):
+            return recorded
+        self.context.report(
+            f"{self.context.directory}: the recovery point {recorded.recovery_point} lies above the"
+            f" end of the log, {course.end_offset}, which {files.APPEND_TIME_CHECKPOINT_FILE}"
+            " proves; not believed"
+        )
+        return replace(recorded, recovery_point=course.end_offset)
+
+    def _proves(self, jump: Jump | None) -> bool:
+        """Whether something beside the log names the offsets of a batch that leave a gap."""
+        assert jump is not None
+        batch, context = jump.batch, self.context
+        if batch.next_offset <= cleaned_end(context.env.files, context.directory):
+            return True
+        entry = (batch.last_offset, jump.position)
+        if self.has_index_files and self.offset_index.lookup(batch.last_offset) == entry:
+            return True
+        named = fingerprint(batch)
+        rows = self.read_append_times().rows()
+        edges = (first_known_offset(batch), batch.next_offset)
+        return any(row.batch_crc == named and row.offset in edges for row in rows)
+
+    def _take(self, batch: Batch, position: int) -> None:
+        self.size_bytes = position + batch.size_bytes
+        self.end_offset = batch.next_offset
+        self.last_batch = batch
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = batch.last_offset
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp, -1 where no record has one.
+
+        Any time may lie in a damaged part, so a search has to come upon the damage.
+        """
+        return self.max_timestamp if self.damage is None else INT64_MAX
+
+    @property
+    def append_times(self) -> AppendTimes:
+        """Append times as far as they are sure."""
+        if self._append_times is None:
+            self._append_times = self.read_append_times()
+        return self._append_times
+
+    @property
+    def zones(self) -> None:
+        """None: a segment gets its zone map when it is finished."""
+        return
+
+    def zones_on(self, _clock: ClockName) -> None:
+        """None, likewise."""
+        return
+
+    def set_append_times(self, times: AppendTimes) -> None:
+        """Use times that were checked against the log."""
+        self._append_times = times
+
+    def distrust_indexes(self, problem: str) -> None:
+        """Report what an index says and the log does not; go on with indexes built anew."""
+        self.context.report(problem)
+        self.offset_index, self.time_index = rebuilt_tail_indexes(self, self.size_bytes)
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the log file, read now."""
+        file = self.context.pool.get(self.log_path)
+        return memoryview(file.pread(min(end, self.size_bytes) - start, start))
+
+    def whole(self) -> memoryview:
+        """All bytes of whole batches, read now."""
+        return self.view(0, self.size_bytes)
+
+
+_Tail = TypeVar("_Tail", bound=TailSegment)
+
+
+def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
+    """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory.
+
+    A process that writes it may be at work, so damage counts only if a later look finds the same:
+    by then the write that was under way is done, and what is recorded was read anew.
+    """
+    segment, found = _loaded(context, base_offset, context.recorded_end(False))
+    for _ in range(_LOOKS_MAX):
+        if found is None:
+            break
+        before = found
+        segment, found = _loaded(context, base_offset, context.recorded_end(True))
+        if found is not None and str(found.error) == str(before.error):
+            context.report(f"{found.error}")
+            break
+    return segment
+
+
+def _loaded(
+    context: SegmentContext, base_offset: int, recorded: RecordedEnd
+) -> tuple[TailSegment, Damage | None]:
+    segment = TailSegment.empty(context, base_offset)
+    fill_tail(segment, check_crc=True)
+    if recorded.is_end and segment.end_offset > recorded.recovery_point:
+        recorded = context.recorded_end(True)  # mostly a writer has begun since it was read
+    return segment, segment.settle_end(recorded)
+
+
+def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
+    """The last segment as an opening takes it, and whether its end is damaged or in doubt.
+
+    Checksums are read only where frames alone may have led over damage.
+    """
+    segment = empty()
+    fill_tail(segment, check_crc=False)
+    size = segment.context.pool.get(segment.log_path).size()
+    if segment.settle_end(recorded) is None and size <= segment.size_bytes:
+        return segment, False
+    segment = empty()
+    fill_tail(segment, check_crc=True)
+    return segment, segment.settle_end(recorded) is not None
+
+
+def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
+    """Load indexes and end of a last segment; a growing index is used as far as it is sure."""
+    context, base_offset = segment.context, segment.base_offset
+    indexes = load_indexes(context, base_offset, mapped=False)
+    log_size = context.env.files.stat(segment.log_path).size
+    if indexes is None or not _last_entry_fits(segment, indexes[0]):
+        indexes = rebuilt_tail_indexes(segment, log_size)
+        segment.has_index_files = False
+    segment.offset_index, segment.time_index = indexes
+    segment.scan_tail(log_size, check_crc=check_crc)
+
+
+def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
+    """Whether the last index entry leads to the batch that it names."""
+    if index.entry_count == 0:
+        return True
+    last_offset, position = index.entry(index.entry_count - 1)
+    file = segment.context.pool.get(segment.log_path)
+    found = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
+    # Old brokers made one entry for an append of several batches.
+    if found is not None and segment.base_offset <= found <= last_offset:
+        return True
+    segment.context.report(misfit(segment.log_path, last_offset, position))
+    return False
+
+
+def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes of a last segment from its log file, without the closing time entry."""
+    builder = IndexBuilder(segment.context.config, segment.base_offset)
+    file = segment.context.pool.get(segment.log_path)
+    try:
+        batches = walk_file(file, segment.log_path, 0, log_size)
+        base, limit = segment.base_offset, segment_limit(segment.base_offset)
+        for position, batch in in_order(batches, base, limit, segment.log_path):
+            builder.add(batch, position)
+    except CorruptData as error:
+        segment.context.report(f"{error}; indexed up to there")
+    return builder.offset_index, builder.time_index
+
+
+class ActiveSegment(TailSegment):
+    """The last segment of a log that is open for writing."""
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        base_offset: int,
+        indexes: tuple[OffsetIndex, TimeIndex],
+    ) -> None:
+        super().__init__(context, base_offset, indexes)
+        self.created_ms = context.env.clock.now_ms()
+        self._bytes_since_entry = 0
+        self._first_timestamp: int | None = None
+        self._written: tuple[int, Batch, int]  # size, last batch, end
+        self._offset_index_written = 0
+        self._time_index_written = 0
+        self._must_rewrite = False
+        self._times_written = 0
+        self._has_new_name = False  # whether the times' file was made behind the directory's sync
+        self._interval_bytes = context.config.index_interval_bytes
+        self._log_file = PooledFile(context.pool, self.log_path)
+        self._times_file = self._made(files.APPEND_TIME_SUFFIX)
+        self._offset_index_file = self._made(files.OFFSET_INDEX_SUFFIX)
+        self._time_index_file = self._made(files.TIME_INDEX_SUFFIX)
+
+    def _made(self, suffix: str) -> PooledFile:
+        """One of its files, made where it is missing."""
+        path = self.context.path(self.base_offset, suffix)
+        return PooledFile(self.context.pool, path, create=True)
+
+    @classmethod
+    def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
+        """A new, empty segment; stray files of its name are replaced. Names are not yet synced."""
+        limit = index_limit_bytes(context.config)
+        indexes = (
+            OffsetIndex(base_offset, size_limit=limit),
+            TimeIndex(base_offset, size_limit=limit),
+        )
+        segment = cls(context, base_offset, indexes)
+        for suffix in files.SEGMENT_SUFFIXES:
+            segment.forget(suffix)
+            _remove_if_there(context, context.path(base_offset, suffix))
+        for suffix in (
+            files.LOG_SUFFIX,
+            files.OFFSET_INDEX_SUFFIX,
+            files.TIME_INDEX_SUFFIX,
+        ):
+            context.pool.get(context.path(base_offset, suffix), create=True)
+        segment.set_append_times(AppendTimes(base_offset, context.topic_id))
+        return segment
+
+    @classmethod
+    def load(
+        cls,
+        context: SegmentContext,
+        base_offset: int,
+        recorded: RecordedEnd = NOTHING_RECORDED,
+        *,
+        is_refused: bool = False,
+    ) -> "ActiveSegment":
+        """The last segment after a clean stop or a recovery; index files are put right.
+
+        Bytes behind the last whole batch are cut off: recovery has looked at them already, or a
+        clean stop left none. Where something proves that they are damage (`settle_end`), or that
+        the partition takes no appends, no file is changed.
+
+        Args:
+            context: The partition.
+            base_offset: The segment's.
+            recorded: What is recorded of the log's end.
+            is_refused: Whether the partition takes no appends anyhow.
+        """
+        segment, is_damaged = judge_tail(lambda: cls.empty(context, base_offset), recorded)
+        is_refused |= is_damaged
+        if is_refused:
+            return segment
+        log = context.pool.get(segment.log_path)
+        if log.size() > segment.size_bytes:
+            lost = log.size() - segment.size_bytes
+            context.report(
+                f"{segment.log_path}, position {segment.size_bytes}: no whole batch; cut {lost}"
+                " bytes"
+            )
+            log.truncate(segment.size_bytes)
+            sync_file(log, segment.log_path)
+        segment.rewrite_indexes()
+        return segment
+
+    def forget(self, suffix: str) -> None:
+        """Close handle and map of one of its files."""
+        path = self.context.path(self.base_offset, suffix)
+        self.context.pool.forget(path)
+        self.context.maps.forget(path)
+
+    def distrust_indexes(self, problem: str) -> None:
+        """As any last segment; the files follow with the next append, by the thread that writes."""
+        super().distrust_indexes(problem)
+        self._must_rewrite = True
+
+    def rewrite_indexes(self) -> None:
+        """Make the index files equal to the indexes in memory."""
+        self._must_rewrite = False
+        self._offset_index_written = self._put(files.OFFSET_INDEX_SUFFIX, self.offset_index.encoded)
+        self._time_index_written = self._put(files.TIME_INDEX_SUFFIX, self.time_index.encoded)
+
+    def _put(self, suffix: str, content: Buffer) -> int:
+        file = self.context.pool.get(self.context.path(self.base_offset, suffix), create=True)
+        size = file.size()
+        if size == len(content) and file.pread(size, 0) == content:
+            return size
+        file.truncate(0)
+        files.write_fully(file, content, 0)
+        return len(content)
+
+    def set_append_times(self, times: AppendTimes) -> None:
+        """As of any last segment; what it is given holds for all that it appends."""
+        times.granularity_ms = self.context.config.tidelog_append_time_granularity_ms
+        super().set_append_times(times)
+
+    def adopt_append_times(self, times: AppendTimes, *, file_matches: bool) -> None:
+        """Use these times from now on; the file is replaced where it says something else."""
+        self.set_append_times(times)
+        encoded = times.encode()
+        path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
+        if not times.row_count and not self.context.env.files.exists(path):
+            self._times_written = 0  # the file comes into being with its first row
+            return
+        self._times_written = len(encoded)
+        if file_matches:
+            return
+        self.forget(files.APPEND_TIME_SUFFIX)
+        files.write_atomically(self.context.env.files, path, encoded)
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch, by which the segment's age is measured, else -1."""
+        if self._first_timestamp is None and self.size_bytes:
+            # A larger batch is none of these bytes' and no sign of damage.
+            first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
+            if first is None:
+                first = next(iterate_batches(self, 0, self.size_bytes))
+            self._first_timestamp = first[1].max_timestamp
+        return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
+
+    @property
+    def first_append_ms(self) -> int:
+        """When its first batch was appended in ms, -1 where that is not known."""
+        rows = self.append_times.rows()
+        return rows[0].append_ms if rows else UNKNOWN_MS
+
+    def append(self, batches: Sequence[Batch], buffers: Sequence[Buffer], append_ms: int) -> None:
+        """Write batches whose offsets, epochs and checksums are final; see `acknowledge`.
+
+        Args:
+            batches: Views of the batches, in order.
+            buffers: The same bytes, in as many pieces as they come in.
+            append_ms: Append time of them all, -1 where the append clock is off.
+
+        Raises:
+            OSError: The caller takes the partition offline; nothing of it counts as appended.
+        """
+        first = batches[0]
+        self._note_time(first, append_ms)
+        position = self.size_bytes
+        if len(buffers) == 1:
+            self._log_file.write(buffers[0], position)
+        else:
+            files.writev_fully(self._log_file.get(), buffers, position)
+        if self._first_timestamp is None and position == 0:
+            self._first_timestamp = first.max_timestamp
+        for batch in batches:
+            self._index(batch, position)
+            position += batch.size_bytes
+        self._write_index_entries()
+        last = batches[-1]
+        self._written = (position, last, last.next_offset)
+
+    def has_room(self, batch: RecordBatch, size_limit: int, span_ms: int) -> bool:
+        """Whether it is plain that `roll.should_roll` lets the segment take a batch.
+
+        Args:
+            batch: With its final offset.
+            size_limit: Of the log file, in bytes.
+            span_ms: How long it takes appends, the jitter counted in.
+        """
+        first_ms, offsets, times = self._first_timestamp, self.offset_index, self.time_index
+        return (
+            first_ms is not None
+            and first_ms >= 0
+            and self.size_bytes + batch.size_bytes <= size_limit
+            and batch.max_timestamp - first_ms <= span_ms
+            and batch.base_offset + batch.last_offset_delta - self.base_offset <= INT32_MAX
+            and offsets.size_bytes < offsets.full_bytes
+            and times.size_bytes < times.full_bytes
+        )
+
+    def append_one(self, batch: RecordBatch, data: Buffer, append_ms: int) -> None:
+        """`append` of one batch in one buffer, which is what nearly all appends are."""
+        if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
+            self._note_time(batch, append_ms)
+        self._log_file.write(data, self.size_bytes)
+        self.end_one(batch)
+
+    def begin_one(self, batch: RecordBatch, append_ms: int) -> None:
+        """What of `append_one` comes before the log's bytes; then `write_one` and `end_one`.
+
+        Nothing else is done to the segment in between.
+        """
+        if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
+            self._note_time(batch, append_ms)
+
+    def write_one(self, data: Buffer) -> None:
+        """The log's bytes."""
+        self._log_file.write(data, self.size_bytes)
+
+    def end_one(self, batch: RecordBatch) -> None:
+        """What comes after them; see `acknowledge`."""
+        position = self.size_bytes
+        if position == 0 and self._first_timestamp is None:
+            self._first_timestamp = batch.max_timestamp
+        if self._index(batch, position) or self._must_rewrite:
+            self._write_index_entries()
+        end_offset = batch.base_offset + batch.last_offset_delta + 1
+        self._written = (position + batch.size_bytes, batch, end_offset)
+
+    def acknowledge(self) -> None:
+        """Show what `append` wrote: nothing of an append counts until all its writes are done.
+
+        No call lies between the stores: another thread that reads sees all of them or none.
+        """
+        self.size_bytes, self.last_batch, self.end_offset = self._written
+
+    def _note_time(self, first: Batch, append_ms: int) -> None:
+        times, offset = self.append_times, first.base_offset
+        if append_ms == UNKNOWN_MS:
+            last = self.last_batch if times.is_open else None
+            proof = 0 if last is None or last.next_offset != offset else fingerprint(last)
+            row = times.mark_unknown(offset, proof)
+        else:
+            named = fingerprint_of(first.crc, first.leader_epoch, offset)
+            row = times.note(offset, append_ms, named)
+        if row:
+            self._append_times_row(row)
+
+    def _append_times_row(self, row: bytes) -> None:
+        if self._times_written == 0:
+            row = self.append_times.encode_header() + row
+        self._times_file.write(row, self._times_written)
+        if self._times_written == 0:
+            self._has_new_name = True  # behind the write, which has made the file
+        self._times_written += len(row)
+
+    def _index(self, batch: Batch, position: int) -> bool:
+        """Kafka's rule: an entry where more than the interval was written since the last one.
+
+        Whether there may be something to write.
+        """
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = batch.last_offset
+        if self._bytes_since_entry <= self._interval_bytes:
+            self._bytes_since_entry += batch.size_bytes
+            return False
+        self._bytes_since_entry = batch.size_bytes
+        offsets, times = self.offset_index, self.time_index
+        if offsets.size_bytes < offsets.full_bytes:
+            offsets.append(batch.last_offset, position)
+        if times.size_bytes < times.full_bytes:
+            times.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+        return True
+
+    def _write_index_entries(self) -> None:
+        if self._must_rewrite:
+            self.rewrite_indexes()
+        size_bytes, written = self.offset_index.size_bytes, self._offset_index_written
+        if size_bytes > written:
+            self._offset_index_file.write(self.offset_index.encoded_from(written), written)
+            self._offset_index_written = size_bytes
+        size_bytes, written = self.time_index.size_bytes, self._time_index_written
+        if size_bytes > written:
+            self._time_index_file.write(self.time_index.encoded_from(written), written)
+            self._time_index_written = size_bytes
+
+    def append_aborted(self, aborted: AbortedTxn) -> None:
+        """Note an aborted transaction; its file comes into being with the first one."""
+        entry = self.txn_index.append(aborted)
+        path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+        file = self.context.pool.get(path, create=True)
+        files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
+
+    def close_entries(self) -> None:
+        """The entries that end a segment, or a run of the program.
+
+        The closing time index entry holds the segment's largest timestamp (Source: KIP-33); the end
+        row of the append times shows later that no row was lost.
+        """
+        close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
+        self._write_index_entries()
+        named = 0 if self.last_batch is None else fingerprint(self.last_batch)
+        row = self.append_times.close(self.end_offset, named)
+        if row:
+            self._append_times_row(row)
+
+    def sync(self) -> None:
+        """Make the segment durable: append times first, so that no record is without its time."""
+        for suffix in (
+            files.APPEND_TIME_SUFFIX,
+            files.LOG_SUFFIX,
+            files.OFFSET_INDEX_SUFFIX,
+            files.TIME_INDEX_SUFFIX,
+            files.TXN_INDEX_SUFFIX,
+        ):
+            self._sync(suffix)
+
+    def sync_records(self) -> None:
+        """Make append times and records durable; indexes can be rebuilt."""
+        self._sync(files.APPEND_TIME_SUFFIX)
+        if self._has_new_name:
+            self._has_new_name = False
+            with typed_failures(self.context.directory, "sync"):
+                self.context.env.files.sync_dir(self.context.directory)
+        self._sync(files.LOG_SUFFIX)
+
+    def _sync(self, suffix: str) -> None:
+        if suffix == files.APPEND_TIME_SUFFIX and not self._times_written:
+            return
+        if suffix == files.TXN_INDEX_SUFFIX and not self.txn_index.size_bytes:
+            return
+        path = self.context.path(self.base_offset, suffix)
+        sync_file(self.context.pool.get(path), path)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch whose last offset is `offset` or more, in all files, durably.
+
+        The sidecars are cut first: a crash in between leaves records without a row, whose time is
+        then unknown, never a row that later records could take for theirs.
+        """
+        position, end = first_reaching(self, offset)
+        aborted_bytes = self.txn_index.size_bytes
+        keep = self.append_times.truncate_to(end)
+        if keep < self._times_written:
+            self._cut(files.APPEND_TIME_SUFFIX, keep)
+            self._times_written = keep
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        if self.txn_index.truncate_to(offset) < aborted_bytes:
+            self._cut(files.TXN_INDEX_SUFFIX, self.txn_index.size_bytes)
+        self.rewrite_indexes()
+        self._cut(files.LOG_SUFFIX, position)
+        self._reload_end(position)
+
+    def _cut(self, suffix: str, size: int) -> None:
+        path = self.context.path(self.base_offset, suffix)
+        file = self.context.pool.get(path)
+        file.truncate(size)
+        sync_file(file, path)
+
+    def _reload_end(self, position: int) -> None:
+        self.size_bytes = position
+        self.end_offset = self.base_offset
+        self.last_batch = None
+        self.scan_tail(position, check_crc=False)
+        self._bytes_since_entry = 0
+        if position == 0:
+            self.created_ms = self.context.env.clock.now_ms()
+            self._first_timestamp = None
+
+
+def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
+    """Position and base offset of the first batch whose last offset is `offset` or more.
+
+    Where there is none, the segment's size and end offset.
+    """
+    start = position_floor(segment, offset)
+    for position, batch in iterate_batches(segment, start, segment.size_bytes):
+        if batch.last_offset >= offset:
+            return position, batch.base_offset
+    return segment.size_bytes, segment.end_offset
+
+
+def _remove_if_there(context: SegmentContext, path: str) -> None:
+    if context.env.files.exists(path):
+        context.env.files.remove(path)

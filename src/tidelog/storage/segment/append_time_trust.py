@@ -1,0 +1,177 @@
+"""How far a partition's append times can be trusted: the append-time checkpoint and its check.
+
+Rows of `.appendtime` speak of offsets. Between two of our runs somebody else (Apache Kafka, or a
+person) may have cut the log and appended other records at the same offsets, and a crash may have
+kept a row and lost its records, or the other way round. So nothing is believed on offsets alone:
+
+1. `append-time-checkpoint`, written at every clean close, names the log end and the last batch
+   before it (base offset and fingerprint). Where that batch is still there, the log was never cut
+   below that end, so every row below it is right, whatever compaction has removed meanwhile.
+2. Behind that end, or where the checkpoint does not fit, a row counts only if the batch at its
+   offset has the fingerprint that the row names. A log is cut at its end and grows at its end, so
+   one such row proves every row before it; the last proven row is sure for its own batch only.
+
+Everything else is unknown. The checkpoint is lowered, durably, before a truncation.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptData, CorruptFile
+from tidelog.record.batch_walk import Batch
+from tidelog.record.coding import crc32c
+from tidelog.storage import files, text_files
+from tidelog.storage.clocks.append_times import AppendTimeRow, AppendTimes
+from tidelog.storage.segment.index_proof import position_floor
+from tidelog.storage.segment.segment import Segment, iterate_batches
+
+NOTHING: Final = 0
+
+
+# The last one was added later: a checkpoint without it is read as one that knows no time.
+_FIELD_COUNTS: Final = (3, 4)
+
+
+_NAMED: Final = struct.Struct(">Iiq")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTimeCheckpoint:
+    """Log end at the last clean moment and the batch that ended there.
+
+    Attributes:
+        end_offset: Log end offset, exclusive; append times below it are sure.
+        last_base_offset: Base offset of the last batch, -1 for an empty log.
+        last_fingerprint: That batch's `fingerprint`.
+        last_ms: Last append time given out, -1 where it is not known: no later one may be
+            smaller, also where retention has deleted every record that bears it.
+    """
+
+    end_offset: int
+    last_base_offset: int
+    last_fingerprint: int
+    last_ms: int = -1
+
+    @classmethod
+    def read(cls, fs: FileSystem, directory: str) -> Self | None:
+        """The partition's checkpoint, None where there is none or it can't be read."""
+        path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
+        try:
+            rows = text_files.decode_checkpoint(files.read_file(fs, path), *_FIELD_COUNTS)
+            (row,) = rows
+            return cls(*(text_files.parse_number(text, "checkpoint field") for text in row))
+        except (FileNotFoundError, CorruptFile, ValueError):
+            return None
+
+    def write(self, fs: FileSystem, directory: str) -> None:
+        """Replace the partition's checkpoint, durably."""
+        line = f"{self.end_offset} {self.last_base_offset} {self.last_fingerprint} {self.last_ms}"
+        path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
+        files.write_atomically(fs, path, text_files.encode_checkpoint([line]))
+
+
+def fingerprint(batch: Batch) -> int:
+    """What a row or a checkpoint names a batch by: its checksum field, leader epoch and offset.
+
+    The checksum alone leaves out the epoch: a producer may send an equal batch to somebody else,
+    who appends it at the same offset after the first one was lost.
+    """
+    try:
+        first = batch.base_offset
+    except CorruptData:  # an old wrapper that can't be opened, or a batch whose magic was flipped
+        first = batch.last_offset
+    return fingerprint_of(batch.crc, batch.leader_epoch, first)
+
+
+def fingerprint_of(crc: int, leader_epoch: int, base_offset: int) -> int:
+    """The same, from the header's fields."""
+    return crc32c(_NAMED.pack(crc, leader_epoch, base_offset))
+
+
+def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]) -> int:
+    """Offset below which every row is right, exclusive; 0 where nothing is known."""
+    if checkpoint is None:
+        return NOTHING
+    if checkpoint.last_base_offset < 0:
+        return checkpoint.end_offset
+    for segment in reversed(segments):
+        if segment.base_offset <= checkpoint.last_base_offset:
+            batch = batch_starting_at(segment, checkpoint.last_base_offset)
+            fits = batch is not None and fingerprint(batch) == checkpoint.last_fingerprint
+            return checkpoint.end_offset if fits else NOTHING
+    return NOTHING
+
+
+def batch_starting_at(segment: Segment, base_offset: int) -> Batch | None:
+    """The batch with exactly that base offset, None where there is none."""
+    try:
+        start = position_floor(segment, base_offset)
+        for _, batch in iterate_batches(segment, start, segment.size_bytes):
+            if batch.last_offset >= base_offset:
+                return batch if batch.base_offset == base_offset else None
+    except CorruptData:
+        return None
+    return None
+
+
+def sure_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
+    """Offset below which the segment's rows are sure, exclusive.
+
+    Args:
+        segment: The segment whose log file is asked.
+        times: Its rows as read.
+        trusted: What `trusted_end` says of the whole log.
+    """
+    rows = times.rows()
+    if times.is_open and rows[-1].offset < min(trusted, segment.end_offset):
+        # Closed without an end row: rows behind the last one were lost since.
+        trusted = rows[-1].offset
+    if segment.end_offset <= trusted:
+        return segment.end_offset
+    sure = max(trusted, segment.base_offset)
+    for row in reversed(rows):
+        if row.offset < sure:
+            break
+        proven = _proven_end(segment, row)
+        if proven is not None:
+            return max(sure, proven)
+    return sure
+
+
+def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
+    """Offset up to which the log proves a row and all before it, None where it does not."""
+    if row.append_ms >= 0:
+        batch = batch_starting_at(segment, row.offset)
+        end = None if batch is None else batch.next_offset
+    else:
+        batch = batch_ending_at(segment, row.offset)
+        end = row.offset
+    if batch is None or fingerprint(batch) != row.batch_crc or not batch.is_valid():
+        return None
+    return end
+
+
+def last_batch(segment: Segment) -> Batch | None:
+    """The last batch of a segment, None of an empty one and where damage lies before it."""
+    last = None
+    start = position_floor(segment, segment.end_offset)
+    try:
+        for _, batch in iterate_batches(segment, start, segment.size_bytes):
+            last = batch
+    except CorruptData:
+        return None  # whoever reads there is told; opening and closing go on
+    return last
+
+
+def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
+    """The batch whose next offset is `end_offset`, None where there is none."""
+    try:
+        start = position_floor(segment, end_offset - 1)
+        for _, batch in iterate_batches(segment, start, segment.size_bytes):
+            if batch.next_offset >= end_offset:
+                return batch if batch.next_offset == end_offset else None
+    except CorruptData:
+        return None
+    return None

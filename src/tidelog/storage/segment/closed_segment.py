@@ -1,0 +1,380 @@
+"""A finished segment: everything is mapped or read at first use, nothing is ever written."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.env import is_remote
+from tidelog.errors import CorruptData, CorruptIndex
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.header import MAGIC_2
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import ZoneMap
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.derived_files import IndexBuilder, load_indexes
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index_proof import index_problem, position_before, txn_problem
+from tidelog.storage.segment.retention import SegmentTimes
+from tidelog.storage.segment.segment import SegmentContext, SegmentFiles, iterate_batches, open_log
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
+
+if TYPE_CHECKING:
+    from tidelog.env import FileStat
+
+
+class LastBatches(NamedTuple):
+    """What the last batches of a finished segment say, from the last index entry on.
+
+    Attributes:
+        next_offset: Offset behind the last batch that is in order.
+        position: Position behind it.
+        error: Damage behind it that hides offsets of the segment; None where there is none.
+    """
+
+    next_offset: int
+    position: int
+    error: CorruptData | None
+
+
+class ClosedSegment(SegmentFiles):
+    """A finished segment; everything is mapped or read at first use.
+
+    Safe for several threads that read: what is loaded twice by a race is the same.
+
+    Attributes:
+        hides_records: Whether its indexes were rebuilt and damage ended that: what lies behind
+            the damage is not indexed.
+        seen_last_batches: `last_batches` where they were looked at.
+        is_whole: Whether it was looked at and lacks no offset at its end that is a loss
+            (`storage.segment.gaps`).
+    """
+
+    is_active: Final = False
+    has_known_end: Final = True
+    damaged: Final = None
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        base_offset: int,
+        end_offset: int,
+        *,
+        limit_times: Callable[["ClosedSegment", AppendTimes], None] | None = None,
+        find_aborted: Callable[["ClosedSegment"], TxnIndex] | None = None,
+    ) -> None:
+        super().__init__(context, base_offset)
+        self.end_offset = end_offset
+        self._limit_times = limit_times
+        self._find_aborted = find_aborted
+        self._facts: FileStat | None = None
+        self._is_mapped: bool | None = None
+        self.hides_records = False
+        self.is_whole = False
+        self.seen_last_batches: LastBatches | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._append_times: AppendTimes | None = None
+        self._largest_timestamp: int | None = None
+        self._zones: ZoneMap | None = None
+        self._zones_loaded = False
+
+    def stat(self) -> "FileStat":
+        """Facts on the log file, as of the first look at it."""
+        if self._facts is None:
+            self._facts = open_log(self, self.context.env.files.stat)
+        return self._facts
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the log file; a torn tail of a foreign directory counts, reads stop before it."""
+        return self.stat().size
+
+    def was_replaced(self) -> bool:
+        """Whether another file has the log's name since this one was first looked at, or none."""
+        if self._facts is None:
+            return False
+        try:
+            return self.context.env.files.stat(self.log_path).identity != self._facts.identity
+        except FileNotFoundError:
+            return True
+
+    def go_aside(self) -> None:
+        """Its files are called `.deleted` now: whoever still reads it goes on by those names."""
+        names = (files.file_name(self.base_offset, suffix) for suffix in files.SEGMENT_SUFFIXES)
+        overlay = {name: name + files.DELETED_SUFFIX for name in names}
+        self.context = replace(self.context, overlay=overlay)
+
+    def unload(self) -> None:
+        """Drop maps and indexes; append times stay, they may be known from the writing."""
+        self._forget_indexes()
+        self._largest_timestamp = None
+        self.use_zones(None, loaded=False)
+        for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
+            self.context.maps.forget(self.context.path(self.base_offset, suffix))
+        if not self.is_mapped:
+            self.context.pool.forget(self.log_path)
+
+    def _forget_indexes(self) -> None:
+        self._offset_index = self._time_index = None
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the log file: a view of the map; read now without one."""
+        if self.is_mapped:
+            return open_log(self, self.context.maps.get)[start:end]
+        file = open_log(self, self.context.pool.get)
+        return memoryview(file.pread(min(end, self.size_bytes) - start, start))
+
+    def whole(self) -> memoryview:
+        """All bytes of the log file."""
+        if self.is_mapped:
+            return self.view(0, self.size_bytes)
+        return open_log(self, self.context.env.files.map)  # in no cache: it goes with its last user
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the log file is mapped; one in an object store is read by blocks."""
+        if self._is_mapped is None:
+            self._is_mapped = not is_remote(self.context.env.files, self.log_path)
+        return self._is_mapped
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The index file, or one built in memory where it is missing or corrupt."""
+        index = self._offset_index
+        return self._load_indexes()[0] if index is None else index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The index file, or one built in memory where it is missing or corrupt."""
+        index = self._time_index
+        return self._load_indexes()[1] if index is None else index
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether both indexes are in memory, or mapped."""
+        return self._offset_index is not None and self._time_index is not None
+
+    @property
+    def has_append_times(self) -> bool:
+        """Whether its append times are in memory."""
+        return self._append_times is not None
+
+    @property
+    def has_txn_index(self) -> bool:
+        """Whether the index of aborted transactions was read."""
+        return self._txn_index is not None
+
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        loaded = load_indexes(
+            self.context,
+            self.base_offset,
+            mapped=True,
+            log_size=self.size_bytes,
+            on_evict=self._forget_indexes,
+        )
+        if loaded is None or not self._is_believed(loaded):
+            loaded = self.rebuild_indexes()
+        elif loaded[1].entry_count == 0 and self.size_bytes > 0:
+            # An empty time index says "no timestamps", or that a foreign crash lost it.
+            loaded = self._checked_for_timestamps(loaded)
+        self._offset_index, self._time_index = loaded
+        return loaded
+
+    def _checked_for_timestamps(
+        self, loaded: tuple[OffsetIndex, TimeIndex]
+    ) -> tuple[OffsetIndex, TimeIndex]:
+        try:
+            batches = (batch for _, batch in self._walk(0, self.size_bytes))
+            if all(batch.max_timestamp == NO_TIMESTAMP for batch in batches):
+                return loaded
+        except CorruptData:
+            return self.rebuild_indexes()  # which says where
+        self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
+        return self.rebuild_indexes()
+
+    def _is_believed(self, loaded: tuple[OffsetIndex, TimeIndex]) -> bool:
+        found = self.zones
+        problem = index_problem(self, loaded, None if found is None else found.siblings)
+        if problem is not None:
+            self.context.report(f"{problem}; rebuilt in memory")
+        return problem is None
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        """Aborted transactions; the file exists only where there are some.
+
+        Where there is none, and no zone map says that there was none, the batches say what it held.
+
+        Raises:
+            CorruptIndex: It is damaged, or not the one that the zone map knows: readers of
+                committed records must not be shown aborted ones.
+        """
+        if self._txn_index is None:
+            index, zones = super().txn_index, self.zones
+            if zones is None and not index.entries and self._find_aborted is not None:
+                index = self._find_aborted(self)
+            problem = None if zones is None else txn_problem(index, zones.siblings)
+            if problem is not None:
+                self._txn_index = None
+                path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
+                raise CorruptIndex(problem).located(path)
+            self._txn_index = index
+        return self._txn_index
+
+    def distrust_indexes(self, problem: str) -> None:
+        """Report what an index says and the log does not; go on with indexes built anew."""
+        self.context.report(problem)
+        self.replace_indexes(self.rebuild_indexes())
+
+    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes from the log's batch headers, by Kafka's recovery rule.
+
+        What readers refuse ends them: nothing behind a damaged batch is indexed.
+        """
+        builder = IndexBuilder(self.context.config, self.base_offset)
+        try:
+            for position, batch in iterate_batches(self, 0, self.size_bytes):
+                builder.add(batch, position)
+        except CorruptData as error:
+            self.context.report(f"{error}; indexed up to there")
+            self.hides_records, self._largest_timestamp = True, None
+        return builder.finish()
+
+    @property
+    def last_batches(self) -> LastBatches:
+        """How far the batches behind the last index entry are in order; read once."""
+        found = self.seen_last_batches
+        if found is None:
+            found = self.seen_last_batches = self._look_at_last_batches()
+        return found
+
+    def set_whole(self, size_bytes: int) -> None:
+        """Take from its writer that its batches reach its end, and where the last one ends."""
+        self.seen_last_batches, self.is_whole = LastBatches(self.end_offset, size_bytes, None), True
+
+    def _look_at_last_batches(self) -> LastBatches:
+        next_offset, position, error = self.base_offset, 0, None
+        if self.size_bytes:
+            position = position_before(self, self.end_offset)
+        try:
+            for at, batch in iterate_batches(self, position, self.size_bytes):
+                next_offset, position = batch.last_offset + 1, at + batch.size_bytes
+        except CorruptData as damage:
+            error = damage
+        return LastBatches(next_offset, position, error)
+
+    @cached_property
+    def is_dense(self) -> bool:
+        """Whether each offset up to the last batch has a record, by all headers; read once."""
+        next_offset = self.base_offset
+        try:
+            for _, batch in iterate_batches(self, 0, self.size_bytes):
+                count = batch.last_offset - batch.base_offset + 1
+                if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
+                    return False
+                if batch.record_count != count:
+                    return False
+                next_offset = batch.last_offset + 1
+        except CorruptData:
+            return False  # readers raise there
+        return True
+
+    def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+        """The batches in bytes [start, end) and their positions, whatever offsets they have."""
+        if not self.is_mapped:
+            yield from self.walk_file(start, end)
+            return
+        position = start
+        for batch in walk(self.view(start, end)):
+            yield position, batch
+            position += batch.size_bytes
+
+    def replace_indexes(self, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
+        """Use indexes that were found to be right instead of the files."""
+        self._offset_index, self._time_index = indexes
+        self._largest_timestamp = None
+
+    @property
+    def append_times(self) -> AppendTimes:
+        """Append times as far as they are sure."""
+        if self._append_times is None:
+            times = self.read_append_times()
+            if self._limit_times is not None:
+                self._limit_times(self, times)
+            self._append_times = times
+        return self._append_times
+
+    def set_append_times(self, times: AppendTimes) -> None:
+        """Use times that are known to be right instead of the file."""
+        self._append_times = times
+
+    @property
+    def zones(self) -> ZoneMap | None:
+        """The zone map beside the log; None where it is missing, damaged or stale (reported).
+
+        What it says of append times is what was known when it was built: see `zones_on`.
+        """
+        if not self._zones_loaded:
+            self.use_zones(zone_map_files.load(self))
+        return self._zones
+
+    def zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """The zone map, where it knows of that clock exactly what the segment knows; else None."""
+        return self._knowing(self.zones, clock)
+
+    def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """As `zones_on`, for who asks for one of very many: a map that was not there is not kept.
+
+        Nor is the log mapped for it.
+        """
+        if self._zones_loaded:
+            return self.zones_on(clock)
+        found = zone_map_files.load(self, in_passing=True)
+        if found is None:
+            self.use_zones(None)  # what is wrong with it is reported once
+        return self._knowing(found, clock)
+
+    def _knowing(self, found: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
+        """The map, where it knows of that clock what the segment knows."""
+        if found is None or clock is ClockName.RECORD:
+            return found
+        return found if zone_map_files.knows_times_of(found, self) else None
+
+    @property
+    def loaded_zones(self) -> ZoneMap | None:
+        """The zone map where it is in memory; no file is looked at."""
+        return self._zones
+
+    def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
+        """Use this map instead of the file; with `loaded` False look at the file anew."""
+        self._zones, self._zones_loaded = zones, loaded
+
+    def told_times(self, _now_ms: int) -> SegmentTimes | None:
+        """Its times as whoever copied it into the tier has noted them; None of a local one."""
+        return None
+
+    @property
+    def largest_entry(self) -> tuple[int, int]:
+        """Largest record timestamp and the last offset of the first batch that has it.
+
+        (-1, base offset) where no record has a timestamp. Of a damaged segment what was read of it
+        counts.
+        """
+        return self.time_index.last_entry
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp: that of the last time index entry.
+
+        The largest possible where damage hides records, so that whoever looks for a time comes
+        upon the damage instead of passing over it.
+        """
+        largest = self._largest_timestamp
+        if largest is None:
+            largest, _ = self.time_index.last_entry
+            if self.hides_records:
+                largest = INT64_MAX
+            self._largest_timestamp = largest
+        return largest

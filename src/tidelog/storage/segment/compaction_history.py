@@ -1,0 +1,244 @@
+"""What compaction has taken from a partition: the text file `compaction-history` beside its files.
+
+It says for both clocks since when a table as of a time is still exact, how far segments were ever
+cleaned, and when tombstones that were left may go. Primary: it can't be rebuilt. It is written,
+durably, before the first file of a cleaning gets its new name, so it never promises too much.
+
+Another cleaner (Apache Kafka's, on the same directory) writes none. It is noticed by what it leaves
+behind: segments below `end_offset` of sizes that no line names, or a `cleaner-offset-checkpoint`
+beyond `end_offset`. A cut of the log below `end_offset` makes both clocks unknown.
+
+Text, one item a line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons` and times in ms;
+`segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of all before.
+
+Source: docs/format.md#text-files.
+"""
+
+import posixpath
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile
+from tidelog.record.coding import crc32c
+from tidelog.storage import files, text_files
+from tidelog.types import UNKNOWN_MS, Buffer, ClockName
+
+HISTORY_FILE: Final = "compaction-history"
+
+
+HISTORY_VERSION: Final = 0
+
+
+# A table as of any time is exact: nothing was ever taken.
+ALWAYS_MS: Final = 0
+
+
+_HEAD_FIELDS: Final = 4
+
+
+_SEGMENT_FIELDS: Final = 2
+
+
+_HORIZONS: Final = "horizons"
+
+
+_SEGMENT: Final = "segment"
+
+
+_CRC: Final = "crc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionHistory:
+    """What compaction has taken so far.
+
+    Attributes:
+        end_offset: Only records below it were ever taken, and only for ones below it.
+        record_exact_ms: The oldest time on the record clock for which a table as of it is exact:
+            0 where nothing was taken, -1 where that is not known.
+        append_exact_ms: The same on the append clock.
+        run_ms: Wall time of the last cleaning.
+        horizons_ms: Times, ascending, at which tombstones that are left may go.
+        segments: Base offset and size of each log file below `end_offset`, as it may be: before
+            and after the last swap.
+    """
+
+    end_offset: int
+    record_exact_ms: int = UNKNOWN_MS
+    append_exact_ms: int = UNKNOWN_MS
+    run_ms: int = UNKNOWN_MS
+    horizons_ms: tuple[int, ...] = ()
+    segments: frozenset[tuple[int, int]] = frozenset()
+
+    def exact_since_ms(self, clock: ClockName) -> int | None:
+        """The oldest time in ms for which a table as of it is exact; None where nobody knows.
+
+        A record without a time on the clock counts as older than every time.
+        """
+        found = self.record_exact_ms if clock is ClockName.RECORD else self.append_exact_ms
+        return None if found == UNKNOWN_MS else found
+
+    def encode(self) -> bytes:
+        """The file's text."""
+        head = (self.end_offset, self.record_exact_ms, self.append_exact_ms, self.run_ms)
+        lines = [
+            str(HISTORY_VERSION),
+            " ".join(map(str, head)),
+            " ".join((_HORIZONS, *map(str, self.horizons_ms))),
+            *(f"{_SEGMENT} {base} {size}" for base, size in sorted(self.segments)),
+        ]
+        text = "".join(f"{line}\n" for line in lines)
+        return f"{text}{_CRC} {crc32c(text.encode()):08x}\n".encode()
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        """What `encode` wrote.
+
+        Raises:
+            CorruptFile: Another version, a wrong checksum, or a line that breaks the rules.
+        """
+        text = text_files.decode_text(data)
+        body, mark, crc = text.rpartition(f"{_CRC} ")
+        if not mark or crc != f"{crc32c(body.encode()):08x}\n":
+            raise CorruptFile("the compaction history has no right checksum")
+        version, head, horizons, *segments = body.removesuffix("\n").split("\n")
+        if version != str(HISTORY_VERSION):
+            raise CorruptFile(
+                f"version {version[:20]!r} of the compaction history, {HISTORY_VERSION} expected"
+            )
+        end, record_ms, append_ms, run_ms = _numbers(head, _HEAD_FIELDS, "first line")
+        word, *times = horizons.split(" ")
+        if word != _HORIZONS:
+            raise CorruptFile(f"{horizons[:80]!r}: `{_HORIZONS}` and times expected")
+        return cls(
+            end_offset=end,
+            record_exact_ms=record_ms,
+            append_exact_ms=append_ms,
+            run_ms=run_ms,
+            horizons_ms=tuple(text_files.parse_number(time, "delete horizon") for time in times),
+            segments=frozenset(map(_segment, segments)),
+        )
+
+
+def _numbers(line: str, count: int, what: str) -> list[int]:
+    fields = line.split(" ")
+    if len(fields) != count:
+        raise CorruptFile(f"{what} {line[:80]!r}: {count} numbers expected")
+    return [text_files.parse_number(field, what) for field in fields]
+
+
+def _segment(line: str) -> tuple[int, int]:
+    if not line.startswith(f"{_SEGMENT} "):
+        raise CorruptFile(f"{line[:80]!r}: `{_SEGMENT} BASE SIZE` expected")
+    base, size = _numbers(line.removeprefix(f"{_SEGMENT} "), _SEGMENT_FIELDS, "segment")
+    return base, size
+
+
+def load_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
+    """What the file says, believed or not; None where there is none.
+
+    Raises:
+        CorruptFile: It can't be read.
+        OSError: The disk failed.
+    """
+    path = f"{directory}/{HISTORY_FILE}"
+    try:
+        return CompactionHistory.decode(files.read_file(fs, path))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
+    """What is known of the compaction of a partition; no lock is needed.
+
+    Args:
+        fs: Files, of the machine or of a store.
+        directory: The partition's directory, in the directory of topics.
+
+    Returns:
+        None where nothing is known: there is no history, it is damaged, or another cleaner has
+        taken records since it was written.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    try:
+        history = load_history(fs, directory)
+    except CorruptFile:
+        return None
+    if history is None or not _fits_checkpoint(fs, directory, history):
+        return None
+    return history if _fits_segments(fs, directory, history) else None
+
+
+def _fits_checkpoint(fs: FileSystem, directory: str, history: CompactionHistory) -> bool:
+    """Whether no cleaner has gone further than ours."""
+    offset = _checkpoint(fs, directory)
+    return offset is not None and offset <= history.end_offset
+
+
+def _checkpoint(fs: FileSystem, directory: str) -> int | None:
+    """How far cleaners say that a partition is clean; None where it is not known."""
+    root, name = posixpath.split(directory)
+    place = files.parse_partition_dir(name)
+    with suppress(CorruptFile):
+        found = text_files.read_offset_checkpoint(fs, f"{root}/{files.CLEANER_CHECKPOINT_FILE}")
+        return None if place is None else found.get(place)
+    return None
+
+
+def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -> bool:
+    """Whether every log file below the cleaned end is one that we know."""
+    for entry in fs.list_dir(directory):
+        parsed = None if entry.is_dir else files.parse_file_name(entry.name)
+        if parsed is None or parsed[1] != files.LOG_SUFFIX or parsed[0] >= history.end_offset:
+            continue
+        with suppress(FileNotFoundError):  # a swap took it away just now
+            size = fs.stat(f"{directory}/{entry.name}").size
+            if (parsed[0], size) not in history.segments:
+                return False
+    return True
+
+
+def write_history(fs: FileSystem, directory: str, history: CompactionHistory) -> None:
+    """Replace the file, durably; raises OSError, the old or the new one is there then."""
+    files.write_atomically(fs, f"{directory}/{HISTORY_FILE}", history.encode())
+
+
+def cleaned_end(fs: FileSystem, directory: str) -> int:
+    """Offset below which a gap may be compaction's: all below it was durable when it was cleaned.
+
+    By our history, or by the checkpoint, which every cleaner writes behind its last swap. 0 where
+    nothing was ever cleaned, or neither can be read; raises OSError.
+    """
+    ends = [_checkpoint(fs, directory) or 0]
+    with suppress(CorruptFile):
+        history = load_history(fs, directory)
+        ends.append(0 if history is None else history.end_offset)
+    return max(ends)
+
+
+def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
+    """The log is about to be cut: nothing from `offset` on counts as cleaned any more, durably.
+
+    Where records went for ones that are cut, no table of the past is known to be exact. A damaged
+    file stays as it is: it says nothing anyway.
+    """
+    try:
+        history = load_history(fs, directory)
+    except CorruptFile:
+        return
+    if history is None or history.end_offset <= offset:
+        return
+    cut = replace(
+        history,
+        end_offset=offset,
+        record_exact_ms=UNKNOWN_MS,
+        append_exact_ms=UNKNOWN_MS,
+        segments=frozenset(kept for kept in history.segments if kept[0] < offset),
+    )
+    write_history(fs, directory, cut)

@@ -1,0 +1,117 @@
+"""Both index files of a segment: loaded, checked, or built anew from batch headers.
+
+Indexes are derived data: one that is missing or breaks its rules is built anew in memory, and what
+was wrong is reported; reading never writes.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tidelog.config import TopicConfig
+from tidelog.errors import CorruptData, CorruptFile
+from tidelog.record.batch_walk import Batch
+from tidelog.storage import files
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.types import INT32_MAX, NO_TIMESTAMP
+
+# One entry of each index: the closing time entry must fit, or the segment has no largest time.
+INDEX_BYTES_MIN: Final = 12
+
+
+def index_limit_bytes(config: TopicConfig) -> int:
+    """How large an index file may grow, by `segment.index.bytes`."""
+    return max(config.segment_index_bytes, INDEX_BYTES_MIN)
+
+
+class IndexBuilder:
+    """Both indexes from batch headers: an entry where more than the interval lies behind the last.
+
+    The distance counts from the last indexed *position*, as in Kafka's recovery; an index that
+    was built by appends may differ, both are legal.
+    """
+
+    def __init__(self, config: TopicConfig, base_offset: int) -> None:
+        self._interval_bytes = config.index_interval_bytes
+        limit = index_limit_bytes(config)
+        self.offset_index = OffsetIndex(base_offset, size_limit=limit)
+        self.time_index = TimeIndex(base_offset, size_limit=limit)
+        self._last_position = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+
+    def add(self, batch: Batch, position: int) -> None:
+        """Take the next batch, which lies at `position`; `offset_order` has taken its offsets.
+
+        A position has 31 bits: what lies behind is found by a walk from the last entry.
+        """
+        last_offset = batch.last_offset
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.max_timestamp_offset = last_offset
+        if INT32_MAX >= position > self._last_position + self._interval_bytes:
+            if not self.offset_index.is_full:
+                self.offset_index.append(last_offset, position)
+            if not self.time_index.is_full:
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self._last_position = position
+
+    def finish(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, the time index with its closing entry."""
+        close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
+        return self.offset_index, self.time_index
+
+
+def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
+    """The closing entry, in the slot that is kept for it; a log closed twice may have used it."""
+    if timestamp > index.last_entry[0] and index.entry_count < index.entry_limit:
+        index.maybe_append(timestamp, offset, ignore_full=True)
+
+
+def load_indexes(
+    context: SegmentContext,
+    base_offset: int,
+    *,
+    mapped: bool,
+    log_size: int | None = None,
+    on_evict: Callable[[], None] | None = None,
+) -> tuple[OffsetIndex, TimeIndex] | None:
+    """Both index files, None where one is missing or breaks a rule (which is reported).
+
+    Args:
+        context: Where they are.
+        base_offset: The segment's.
+        mapped: Map them; else they are read, and may have a tail of zeros.
+        log_size: Bytes of the log file, where it is known and doesn't change.
+        on_evict: How to drop indexes whose maps leave the cache.
+    """
+    get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)
+    limit = index_limit_bytes(context.config)
+    loaded = []
+    for suffix in (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
+        path = context.path(base_offset, suffix)
+        try:
+            data = get_map(path) if mapped else files.read_file(context.env.files, path)
+        except FileNotFoundError:
+            context.report(f"{path}: missing; rebuilt in memory")
+            return None
+        except CorruptFile as error:
+            context.report(f"{error}; rebuilt in memory")
+            return None
+        loaded.append((path, data))
+    (path, data), (time_path, time_data) = loaded
+    # Looked at after the indexes: of a log that grows, they must not seem to be ahead.
+    if log_size is None:
+        log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
+    offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)
+    time_index = TimeIndex(base_offset, data=time_data, size_limit=limit)
+    try:
+        # A zero tail is what Kafka preallocates; in a finished segment it betrays a hard stop.
+        offset_index.check(log_size, allow_tail=not mapped)
+        path = time_path
+        time_index.check(allow_tail=not mapped)
+    except CorruptData as error:
+        context.report(f"{error.located(path)}; rebuilt in memory")
+        return None
+    return offset_index, time_index

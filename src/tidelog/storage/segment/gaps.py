@@ -1,0 +1,202 @@
+"""Gaps between segments: offsets that are gone from the middle of a log, and when that is a loss.
+
+A log that nobody takes records from has every offset from its start to its end: aborted records,
+markers of transactions and leader changes keep theirs, retention and DeleteRecords take from the
+start. Compaction and erasing take records from the middle. So a gap is a loss where the topic is
+not compacted, and nothing says that it ever was: neither `compaction-history`, which erasing writes
+as well, nor the mark of gaps that were copied from a leader, nor Kafka's
+`cleaner-offset-checkpoint`, nor a gap within the segment before it. Where a directory has neither
+our settings nor Kafka's checkpoint, such as a copy of a single partition, nobody knows, and a gap
+is none.
+
+A file that can be built anew from the log explains no gap: one that was built after the loss ends
+where the log ends. A zone map proves only that the segment reaches its end.
+
+Keeps no state but `Losses`, for searches.
+"""
+
+import posixpath
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.config import CLEANUP_COMPACT, TopicConfig
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptBatch, CorruptFile, LostOffsets, OffsetsGone
+from tidelog.storage import files, text_files
+from tidelog.storage.files import TOPICS_FILE
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.compaction_history import HISTORY_FILE
+from tidelog.storage.segment.log_end import has_copied_gaps
+from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
+from tidelog.types import TopicPartition
+
+GAP_REASON: Final = (
+    "they lie between two segments and in none; the topic is not compacted and never was, so a"
+    " segment or its end is gone"
+)
+
+
+_INTERNAL: Final = "__"
+
+
+def is_gap_loss(context: SegmentContext, segment: ClosedSegment) -> bool:
+    """Whether offsets that a finished segment lacks at its end are lost, as far as is proven.
+
+    Those of a segment in the tier are not: its manifest says where the segment ends.
+    """
+    fs, name = context.env.files, context.topic_partition
+    return not segment.is_tiered and was_never_cleaned(fs, context.directory, context.config, name)
+
+
+def is_settled(segment: Segment) -> bool:
+    """Whether no file has to be read to say that a segment lacks nothing that is a loss."""
+    if not isinstance(segment, ClosedSegment) or segment.is_whole:
+        return True
+    context = segment.context
+    return _is_cleaned(context.config, context.topic_partition)
+
+
+def lost_at_end(segment: Segment) -> LostOffsets | None:
+    """The offsets that a finished segment lacks at its end, where that is a loss.
+
+    None where damage hides its end: readers of the segment raise there. That nothing is lost is
+    found out once.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if not isinstance(segment, ClosedSegment) or is_settled(segment):
+        return None
+    context, zones = segment.context, segment.zones
+    if zones is None or zones.total.last_offset + 1 < segment.end_offset:
+        last = segment.last_batches
+        is_gap = last.error is None and last.next_offset < segment.end_offset
+        if is_gap and is_gap_loss(context, segment) and segment.is_dense:
+            return lost_gap(context.topic_partition, last.next_offset, segment.end_offset)
+    segment.is_whole = True
+    return None
+
+
+class Losses:
+    """The offsets that finished segments of a log lack without a reason; each is looked at once.
+
+    Those of the tier are not: its manifest says where they end, and readers say what is gone.
+    """
+
+    __slots__ = ("_count", "_lost")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lost: list[tuple[int, LostOffsets]] = []
+
+    def are_known(self, segments: Sequence[Segment], number: int) -> bool:
+        """Whether nothing has to be read to say what the segments before a number lack."""
+        if number <= self._count:
+            return not self._lost
+        return not self._lost and all(map(_is_told, segments[self._count : number]))
+
+    def ensure_none(self, segments: Sequence[Segment], number: int, floor_offset: int) -> None:
+        """Raise OffsetsGone where segments lack offsets at or above a floor.
+
+        Args:
+            segments: Of the log, oldest first; the last one is not finished.
+            number: Of the first segment that does not matter.
+            floor_offset: Smallest offset that matters.
+        """
+        if number > self._count:
+            for at in range(self._count, min(number, len(segments) - 1)):
+                segment = segments[at]
+                lost = None if _is_told(segment) else lost_at_end(segment)
+                if lost is not None:
+                    self._lost.append((at, lost))
+                self._count = at + 1
+        if self._lost:
+            gone = [one for at, one in self._lost if at < number and one.end > floor_offset]
+            if gone:
+                raise OffsetsGone(tuple(gone))
+
+
+class _SteppedOver(Losses):
+    """Losses of which a search is not told: it goes on in what is left."""
+
+    __slots__ = ()
+
+    def ensure_none(self, segments: Sequence[Segment], number: int, floor_offset: int) -> None:
+        """Do nothing."""
+
+
+NO_LOSSES: Final = _SteppedOver()
+
+
+def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
+    """Raise OffsetsGone where a segment lacks offsets [start, end) and that is a loss."""
+    if start < end and isinstance(segment, ClosedSegment):
+        context = segment.context
+        if is_gap_loss(context, segment):
+            raise OffsetsGone((lost_gap(context.topic_partition, start, end),))
+
+
+def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
+    """Raise CorruptBatch where a finished segment should have a batch that reaches an offset.
+
+    For readers that have found none; it may read all of the segment.
+
+    Raises:
+        CorruptBatch: Damage behind its last batch in order, or a gap that is a loss; located.
+        OSError: The disk failed.
+    """
+    last, lost = segment.last_batches, lost_at_end(segment)
+    if last.error is not None:
+        raise last.error
+    if lost is not None:
+        reason = f"offsets {lost.start} to {lost.end - 1}: {lost.reason}"
+    elif last.next_offset > (first := max(offset, segment.base_offset)):
+        for _ in iterate_batches(segment, 0, segment.size_bytes):
+            pass  # mostly it raises at the damage
+        reason = f"offsets {first} to {last.next_offset - 1} were here, and are gone"
+    else:
+        return
+    raise CorruptBatch(reason, at=0, offset=offset).located(segment.log_path, last.position)
+
+
+def was_never_cleaned(
+    fs: FileSystem, directory: str, config: TopicConfig, name: TopicPartition
+) -> bool:
+    """Whether nobody has taken records from the middle of a log, as far as can be proven.
+
+    Args:
+        fs: Files.
+        directory: The partition's directory.
+        config: The topic's settings.
+        name: The partition.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if _is_cleaned(config, name):
+        return False
+    if fs.exists(f"{directory}/{HISTORY_FILE}") or has_copied_gaps(fs, directory):
+        return False
+    root = posixpath.dirname(directory)
+    checkpoint = f"{root}/{files.CLEANER_CHECKPOINT_FILE}"
+    if not (fs.exists(f"{root}/{TOPICS_FILE}") or fs.exists(checkpoint)):
+        return False
+    try:
+        cleaned = text_files.read_offset_checkpoint(fs, checkpoint)
+    except CorruptFile:
+        return False
+    return name not in cleaned
+
+
+def _is_told(segment: Segment) -> bool:
+    return segment.is_tiered or is_settled(segment)
+
+
+def _is_cleaned(config: TopicConfig, name: TopicPartition) -> bool:
+    """Whether a topic's settings let records be taken from the middle of its logs."""
+    return CLEANUP_COMPACT in config.cleanup_policy or name.topic.startswith(_INTERNAL)
+
+
+def lost_gap(name: TopicPartition, start: int, end: int) -> LostOffsets:
+    """The loss of offsets [start, end)."""
+    return LostOffsets(name.topic, name.partition, start, end, GAP_REASON)

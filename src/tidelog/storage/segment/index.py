@@ -1,0 +1,633 @@
+"""Offset, time and transaction index: sorted entries, look-up, append, truncation.
+
+What the offset index and the time index share: sorted entries of one size in one buffer.
+
+A writer appends to memory and hands the same bytes to the file; a closed segment brings a
+read-only view of its mapped file, which is searched in place and never copied. The buffer of a
+writer is never resized but replaced by a larger one, so views handed out stay valid; only
+`truncate_to` with later appends changes bytes under them.
+
+While Kafka writes a segment, its index files are preallocated with zeros, and a hard stop leaves
+the zeros behind. `used_size` finds where the real entries end; the indexes apply it when they are
+opened.
+
+Source: Kafka 4.x AbstractIndex; KAFKA-10207, KAFKA-19200 (zero tails taken for entries).
+
+The offset index of a segment, `BASE.index`: from offsets to places in the log file.
+
+An entry (offset, position) says: the batch that starts at `position` has `offset` as its LAST
+offset. It promises nothing about batches between two entries. Offsets and positions grow strictly.
+No checksum; a doubtful index is rebuilt from the log.
+
+Entry, 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
+
+Source: Kafka 4.x OffsetIndex, KAFKA-806; docs/format.md#offset-index.
+
+The time index of a segment, `BASE.timeindex`: from timestamps to offsets.
+
+An entry (T, O) says: up to offset O, T is the largest timestamp of the segment, and O is the last
+offset of the earliest batch that has it. So whatever has a timestamp > T lies behind O. It does
+not say that the record at O has T (only its batch does), nor that timestamps <= T lie before O.
+Timestamps grow strictly, offsets never fall; batches without a timestamp make no entries.
+
+Entry, 12 bytes, big-endian: int64 timestamp in ms, int32 offset relative to the base offset.
+
+Source: KIP-33; Kafka 4.x TimeIndex; docs/format.md#time-index.
+
+Whether the entries of an index follow each other, by arrays: a hundredth of the time.
+
+An index has an entry for every few KB of log, and each is looked at when the index is opened. Only
+where numpy is loaded already: to load it takes longer than to look at most indexes without it.
+
+The index of aborted transactions of a segment, `BASE.txnindex`, made at the first abort.
+
+An entry says which offsets a reader of committed records must leave out. It lies in the segment
+that holds the abort marker, so a reader goes on through later segments until one entry shows that
+no later transaction can reach back (`AbortedTxn.last_stable_offset`). Last offsets grow strictly.
+
+Entry, 34 bytes, big-endian: int16 version 0, then int64 producer id, first offset, last offset
+(of the marker), last stable offset.
+
+Source: Kafka 4.x TransactionIndex, AbortedTxn; docs/format.md#index-of-aborted-transactions.
+"""
+
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import ClassVar, Final, NamedTuple, Self
+
+from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest, OffsetOverflow
+from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
+
+DEFAULT_INDEX_BYTES: Final = 10_485_760
+
+
+_FIRST_CAPACITY: Final = 4096
+
+
+# Offsets and times mostly grow evenly, so that proportion finds a slot in 2 or 3 probes; where it
+# has not by then, halving bounds the rest.
+_PROPORTIONAL_PROBES: Final = 4
+
+
+def used_size(data: Buffer, entry_size: int) -> int:
+    """Bytes of `data` before a tail of all-zero entries, a whole number of entries.
+
+    Both indexes grow strictly, so only the first entry can be all zeros and still mean something;
+    in a file of one entry it does, before a zero tail it is counted as tail: it would say no more
+    than an empty index does. Where a zero entry stands between others, the answer may be any place
+    behind an entry that is not zero; `check` finds that.
+    """
+    count = len(data) // entry_size
+    if count <= 1 or any(data[(count - 1) * entry_size : count * entry_size]):
+        return count * entry_size
+    zeros = bytes(entry_size)
+
+    def is_zero(at: int) -> bool:
+        return data[at : at + entry_size] == zeros
+
+    return bisect_left(range(0, count * entry_size, entry_size), x=True, key=is_zero) * entry_size
+
+
+class Index:
+    """Entries of one size for one segment. One thread may write while others search.
+
+    Attributes:
+        base_offset: The segment's base offset, which relative offsets count from.
+        size_bytes: Bytes of all entries.
+        full_bytes: With so many it takes no more; see `is_full` of either.
+        tail_bytes: Bytes that the opened file had behind its last entry: zeros of Kafka's
+            preallocation, or a torn entry. 0 after the first change.
+    """
+
+    ENTRY_SIZE: ClassVar[int]
+    _KEPT_SIZE: ClassVar[int] = 0  # what appends leave free
+    _KEY: ClassVar[Struct]  # what the entries are searched by; the first field of an entry
+
+    __slots__ = ("_data", "_limit", "base_offset", "full_bytes", "size_bytes", "tail_bytes")
+
+    def __init__(
+        self, base_offset: int, *, data: Buffer = b"", size_limit: int = DEFAULT_INDEX_BYTES
+    ) -> None:
+        """Open an index on the bytes of its file, which are never changed in place.
+
+        Args:
+            base_offset: The segment's base offset.
+            data: The file's bytes. A zero tail, or a tail that makes no entry, is left out.
+            size_limit: `segment.index.bytes`; what does not fit an entry is not used.
+        """
+        self.base_offset = base_offset
+        self.size_bytes = used_size(data, self.ENTRY_SIZE)
+        self.tail_bytes = len(data) - self.size_bytes
+        self._limit = size_limit // self.ENTRY_SIZE * self.ENTRY_SIZE
+        self.full_bytes = self._limit - self._KEPT_SIZE
+        own = isinstance(data, bytearray)
+        self._data: Buffer = memoryview(data).toreadonly() if own else data
+
+    @property
+    def entry_count(self) -> int:
+        """Number of entries."""
+        return self.size_bytes // self.ENTRY_SIZE
+
+    @property
+    def entry_limit(self) -> int:
+        """Number of entries that `segment.index.bytes` allows."""
+        return self._limit // self.ENTRY_SIZE
+
+    @property
+    def encoded(self) -> memoryview:
+        """A read-only view of all entries as the file has them, without copying."""
+        return memoryview(self._data)[: self.size_bytes].toreadonly()
+
+    def encoded_from(self, start: int) -> bytes:
+        """A copy of the entries from a place on; mostly of one."""
+        return bytes(self._data[start : self.size_bytes])
+
+    def clear(self) -> None:
+        """Drop all entries, as before a rebuild."""
+        self.size_bytes = self.tail_bytes = 0
+
+    def _floor(self, target: int, key: Struct | None = None) -> int:
+        """The last slot whose key is <= `target`, -1 where there is none.
+
+        Args:
+            target: What to find.
+            key: Another field of an entry that grows, in place of the one it is searched by.
+        """
+        size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
+        low, high = 0, self.size_bytes // size - 1
+        data = self._data  # after the size: a writer puts entries in place before it counts them
+        if high < 0 or target < (low_key := read(data, 0)[0]):
+            return -1
+        if target >= (high_key := read(data, high * size)[0]):
+            return high
+        probes = _PROPORTIONAL_PROBES
+        while high - low > 1:  # key at low <= target < key at high
+            probes -= 1
+            if probes >= 0:
+                slot = low + (target - low_key) * (high - low) // (high_key - low_key)
+            else:
+                slot = (low + high) // 2
+            slot = max(slot, low + 1)
+            if (found := read(data, slot * size)[0]) <= target:
+                low, low_key = slot, found
+            else:
+                high, high_key = slot, found
+        return low
+
+    def _relative(self, offset: int) -> int:
+        relative = offset - self.base_offset
+        if not 0 <= relative <= INT32_MAX:
+            raise self._overflow(offset)
+        return relative
+
+    def _overflow(self, offset: int) -> OffsetOverflow:
+        return OffsetOverflow(
+            f"offset {offset} is not within 2^31 - 1 of base offset {self.base_offset}"
+        )
+
+    def _put(self, entry: bytes) -> bytes:
+        """Append an entry's bytes to the buffer, and hand them back for the file."""
+        size_bytes, data = self.size_bytes, self._data
+        end = size_bytes + len(entry)
+        if type(data) is not bytearray or end > len(data):
+            data = self._grow()
+        data[size_bytes:end] = entry
+        self.tail_bytes = 0
+        self.size_bytes = end  # last, so that a search in another thread sees whole entries only
+        return entry
+
+    def _grow(self) -> bytearray:
+        """A larger copy; the old buffer stays as it is for those who have a view of it."""
+        data = bytearray(max(_FIRST_CAPACITY, 2 * self.size_bytes))
+        data[: self.size_bytes] = memoryview(self._data)[: self.size_bytes]
+        self._data = data
+        return data
+
+    def _keep(self, entry_count: int) -> int:
+        """Drop all but the first entries; the size in bytes that is left."""
+        self.size_bytes = entry_count * self.ENTRY_SIZE
+        self.tail_bytes = 0
+        return self.size_bytes
+
+    def _at(self, slot: int) -> int:
+        at = slot * self.ENTRY_SIZE
+        if not 0 <= at < self.size_bytes:
+            raise InvalidRequest(f"index slot {slot} of {self.entry_count}")
+        return at
+
+    def _check_tail(self) -> None:
+        if self.tail_bytes:
+            reason = (
+                f"{self.tail_bytes} bytes behind the last entry: zeros that were preallocated, "
+                f"or an entry that is not whole"
+            )
+            raise CorruptIndex(reason, at=self.size_bytes)
+
+
+def are_loaded() -> bool:
+    """Whether numpy is loaded, which changes the time that a check takes, and nothing else."""
+    return "numpy" in sys.modules
+
+
+def are_offsets_sound(entries: Buffer, log_size: int) -> bool:
+    """Whether offsets and positions rise from 0 on, and all positions lie below `log_size`.
+
+    Args:
+        entries: Whole entries of an offset index.
+        log_size: Bytes of the log file.
+    """
+    import numpy as np
+
+    numbers = np.frombuffer(entries, ">i4").astype(np.int32).reshape(-1, 2)
+    if not len(numbers):
+        return True
+    is_inside = bool((numbers[0] >= 0).all()) and int(numbers[-1, 1]) < log_size
+    return is_inside and bool((numbers[1:] > numbers[:-1]).all())
+
+
+def are_times_sound(entries: Buffer) -> bool:
+    """Whether timestamps rise from 0 on, and offsets don't fall.
+
+    Args:
+        entries: Whole entries of a time index.
+    """
+    import numpy as np
+
+    rows = np.frombuffer(entries, np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
+    if not len(rows):
+        return True
+    times, offsets = rows["timestamp"].astype(np.int64), rows["offset"].astype(np.int32)
+    is_inside = int(times[0]) >= 0 and int(offsets[0]) >= 0
+    rises = bool((times[1:] > times[:-1]).all()) and bool((offsets[1:] >= offsets[:-1]).all())
+    return is_inside and rises
+
+
+_OFFSET_ENTRY: Final = Struct(">ii")
+
+
+_OFFSET_RELATIVE: Final = Struct(">i")
+
+
+_POSITION: Final = Struct(">4xi")
+
+
+OFFSET_ENTRY_SIZE: Final = 8
+
+
+assert _OFFSET_ENTRY.size == OFFSET_ENTRY_SIZE
+
+
+class OffsetIndex(Index):
+    """Offset index entries of one segment: append* -> truncate or close; or opened for search."""
+
+    ENTRY_SIZE = OFFSET_ENTRY_SIZE
+    _KEY = _OFFSET_RELATIVE
+    __slots__ = ()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next append would raise `IndexFull`; a full index rolls the segment."""
+        return self.size_bytes >= self.full_bytes
+
+    @property
+    def last_offset(self) -> int:
+        """The newest entry's offset, the base offset where there is none."""
+        return self.entry(self.entry_count - 1)[0] if self.size_bytes else self.base_offset
+
+    def append(self, offset: int, position: int) -> bytes:
+        """Add an entry; its bytes, which belong at the end of the file.
+
+        Args:
+            offset: Last offset of the batch.
+            position: Place in the log file, in bytes, where that batch starts.
+
+        Raises:
+            IndexFull: No room is left.
+            OffsetOverflow: The offset does not fit; nothing was changed.
+            InvalidRequest: Offset or position does not follow the last entry's.
+        """
+        size_bytes = self.size_bytes
+        if size_bytes >= self.full_bytes:
+            raise IndexFull(f"offset index {self.base_offset} is full: {self.entry_count} entries")
+        relative, data = offset - self.base_offset, self._data
+        if not 0 <= relative <= INT32_MAX:
+            raise self._overflow(offset)
+        if size_bytes:
+            last, last_position = _OFFSET_ENTRY.unpack_from(data, size_bytes - OFFSET_ENTRY_SIZE)
+            if relative <= last or position <= last_position:
+                raise InvalidRequest(
+                    f"offset index entry ({offset}, {position}) does not follow "
+                    f"({self.base_offset + last}, {last_position})"
+                )
+        assert 0 <= position <= INT32_MAX
+        return self._put(_OFFSET_ENTRY.pack(relative, position))
+
+    def lookup(self, target: int) -> tuple[int, int]:
+        """The greatest entry with offset <= `target` as (offset, position), else (base, 0).
+
+        Keys are last offsets, so a batch that holds `target` starts at or after that position, and
+        one scans on for the first batch whose last offset is >= `target`.
+        """
+        slot = self._floor(target - self.base_offset)
+        if slot < 0:
+            return self.base_offset, 0
+        found, position = _OFFSET_ENTRY.unpack_from(self._data, slot * OFFSET_ENTRY_SIZE)
+        return self.base_offset + found, position
+
+    def slot_at_or_after(self, offset: int) -> int:
+        """The first slot whose offset is >= `offset`, the entry count where there is none."""
+        return self._floor(offset - self.base_offset - 1) + 1
+
+    def slot_at_or_before_position(self, position: int) -> int:
+        """The last slot whose position is <= `position`, -1 where there is none."""
+        return self._floor(position, _POSITION)
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """The entry at `slot` as (offset, position); raises InvalidRequest outside the entries."""
+        relative, position = _OFFSET_ENTRY.unpack_from(self._data, self._at(slot))
+        return self.base_offset + relative, position
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """All entries as (offset, position), oldest first."""
+        for relative, position in _OFFSET_ENTRY.iter_unpack(self.encoded):
+            yield self.base_offset + relative, position
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop entries with an offset >= `offset`; the size in bytes that is left."""
+        data = self._data
+
+        def relative_at(at: int) -> int:
+            found: int = _OFFSET_RELATIVE.unpack_from(data, at)[0]
+            return found
+
+        places = range(0, self.size_bytes, OFFSET_ENTRY_SIZE)
+        return self._keep(bisect_left(places, offset - self.base_offset, key=relative_at))
+
+    def check(self, log_size: int, *, allow_tail: bool = False) -> None:
+        """Make sure that every entry can be right for a log file of `log_size` bytes.
+
+        Args:
+            log_size: Bytes of the log file; each position must lie below.
+            allow_tail: Pass over a zero tail, as an index has while Kafka writes it.
+
+        Raises:
+            CorruptIndex: A tail, or an entry that does not follow the one before or the base
+                offset, or lies beyond the log.
+        """
+        if not allow_tail:
+            self._check_tail()
+        if are_loaded() and are_offsets_sound(self.encoded, log_size):
+            return
+        last_relative, last_position = -1, -1
+        for slot, (relative, position) in enumerate(_OFFSET_ENTRY.iter_unpack(self.encoded)):
+            if relative <= last_relative or position <= last_position or position >= log_size:
+                reason = (
+                    f"entry ({relative}, {position}) does not follow ({last_relative}, "
+                    f"{last_position}) or is beyond the log's {log_size} bytes"
+                )
+                raise CorruptIndex(reason, at=slot * OFFSET_ENTRY_SIZE)
+            last_relative, last_position = relative, position
+
+
+_TIME_ENTRY: Final = Struct(">qi")
+
+
+_TIME_RELATIVE: Final = Struct(">8xi")
+
+
+TIME_ENTRY_SIZE: Final = 12
+
+
+assert _TIME_ENTRY.size == TIME_ENTRY_SIZE == _TIME_RELATIVE.size
+
+
+class TimeIndex(Index):
+    """Time index entries of one segment: append* -> truncate or close; or opened for search."""
+
+    ENTRY_SIZE = TIME_ENTRY_SIZE
+    _KEPT_SIZE = ENTRY_SIZE
+    _KEY = Struct(">q")
+    __slots__ = ()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only the slot is left that is kept for the entry at roll and close."""
+        return self.size_bytes >= self.full_bytes
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """The newest entry as (timestamp, offset), (-1, base offset) where there is none."""
+        if not self.size_bytes:
+            return NO_TIMESTAMP, self.base_offset
+        return self.entry(self.entry_count - 1)
+
+    def maybe_append(self, timestamp: int, offset: int, *, ignore_full: bool = False) -> bytes:
+        """Add an entry if `timestamp` is beyond the last one; its bytes for the file's end.
+
+        Args:
+            timestamp: Largest timestamp of the segment so far, in ms; -1 never makes an entry.
+            offset: Last offset of the earliest batch that has it.
+            ignore_full: Use the kept slot: at roll and close.
+
+        Returns:
+            b"" where the last entry has this timestamp already.
+
+        Raises:
+            IndexFull: No room is left.
+            OffsetOverflow: The offset does not fit.
+            InvalidRequest: Timestamp or offset is below the last entry's. Nothing was changed in
+                any of these cases.
+        """
+        size_bytes, last_timestamp = self.size_bytes, NO_TIMESTAMP
+        if size_bytes >= (self._limit if ignore_full else self.full_bytes):
+            raise IndexFull(f"time index {self.base_offset} is full: {self.entry_count} entries")
+        if size_bytes:
+            last_timestamp, last = _TIME_ENTRY.unpack_from(self._data, size_bytes - TIME_ENTRY_SIZE)
+            if offset - self.base_offset < last or timestamp < last_timestamp:
+                raise InvalidRequest(
+                    f"time index entry ({timestamp}, {offset}) is below ({last_timestamp}, "
+                    f"{self.base_offset + last})"
+                )
+        if timestamp <= last_timestamp:
+            return b""
+        return self._put(_TIME_ENTRY.pack(timestamp, self._relative(offset)))
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """The greatest entry with timestamp <= `timestamp`, else (-1, base offset).
+
+        Returns:
+            (timestamp in ms, offset). Where the segment has a record with a time >= `timestamp`,
+            the first such record lies in the batch of that offset or behind it.
+        """
+        slot = self._floor(timestamp)
+        if slot < 0:
+            return NO_TIMESTAMP, self.base_offset
+        found, relative = _TIME_ENTRY.unpack_from(self._data, slot * TIME_ENTRY_SIZE)
+        return found, self.base_offset + relative
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """The entry at `slot` as (timestamp, offset); raises InvalidRequest outside them."""
+        timestamp, relative = _TIME_ENTRY.unpack_from(self._data, self._at(slot))
+        return timestamp, self.base_offset + relative
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """All entries as (timestamp, offset), oldest first."""
+        for timestamp, relative in _TIME_ENTRY.iter_unpack(self.encoded):
+            yield timestamp, self.base_offset + relative
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop entries with an offset >= `offset`; the size in bytes that is left."""
+        data = self._data
+
+        def relative_at(at: int) -> int:
+            found: int = _TIME_RELATIVE.unpack_from(data, at)[0]
+            return found
+
+        places = range(0, self.size_bytes, TIME_ENTRY_SIZE)
+        return self._keep(bisect_left(places, offset - self.base_offset, key=relative_at))
+
+    def check(self, *, allow_tail: bool = False) -> None:
+        """Make sure that every entry follows the one before.
+
+        Args:
+            allow_tail: Pass over a zero tail, as an index has while Kafka writes it.
+
+        Raises:
+            CorruptIndex: A tail, a timestamp that does not grow or is negative, an offset that
+                falls or lies below the base offset.
+        """
+        if not allow_tail:
+            self._check_tail()
+        if are_loaded() and are_times_sound(self.encoded):
+            return
+        last_timestamp, last_relative = NO_TIMESTAMP, 0
+        for slot, (timestamp, relative) in enumerate(_TIME_ENTRY.iter_unpack(self.encoded)):
+            if timestamp <= last_timestamp or relative < last_relative:
+                reason = (
+                    f"entry ({timestamp}, {relative}) does not follow ({last_timestamp}, "
+                    f"{last_relative})"
+                )
+                raise CorruptIndex(reason, at=slot * TIME_ENTRY_SIZE)
+            last_timestamp, last_relative = timestamp, relative
+
+
+VERSION: Final = 0
+
+
+_TXN_ENTRY: Final = Struct(">hqqqq")
+
+
+TXN_ENTRY_SIZE: Final = 34
+
+
+assert _TXN_ENTRY.size == TXN_ENTRY_SIZE
+
+
+class AbortedTxn(NamedTuple):
+    """One aborted transaction.
+
+    Attributes:
+        producer_id: Who wrote it.
+        first_offset: Its first record's offset.
+        last_offset: Its abort marker's offset, inclusive.
+        last_stable_offset: Last stable offset once the marker was written: every transaction whose
+            marker comes later starts at or after it.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class CollectedTxns(NamedTuple):
+    """Aborted transactions found, and whether later segments can't add to them."""
+
+    aborted: list[AbortedTxn]
+    is_complete: bool
+
+
+class TxnIndex:
+    """Aborted transactions of one segment, by marker. Not safe for two threads that change it."""
+
+    __slots__ = ("base_offset", "entries")
+
+    def __init__(self, base_offset: int, entries: Iterable[AbortedTxn] = ()) -> None:
+        self.base_offset = base_offset
+        self.entries: list[AbortedTxn] = []
+        for entry in entries:
+            self.append(entry)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes of the file with all entries."""
+        return len(self.entries) * TXN_ENTRY_SIZE
+
+    def append(self, aborted: AbortedTxn) -> bytes:
+        """Add a transaction; its bytes for the file's end.
+
+        Raises:
+            InvalidRequest: Its marker is not behind the last entry's; nothing was changed.
+        """
+        if self.entries and aborted.last_offset <= self.entries[-1].last_offset:
+            raise InvalidRequest(
+                f"aborted transaction ending at {aborted.last_offset} does not follow the one "
+                f"ending at {self.entries[-1].last_offset}"
+            )
+        self.entries.append(aborted)
+        return _TXN_ENTRY.pack(VERSION, *aborted)
+
+    def collect(self, fetch_start: int, upper_bound: int) -> CollectedTxns:
+        """Aborted transactions that overlap [fetch_start, upper_bound), in order of their markers.
+
+        Returns:
+            The transactions, and whether that is all of them; else later segments have to be
+            asked as well.
+        """
+        found = []
+        for entry in self.entries:
+            if entry.last_offset >= fetch_start and entry.first_offset < upper_bound:
+                found.append(entry)
+            if entry.last_stable_offset >= upper_bound:
+                return CollectedTxns(found, True)
+        return CollectedTxns(found, False)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop entries whose marker is at or after `offset`; the size in bytes that is left."""
+        while self.entries and self.entries[-1].last_offset >= offset:
+            self.entries.pop()
+        return self.size_bytes
+
+    @property
+    def encoded(self) -> memoryview:
+        """The whole file."""
+        return memoryview(b"".join(_TXN_ENTRY.pack(VERSION, *entry) for entry in self.entries))
+
+    @classmethod
+    def decode(cls, data: Buffer, base_offset: int) -> Self:
+        """The index that a file holds.
+
+        Raises:
+            CorruptIndex: An entry that is not whole, has another version or negative fields, does
+                not follow the one before, or ends before the segment. The segment is recovered.
+        """
+        index = cls(base_offset)
+        if len(data) % TXN_ENTRY_SIZE:
+            at = len(data) // TXN_ENTRY_SIZE * TXN_ENTRY_SIZE
+            raise CorruptIndex(f"{len(data) - at} bytes of an entry of {TXN_ENTRY_SIZE}", at=at)
+        for slot, (version, *fields) in enumerate(_TXN_ENTRY.iter_unpack(data)):
+            if version != VERSION:
+                reason = f"aborted transaction of version {version}, {VERSION} expected"
+                raise CorruptIndex(reason, at=slot * TXN_ENTRY_SIZE)
+            index._take(AbortedTxn(*fields), slot * TXN_ENTRY_SIZE)
+        return index
+
+    def _take(self, entry: AbortedTxn, at: int) -> None:
+        last = self.entries[-1].last_offset if self.entries else self.base_offset - 1
+        if entry.last_offset <= last:
+            raise CorruptIndex(f"marker offset {entry.last_offset} is not above {last}", at=at)
+        if min(entry) < 0 or entry.first_offset > entry.last_offset:
+            raise CorruptIndex(f"{entry} can't be", at=at, offset=entry.last_offset)
+        self.entries.append(entry)

@@ -1,0 +1,247 @@
+"""What an index must prove before a search skips records: `position_floor`, `time_floor`.
+
+Whether the index files of a finished segment can be believed, before they lead anybody astray.
+
+Order and bounds are checked when they are loaded (`index_files`), which says nothing of entries
+that are in order and wrong, or gone. Where a zone map is there, it knows both files' checksums: a
+proof. Else the last entries are held against the log: the offset index must lead to the batch that
+it names, and no batch behind the last time entry may be later than that says. So an index that was
+cut, is that of an older log, or ends in zeros is found; it would hide records from searches by
+time, and give them to retention. A wrong entry in the middle of a foreign segment's index is found
+where it is used (`proof`), and by `tidelog doctor`.
+
+Owns no state. Source: KAFKA-10207, KAFKA-19200.
+
+What the entries of an index promise, held against the batches they name.
+
+An index that keeps its own rules may still be wrong: cut short at a whole entry, another segment's,
+a bit flipped. Whoever skips records because of an entry proves that entry first, by the one batch
+that it names; so a wrong index costs time and never hides a record.
+
+Old brokers wrote entries that say less (one for an append of several batches, offsets within a
+batch). Those that can't be proven are not used: the indexes are then built anew in memory.
+
+What is proven of a whole file when it is loaded stands in `index_proof`.
+
+Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from tidelog.errors import CorruptData
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.coding import crc32c
+from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, LOG_OVERHEAD
+from tidelog.storage import files
+from tidelog.storage.clocks.zone_map import FileSum
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.types import NO_TIMESTAMP
+
+
+def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
+    """The greatest time index entry with a time <= `timestamp` that the log proves.
+
+    Returns:
+        As `TimeIndex.lookup`. Where the entry was wrong, that of the indexes built anew.
+    """
+    entry = segment.time_index.lookup(timestamp)
+    if entry[0] != NO_TIMESTAMP and not _holds(segment, entry):
+        segment.distrust_indexes(time_misfit(segment.log_path, entry))
+        return segment.time_index.lookup(timestamp)
+    return entry
+
+
+def position_floor(segment: Segment, offset: int) -> int:
+    """Position of a batch that the log proves to end at or before `offset`, 0 where none does."""
+    key, position = segment.offset_index.lookup(offset)
+    if position and not leads_to(segment, key, position):
+        segment.distrust_indexes(misfit(segment.log_path, key, position))
+        return segment.offset_index.lookup(offset)[1]
+    return position
+
+
+def position_before(segment: Segment, offset: int) -> int:
+    """Position of a batch that the log proves to end before `offset`, 0 where none does.
+
+    Readers of `offset` begin here: the batch that holds it is then never the first one that they
+    meet, and the order of offsets shows whether its base offset is right.
+    """
+    return position_floor(segment, offset - 1)
+
+
+def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int = 0) -> bool:
+    """Whether a batch lies at `position` that ends at or before offset `key`.
+
+    Before it, because old brokers made one entry for an append of several batches.
+
+    Args:
+        segment: Where the entry comes from.
+        key: The entry's offset.
+        position: Its position.
+        first_at_least: Where the batch must begin, as far as its header tells.
+    """
+    header = segment.view(position, position + HEADER_SIZE)
+    last = batch_at(header)
+    if last is None or not segment.base_offset <= last <= key:
+        return False
+    size = LOG_OVERHEAD + int.from_bytes(header[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
+    if not LOG_OVERHEAD + LENGTH_MIN <= size <= segment.size_bytes - position:
+        return False
+    first = int.from_bytes(header[:8], "big", signed=True)
+    return first_at_least <= first <= last
+
+
+def first_offset_at(segment: Segment, position: int) -> int:
+    """First offset of the batch at a position, as far as its header tells."""
+    return int.from_bytes(segment.view(position, position + 8), "big", signed=True)
+
+
+def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
+    """Whether the batch that holds an entry's offset has its timestamp as the largest."""
+    timestamp, offset = entry
+    start = position_floor(segment, offset)
+    try:
+        for _, batch in iterate_batches(segment, start, segment.size_bytes):
+            if batch.last_offset >= offset:
+                return batch.max_timestamp == timestamp
+    except CorruptData:
+        pass  # the index may be wrong, or the log: building it anew tells
+    return False
+
+
+def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
+    """What to report of a time index entry that is not what the batches say."""
+    timestamp, offset = entry
+    return (
+        f"{log_path}: the time index names timestamp {timestamp} at offset {offset}, which is not"
+        " what the batches say; rebuilt in memory"
+    )
+
+
+def misfit(log_path: str, last_offset: int, position: int) -> str:
+    """What to report of an offset index entry that leads elsewhere."""
+    return (
+        f"{log_path}: the offset index names offset {last_offset} at position {position}, there is"
+        " another batch or none; rebuilt in memory"
+    )
+
+
+def batch_at(header: memoryview) -> int | None:
+    """Last offset of the magic-2 batch (or legacy message) whose header this is, else None."""
+    if len(header) < 17:
+        return None
+    offset = int.from_bytes(header[:8], "big", signed=True)
+    if header[16] < 2:
+        return offset
+    if len(header) < HEADER_SIZE:
+        return None
+    return offset + int.from_bytes(header[23:27], "big", signed=True)
+
+
+Indexes = tuple[OffsetIndex, TimeIndex]
+
+
+class LogBytes(Protocol):
+    """What is asked of a segment: its log file's bytes."""
+
+    @property
+    def base_offset(self) -> int:
+        """First offset that the segment may hold."""
+        ...
+
+    @property
+    def log_path(self) -> str:
+        """Path of the log file."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the log file."""
+        ...
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `view` costs nothing."""
+        ...
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the log file."""
+        ...
+
+    def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+        """The batches in bytes [start, end), read by position and never mapped."""
+        ...
+
+
+def index_problem(
+    segment: LogBytes, indexes: Indexes, sums: Mapping[str, FileSum] | None
+) -> str | None:
+    """Why both indexes of a finished segment must be built anew, None where they need not.
+
+    Args:
+        segment: Whose they are.
+        indexes: As loaded, in order and without tails.
+        sums: What a zone map of this log knows of the files beside it, None without one.
+    """
+    suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+    if sums is not None and sums.keys() >= set(suffixes):
+        for suffix, index, name in zip(suffixes, indexes, ("offset", "time"), strict=True):
+            if sums[suffix] != FileSum(index.size_bytes, crc32c(index.encoded)):
+                return f"{segment.log_path}: its {name} index is not the one its zone map knows"
+        return None
+    return _last_offset_problem(segment, indexes[0]) or _last_time_problem(segment, indexes)
+
+
+def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
+    """Why an index of aborted transactions is not the one that a zone map knows, None if it is."""
+    known = sums.get(files.TXN_INDEX_SUFFIX, FileSum(0, 0))
+    if known == FileSum(index.size_bytes, crc32c(index.encoded)):
+        return None
+    return (
+        f"{index.size_bytes} bytes, its zone map knows {known.size_bytes} or other ones;"
+        " `tidelog doctor --repair` builds it anew"
+    )
+
+
+def _last_offset_problem(segment: LogBytes, index: OffsetIndex) -> str | None:
+    if not index.entry_count:
+        return None
+    offset, position = index.entry(index.entry_count - 1)
+    # Old brokers made one entry for an append of several batches.
+    found = batch_at(segment.view(position, position + HEADER_SIZE))
+    if found is not None and segment.base_offset <= found <= offset:
+        return None
+    return misfit(segment.log_path, offset, position).removesuffix("; rebuilt in memory")
+
+
+def _batches_from(segment: LogBytes, start: int) -> Iterator[Batch]:
+    if segment.is_mapped:
+        return walk(segment.view(start, segment.size_bytes))
+    return (batch for _, batch in segment.walk_file(start, segment.size_bytes))
+
+
+def _last_time_problem(segment: LogBytes, indexes: Indexes) -> str | None:
+    """Usually the last entry is about one of the last batches: then only these are looked at."""
+    timestamp, offset = indexes[1].last_entry
+    if timestamp == NO_TIMESTAMP:
+        return None
+    _, start = indexes[0].lookup(offset)
+    said, largest, last_offset = NO_TIMESTAMP, NO_TIMESTAMP, segment.base_offset - 1
+    try:
+        for batch in _batches_from(segment, start):
+            largest = max(largest, batch.max_timestamp)
+            last_offset = batch.last_offset
+            if last_offset <= offset:
+                said = largest
+            if largest > timestamp:
+                break
+    except CorruptData:
+        return None  # whoever reads there is told
+    if (said, largest) == (timestamp, timestamp) and last_offset >= offset:
+        return None
+    return (
+        f"{segment.log_path}: its time index ends with {timestamp} at offset {offset}, the log says"
+        f" {said} up to there and {largest} behind"
+    )

@@ -1,0 +1,418 @@
+"""Proofs of where a log ends, and sound batches behind damage.
+
+One rule for readers, opening and `tidelog doctor`.
+
+Proofs of where a log ends: one rule for readers, for opening and for `tidelog doctor`.
+
+The last segment ends at its last whole, valid batch, and bytes behind that are "not written yet" to
+a reader and a torn write to recovery. Both guesses are wrong where something proves that more was
+there:
+
+1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
+2. A sound batch behind the bytes that can't be read: a log is written from its start to its end.
+3. A later segment, for the segments before it.
+4. A right checksum: a batch that lacks nothing but the right offsets or magic was written to its
+   end.
+
+Then the bytes are damage (`DamagedLog`). Nothing cuts or overwrites them by itself.
+
+Offsets lie outside of a batch's checksum, so a jump of the last batch needs a proof, too: a
+recovery point at or behind its end, an index entry or a row of append times that names it, or a
+compaction that went so far. Appends of a leader leave no gap. A partition that copies a compacted
+leader has gaps anywhere, and a mark that says so (`COPIED_GAPS_FILE`). A jump without a proof is
+damage to readers, too: no append that is under way leaves a whole batch behind a gap.
+
+Source: docs/recovery.md.
+
+Finding the next sound batch behind damage, so that one bad byte does not hide what follows.
+
+A frame that is wrong says nothing about where the next batch begins. Offsets of a segment share
+their upper 32 bits (or have the next value of them), so places where those stand are looked at one
+by one: a batch counts whose frame fits, whose offsets go on, and whose checksum is right.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.env import File, FileSystem
+from tidelog.errors import CorruptData, DamagedLog
+from tidelog.record.batch_walk import Batch, frame_size, view_batch
+from tidelog.record.header import (
+    FRAME_PREFIX_SIZE,
+    LENGTH,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+)
+from tidelog.record.offset_order import first_known_offset, in_order, order_problem, segment_limit
+from tidelog.storage.open_files import walk_file
+from tidelog.types import INT32_MAX, INT64_MAX
+
+CHUNK_BYTES: Final = 1 << 20
+
+
+# Bytes that may look like batches must not make a search take for ever: each costs a checksum.
+CANDIDATE_LIMIT: Final = 20_000
+
+
+# Of a check or a repair that somebody waits for: some seconds.
+PATIENT_LIMIT: Final = 1_000_000
+
+
+CHECKED_LIMIT_BYTES: Final = 1 << 32
+
+
+_HIGH_SIZE: Final = 4
+
+
+_LEGACY_HEADS: Final = (18, 26)  # size up to and without a key's length, by magic
+
+
+_KEY_LENGTH: Final = 4
+
+
+class TooManyPlaces(Exception):
+    """So many places look like batches that the search has not come to its end."""
+
+
+def next_sound_batch(
+    file: File, start: int, size: int, *, base_offset: int, next_offset: int
+) -> int | None:
+    """`find_sound_batch` with patience, None where that has not come to its end, too."""
+    try:
+        return find_sound_batch(
+            file,
+            start,
+            size,
+            base_offset=base_offset,
+            next_offset=next_offset,
+            candidate_limit=PATIENT_LIMIT,
+        )
+    except TooManyPlaces:
+        return None
+
+
+def find_sound_batch(
+    file: File,
+    start: int,
+    size: int,
+    *,
+    base_offset: int,
+    next_offset: int,
+    candidate_limit: int = CANDIDATE_LIMIT,
+) -> int | None:
+    """Position of the first sound batch at or behind `start`, None where there is none.
+
+    Args:
+        file: The log file.
+        start: Where to begin.
+        size: Where the readable bytes end, exclusive.
+        base_offset: The segment's base offset.
+        next_offset: The batch's offsets begin here or later.
+        candidate_limit: How many places are looked at.
+
+    Raises:
+        TooManyPlaces: The search ended before its end.
+    """
+    seen = checked = 0
+    for position in _candidates(file, start, size, base_offset):
+        batch = _frame_at(file, position, size)
+        if batch is None:
+            continue
+        seen, checked = seen + 1, checked + batch.size_bytes
+        if seen > candidate_limit or checked > CHECKED_LIMIT_BYTES + size:
+            raise TooManyPlaces
+        if batch.last_offset - base_offset > INT32_MAX or not batch.is_valid():
+            continue
+        try:
+            if order_problem(batch, next_offset, INT64_MAX) is None:
+                return position
+        except CorruptData:
+            continue
+    return None
+
+
+def _candidates(file: File, start: int, size: int, base_offset: int) -> Iterator[int]:
+    """Places where a frame of the segment may stand, ascending."""
+    halves = {offset >> 32 for offset in (base_offset, base_offset + INT32_MAX)}
+    wanted = [half.to_bytes(_HIGH_SIZE, "big") for half in halves]
+    for chunk_start in range(start, size, CHUNK_BYTES):
+        data = file.pread(CHUNK_BYTES + FRAME_PREFIX_SIZE - 1, chunk_start)
+        if not data.strip(b"\0"):
+            continue  # zeros that were preallocated
+        left = size - chunk_start
+        places = {at for half in wanted for at in _find_all(data, half)}
+        yield from (chunk_start + at for at in sorted(places) if _may_be_frame(data, at, left))
+
+
+def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
+    end = len(data) - FRAME_PREFIX_SIZE
+    at = data.find(wanted)
+    while 0 <= at <= end:
+        yield at
+        at = data.find(wanted, at + 1)
+
+
+def _may_be_frame(data: bytes, at: int, left: int) -> bool:
+    """Whether length and magic can be those of a batch; `left` counts from the data's start."""
+    (length,) = LENGTH.unpack_from(data, at + LENGTH_AT)
+    return LENGTH_MIN <= length <= left - at - LOG_OVERHEAD and data[at + MAGIC_AT] <= MAGIC_2
+
+
+def _frame_at(file: File, position: int, size: int) -> Batch | None:
+    """The batch whose frame fits at a position, None where there is none."""
+    head = file.pread(FRAME_PREFIX_SIZE, position)
+    (length,) = LENGTH.unpack_from(head, LENGTH_AT)
+    if head[MAGIC_AT] < MAGIC_2 and not _is_legacy(file, position, head[MAGIC_AT], length):
+        return None
+    data = file.pread(min(length + LOG_OVERHEAD, size - position), position)
+    try:
+        return None if frame_size(data, 0, len(data)) is None else view_batch(data)
+    except CorruptData:
+        return None
+
+
+def _is_legacy(file: File, position: int, magic: int, length: int) -> bool:
+    """Whether key and value of a legacy message fill its length; numbers often look like one."""
+    at, end = position + _LEGACY_HEADS[magic], position + LOG_OVERHEAD + length
+    for _ in ("key", "value"):
+        size = int.from_bytes(file.pread(_KEY_LENGTH, at), "big", signed=True)
+        at += _KEY_LENGTH + max(size, 0)
+        if size < -1 or at > end:
+            return False
+    return at == end
+
+
+# Empty: offsets are missing before a batch that was copied from a leader.
+COPIED_GAPS_FILE: Final = "tidelog-copied-gaps"
+
+
+def has_copied_gaps(fs: FileSystem, directory: str) -> bool:
+    """Whether a partition has copied batches before which offsets are missing."""
+    return fs.exists(f"{directory}/{COPIED_GAPS_FILE}")
+
+
+def mark_copied_gaps(fs: FileSystem, directory: str) -> None:
+    """Leave the mark of copied gaps in a partition; durable when it returns.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    fs.open(f"{directory}/{COPIED_GAPS_FILE}", write=True, create=True).close()
+    fs.sync_dir(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEnd:
+    """End of a log as the directory's checkpoints record it.
+
+    Attributes:
+        recovery_point: Offset below which all records are on disk; 0 where nothing is recorded.
+        is_end: Whether the log ended there, because a clean stop has recorded it.
+        is_dense: Whether records behind it come from appends that leave no gap.
+    """
+
+    recovery_point: int = 0
+    is_end: bool = False
+    is_dense: bool = False
+
+
+NOTHING_RECORDED: Final = RecordedEnd()
+
+
+class Jump(NamedTuple):
+    """The last batch of a walk, where offsets are missing before it.
+
+    Attributes:
+        position: Where it lies.
+        next_offset: Offset that would have been next there.
+        batch: The batch.
+    """
+
+    position: int
+    next_offset: int
+    batch: Batch
+
+
+@dataclass(slots=True)
+class Course:
+    """How far the batches of one log file are sound, while they are walked.
+
+    Attributes:
+        size_bytes: Position behind the last sound batch.
+        end_offset: Offset behind it.
+        jump: The last batch, if offsets are missing before it.
+        problem: Why the walk has ended before the file, None where no batch was met there.
+    """
+
+    size_bytes: int
+    end_offset: int
+    jump: Jump | None = None
+    problem: str | None = None
+
+    def take(self, batch: Batch, position: int) -> None:
+        """Go on behind a sound batch."""
+        # Where an old wrapper begins is not known.
+        is_gap = batch.magic == MAGIC_2 and batch.base_offset > self.end_offset
+        self.jump = Jump(position, self.end_offset, batch) if is_gap else None
+        self.size_bytes = position + batch.size_bytes
+        self.end_offset = batch.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Why the sound part of a log file is not all of it.
+
+    Attributes:
+        error: What is wrong, with its place.
+        size_bytes: Position behind the last sound batch.
+        end_offset: Offset at which the log ends for sure, behind the damage.
+        resumes_at: Position of the first sound batch behind, None where there is none.
+    """
+
+    error: DamagedLog
+    size_bytes: int
+    end_offset: int
+    resumes_at: int | None = None
+
+
+def find_damage(
+    file: File,
+    path: str,
+    base_offset: int,
+    course: Course,
+    recorded: RecordedEnd,
+    *,
+    jump_is_proven: bool = False,
+) -> Damage | None:
+    """Hold the sound part of a log file against what proves that more was there.
+
+    Args:
+        file: The log file.
+        path: Its name, for errors.
+        base_offset: The segment's base offset.
+        course: Of a walk that has come as far as batches are sound.
+        recorded: What is recorded of the end.
+        jump_is_proven: Whether something else proves the jump of the last batch.
+
+    Returns:
+        None where the bytes behind the sound part may be a write that did not come to its end.
+    """
+    recovery_point = recorded.recovery_point
+    jump = course.jump
+    if jump is not None and course.end_offset > recovery_point and not jump_is_proven:
+        found = _jump_damage(path, jump, recorded)
+        if found is not None:
+            return found
+    size = file.size()
+    if course.end_offset >= recovery_point and course.size_bytes >= size:
+        return None
+    place, expected = course.size_bytes, course.end_offset
+    behind, proof, end = None, [], recovery_point
+    if expected < recovery_point:
+        proof.append(f"all records below offset {recovery_point} were on disk")
+    if place < size:
+        try:
+            behind = find_sound_batch(
+                file, place + 1, size, base_offset=base_offset, next_offset=expected
+            )
+        except TooManyPlaces:  # a sound one may be among those that were not looked at
+            proof.append("too many places behind look like batches")
+            end = max(end, expected)
+        if behind is not None:
+            proof.append(f"a sound batch stands behind, at position {behind}")
+            end = _end_behind(file, path, base_offset, behind, size)
+        elif (whole := _batch_with_right_checksum(file, place, size)) is not None:
+            proof.append(f"the batch's checksum is right for magic {whole.magic}")
+            end = _end_with(whole, expected, recorded)
+    if not proof:
+        return None
+    reason = course.problem or _missing(place, size)
+    return Damage(
+        damaged(path, place, expected, f"{reason}; {' and '.join(proof)}"),
+        place,
+        max(end, recovery_point),
+        resumes_at=behind,
+    )
+
+
+def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
+    """Offset behind a whole batch with wrong offsets, had it the ones that are next.
+
+    Where a clean stop has recorded the end, the log ended before a batch that lies behind it.
+    """
+    if recorded.is_end:
+        return next_offset
+    return next_offset + (max(batch.last_offset_delta, 0) + 1 if batch.magic == MAGIC_2 else 1)
+
+
+def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
+    """Return the whole batch at a position, whatever its offsets and its magic; None if none lies.
+
+    The checksum of magic 2 leaves out the magic, so a batch is tried under each. Its magic is then
+    the one that its checksum is right for.
+    """
+    frame = file.pread(min(FRAME_PREFIX_SIZE, size - position), position)
+    if len(frame) < FRAME_PREFIX_SIZE:
+        return None
+    (length,) = LENGTH.unpack_from(frame, LENGTH_AT)
+    if not LENGTH_MIN <= length <= size - position - LOG_OVERHEAD:
+        return None
+    data = bytearray(file.pread(LOG_OVERHEAD + length, position))
+    if len(data) < LOG_OVERHEAD + length:
+        return None
+    for magic in range(MAGIC_2, -1, -1):
+        data[MAGIC_AT] = magic
+        with suppress(CorruptData):
+            frame_size(data, 0, len(data))
+            batch = view_batch(data)
+            if batch.is_valid():
+                return batch
+    return None
+
+
+def damaged(path: str, position: int, offset: int, reason: str) -> DamagedLog:
+    """Make the error of a log file that is sound up to a position and an offset."""
+    return DamagedLog(reason, at=0, offset=offset).located(path, position)
+
+
+def _missing(position: int, size: int) -> str:
+    left = size - position
+    return f"no whole batch in the last {left} bytes" if left else "the file ends here"
+
+
+def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
+    if not (recorded.is_end or recorded.is_dense):
+        return None
+    first, last = first_known_offset(jump.batch), jump.batch.last_offset
+    reason = f"offsets {first} to {last} where {jump.next_offset} is next"
+    point = recorded.recovery_point
+    if recorded.is_end:
+        reason = f"{reason}; the log ended at {point} when it was closed"
+    else:
+        reason = f"{reason}; appends leave no gap, and nothing proves this one"
+    end = max(point, _end_with(jump.batch, jump.next_offset, recorded))
+    error = damaged(path, jump.position, jump.next_offset, reason)
+    return Damage(error, jump.position, end)
+
+
+def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) -> int:
+    """Offset behind the sound batches from a position on."""
+    end = base_offset
+    for _, batch in sound_batches(file, path, base_offset, start, size):
+        end = batch.next_offset
+    return end
+
+
+def sound_batches(
+    file: File, path: str, base_offset: int, start: int, size: int
+) -> Iterator[tuple[int, Batch]]:
+    """Walk the batches from a position on, as far as their offsets are in order."""
+    limit = segment_limit(base_offset)
+    batches: Iterable[tuple[int, Batch]] = walk_file(file, path, start, size)
+    with suppress(CorruptData):
+        yield from in_order(batches, base_offset, limit, path)

@@ -1,0 +1,259 @@
+"""When an append ends a segment; roll storms.
+
+When an append starts a new segment: a decision without effects.
+
+Time is that of messages where the segment's first batch has a timestamp, else wall time since the
+segment was opened. No timer rolls an idle segment: only an append asks.
+
+Source: Kafka 4.x LogSegment.shouldRoll; facts 3.4.
+
+Roll storms: appends that end segment after segment, and the settings that end the storm.
+
+Time rolls by the span of record time in a segment, so a producer whose clock runs ahead further and
+further, or one that writes old records of many weeks at once, can end a segment with every append:
+thousands of tiny files. (Times that merely alternate roll once: the younger then stands first.) A
+small limit on size or on an index does the same. Pure: a judgement over the last rolls.
+
+Source: KIP-33 (rolling by message time); facts 3.4.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from tidelog.types import INT32_MAX
+
+
+class RollReason(StrEnum):
+    """Why a segment was finished; words without blanks, since `segment-notes` holds them.
+
+    The first five are what `should_roll` says of an append, the others what else ends a segment.
+    `OPEN` is one that takes appends still, `UNKNOWN` one that somebody else has rolled.
+    """
+
+    SIZE = "size"
+    TIME = "time"
+    OFFSET_INDEX_FULL = "offset-index-full"
+    TIME_INDEX_FULL = "time-index-full"
+    OFFSET_OVERFLOW = "offset-overflow"
+    REQUEST = "request"
+    RETENTION = "retention"
+    ATTACH = "attach"
+    COMPACTION_LAG = "compaction-lag"
+    OPEN = "open"
+    UNKNOWN = "unknown"
+
+
+class RollConfig(Protocol):
+    """The settings that a roll depends on; `TopicConfig` has them."""
+
+    @property
+    def segment_size_limit(self) -> int:
+        """Largest size of a segment's log file, in bytes."""
+        ...
+
+    @property
+    def segment_ms(self) -> int:
+        """How long a segment takes appends by `segment.ms`."""
+        ...
+
+    @property
+    def roll_ms(self) -> int:
+        """How long it does, the maximum compaction lag of a compacted topic counted in."""
+        ...
+
+    @property
+    def segment_jitter_ms(self) -> int:
+        """At most how much earlier a segment may roll, so that not all roll at once."""
+        ...
+
+
+# Made for every append, and a frozen one takes three times as long to make.
+@dataclass(slots=True, kw_only=True)
+class RollFacts:
+    """The active segment and an append that was validated.
+
+    Attributes:
+        base_offset: The active segment's base offset.
+        size_bytes: Size of its log file.
+        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 where it has none, or where
+            the segment is empty.
+        created_ms: Wall time at which the segment was created or opened.
+        jitter_ms: Drawn once for the segment, see `draw_jitter_ms`.
+        offset_index_full: Whether the offset index takes no more entries.
+        time_index_full: Whether the time index takes no more entries.
+        append_bytes: Size of the append.
+        append_last_offset: The append's last offset, inclusive.
+        append_max_timestamp: The append's largest timestamp in ms, -1 for none.
+        now_ms: Wall time.
+    """
+
+    base_offset: int
+    size_bytes: int
+    first_timestamp: int
+    created_ms: int
+    jitter_ms: int
+    offset_index_full: bool
+    time_index_full: bool
+    append_bytes: int
+    append_last_offset: int
+    append_max_timestamp: int
+    now_ms: int
+
+
+def draw_jitter_ms(config: RollConfig, source: random.Random) -> int:
+    """A segment's jitter in ms, in [0, min(`segment.jitter.ms`, `segment.ms`))."""
+    limit = min(config.segment_jitter_ms, config.segment_ms)
+    return source.randrange(limit) if limit > 0 else 0
+
+
+def should_roll(facts: RollFacts, config: RollConfig) -> RollReason | None:
+    """Why the append must go to a new segment, None where the active one takes it."""
+    if facts.size_bytes > config.segment_size_limit - facts.append_bytes:
+        return RollReason.SIZE
+    if facts.size_bytes > 0 and _waited_ms(facts) > config.roll_ms - facts.jitter_ms:
+        return RollReason.TIME
+    if facts.offset_index_full:
+        return RollReason.OFFSET_INDEX_FULL
+    if facts.time_index_full:
+        return RollReason.TIME_INDEX_FULL
+    if not 0 <= facts.append_last_offset - facts.base_offset <= INT32_MAX:
+        return RollReason.OFFSET_OVERFLOW
+    return None
+
+
+def _waited_ms(facts: RollFacts) -> int:
+    if facts.first_timestamp >= 0:
+        return facts.append_max_timestamp - facts.first_timestamp
+    return facts.now_ms - facts.created_ms
+
+
+# So many rolls by appends, within such a time, of segments filled to less than such a part.
+STORM_ROLLS: Final = 10
+
+
+STORM_WINDOW_MS: Final = 3_600_000
+
+
+SIZE_STORM_WINDOW_MS: Final = 60_000
+
+
+SMALL_PART: Final = 10
+
+
+# Segments filled by size are small below this.
+TINY_BYTES: Final = 4 << 20
+
+
+_BY_APPEND: Final = (
+    RollReason.SIZE,
+    RollReason.TIME,
+    RollReason.OFFSET_INDEX_FULL,
+    RollReason.TIME_INDEX_FULL,
+    RollReason.OFFSET_OVERFLOW,
+)
+
+
+_SETTINGS: Final = {
+    RollReason.SIZE: ("segment.bytes",),
+    RollReason.TIME: ("segment.ms", "message.timestamp.before.max.ms"),
+    RollReason.OFFSET_INDEX_FULL: ("segment.index.bytes", "index.interval.bytes"),
+    RollReason.TIME_INDEX_FULL: ("segment.index.bytes", "index.interval.bytes"),
+    RollReason.OFFSET_OVERFLOW: (),
+    RollReason.UNKNOWN: (
+        "segment.ms",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+    ),
+}
+
+
+class Roll(NamedTuple):
+    """A segment that was rolled.
+
+    Attributes:
+        reason: Why.
+        roll_ms: When, by the wall clock; -1 where that is not known.
+        size_bytes: Size of its log file.
+        largest_timestamp: Its largest record timestamp in ms, -1 where it has none.
+    """
+
+    reason: RollReason
+    roll_ms: int
+    size_bytes: int
+    largest_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class RollStorm:
+    """Many rolls in a short time, of segments that are almost empty.
+
+    Attributes:
+        reason: Why most of them were rolled.
+        rolls: How many were looked at.
+        span_ms: From the first of these rolls to the last; -1 where that is not known.
+        mean_bytes: Their mean size.
+        is_ahead: Whether records with a time ahead of the clock were among them.
+        settings: What to set, the most likely first.
+    """
+
+    reason: RollReason
+    rolls: int
+    span_ms: int
+    mean_bytes: int
+    is_ahead: bool
+    settings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        when = f" within {self.span_ms} ms" if self.span_ms >= 0 else ""
+        ahead = ", some by times ahead of the clock" if self.is_ahead else ""
+        limits = f"; limits to set: {', '.join(self.settings)}" if self.settings else ""
+        return (
+            f"roll storm: the last {self.rolls} segments were rolled{when}, most because of"
+            f" {self.reason}{ahead}; they hold {self.mean_bytes} bytes on average{limits}"
+        )
+
+
+def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None:
+    """What the last rolls are, None where they are no storm.
+
+    Args:
+        rolls: Finished segments, oldest first; only the last ones count.
+        segment_bytes: Size at which a segment is full.
+    """
+    last = rolls[-STORM_ROLLS:]
+    reason, count = Counter(roll.reason for roll in last).most_common(1)[0] if last else (None, 0)
+    if reason not in _SETTINGS or count <= STORM_ROLLS // 2:
+        return None
+    span_ms = _span_ms(last)
+    mean_bytes = sum(roll.size_bytes for roll in last) // len(last)
+    is_small = mean_bytes * SMALL_PART < segment_bytes
+    if reason is RollReason.SIZE:
+        is_storm = mean_bytes < TINY_BYTES and 0 <= span_ms <= SIZE_STORM_WINDOW_MS
+    else:
+        is_storm = is_small and span_ms <= STORM_WINDOW_MS
+    if not is_storm:
+        return None
+    is_ahead = any(0 <= roll.roll_ms < roll.largest_timestamp for roll in last)
+    return RollStorm(reason, len(last), span_ms, mean_bytes, is_ahead, _limits(reason, is_ahead))
+
+
+def is_by_append(reason: RollReason) -> bool:
+    """Whether an append ended the segment, not somebody's wish."""
+    return reason in _BY_APPEND
+
+
+def _span_ms(rolls: Sequence[Roll]) -> int:
+    """From the first roll to the last; -1 where one of them is not known."""
+    times = [roll.roll_ms for roll in rolls]
+    return -1 if min(times) < 0 else max(times) - min(times)
+
+
+def _limits(reason: RollReason, is_ahead: bool) -> tuple[str, ...]:
+    first = ("message.timestamp.after.max.ms",) if is_ahead else ()
+    return tuple(dict.fromkeys((*first, *_SETTINGS[reason])))

@@ -1,0 +1,454 @@
+"""The file `segment-notes` and its keeper: why and when rolled, when seen.
+
+What is remembered of each segment of a partition, in the text file `segment-notes`.
+
+A note says why and when a segment was rolled, and by when all of its records were there (when it
+was first seen, for one that somebody else wrote). Files don't keep that: a copy changes their
+times. Primary: it can't be rebuilt; where it is lost, reasons are unknown and file times count
+again. No answer about records depends on it, only retention and `tidelog why`.
+
+Text: the version, then a line for each note, oldest first; a later line about the same segment
+takes an earlier one's place. So a roll appends a line instead of writing all of them again. A line
+ends with the CRC-32C of what stands before it; one that breaks it (a crash may tear the last) is
+left out. A note holds only where the segment ends with the offset and the batch that it names:
+somebody else may have cut the log and appended other records since.
+
+    0
+    BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
+
+Kafka does not know the file and leaves it alone. Pure but for `read_notes` and `NotesFile`.
+Source: docs/format.md#text-files.
+
+Keeping the notes of a partition that is open for writing: rolls, first sights, storms.
+
+At opening every segment that nobody has noted is: from then on no copy of the files can change by
+when its records were there. A roll, an attach and a clean close note what they have done. The
+active segment's time is kept in memory meanwhile: it changes with every append.
+
+Owns the partition's `NotesFile`. Source: docs/retention.md.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile
+from tidelog.record.coding import crc32c
+from tidelog.storage import files, text_files
+from tidelog.storage.segment.active_segment import TailSegment
+from tidelog.storage.segment.append_time_trust import last_batch
+from tidelog.storage.segment.roll import (
+    STORM_ROLLS,
+    Roll,
+    RollReason,
+    RollStorm,
+    find_storm,
+    is_by_append,
+)
+from tidelog.storage.segment.segment import Segment, SegmentContext
+from tidelog.types import UNKNOWN_MS, Buffer
+
+SEGMENT_NOTES_FILE: Final = "segment-notes"
+
+
+NOTES_VERSION: Final = 0
+
+
+_FIELD_COUNT: Final = 7
+
+
+# So many lines that no longer count may stay before the file is written anew.
+_STALE_LINES: Final = 64
+
+
+class SegmentNote(NamedTuple):
+    """What is remembered of a segment.
+
+    Attributes:
+        base_offset: Its base offset.
+        end_offset: Offset behind it when the note was made.
+        last_fingerprint: Of its last batch: CRC-32C of that batch's checksum field, leader epoch
+            and last offset; 0 where it had none.
+        reason: Why it was rolled; OPEN while it takes appends, UNKNOWN where somebody else did it.
+        roll_ms: When it was rolled, by the wall clock; -1 where that is not known.
+        seen_ms: All records below `end_offset` were there by then, in ms.
+    """
+
+    base_offset: int
+    end_offset: int
+    last_fingerprint: int
+    reason: RollReason
+    roll_ms: int
+    seen_ms: int
+
+
+def encode_note(note: SegmentNote) -> bytes:
+    """A note's line."""
+    text = " ".join(map(str, note))
+    return f"{text} {crc32c(text.encode()):08x}\n".encode()
+
+
+def encode_notes(notes: Iterable[SegmentNote]) -> bytes:
+    """The whole file."""
+    return f"{NOTES_VERSION}\n".encode() + b"".join(map(encode_note, notes))
+
+
+def decode_notes(data: Buffer) -> tuple[dict[int, SegmentNote], list[str]]:
+    """The notes by base offset, and what is wrong with lines that were left out.
+
+    Raises:
+        CorruptFile: Another version, or no text.
+    """
+    lines = bytes(data).decode("ascii", "replace").split("\n")
+    if lines == [""]:
+        return {}, []
+    if text_files.parse_number(lines[0], "version of the notes") != NOTES_VERSION:
+        raise CorruptFile(f"version {lines[0][:20]} of the notes, {NOTES_VERSION} expected")
+    notes, problems = {}, []
+    torn = lines.pop()
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            note = _decode_note(line)
+        except (CorruptFile, ValueError) as error:
+            problems.append(f"line {number}: {error}")
+            continue
+        notes[note.base_offset] = note
+    if torn:
+        problems.append(f"line {len(lines) + 1}: no line end")
+    return notes, problems
+
+
+def _decode_note(line: str) -> SegmentNote:
+    text, _, crc = line.rpartition(" ")
+    if f"{crc32c(text.encode()):08x}" != crc:
+        raise CorruptFile(f"{line[:80]!r}: wrong checksum")
+    fields = line.split(" ")
+    if len(fields) != _FIELD_COUNT:
+        raise CorruptFile(f"{line[:80]!r}: {len(fields)} fields, {_FIELD_COUNT} expected")
+    base, end, named, roll_ms, seen_ms = (
+        text_files.parse_number(fields[place], "field") for place in (0, 1, 2, 4, 5)
+    )
+    # A later release may know more reasons; to this one they are unknown.
+    known = fields[3] if fields[3] in set(RollReason) else RollReason.UNKNOWN
+    return SegmentNote(base, end, named, RollReason(known), roll_ms, seen_ms)
+
+
+def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[str]]:
+    """A partition's notes by base offset and what is wrong with the file; none where it is missing.
+
+    A file that can't be read at all has no notes, and says so.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    path = f"{context.directory}/{SEGMENT_NOTES_FILE}"
+    try:
+        return decode_notes(files.read_file(context.env.files, path))
+    except FileNotFoundError:
+        return {}, []
+    except CorruptFile as error:
+        return {}, [str(error)]
+
+
+def has_notes(fs: FileSystem, directory: str) -> bool:
+    """Whether a partition has a file of notes; raises OSError."""
+    return fs.exists(f"{directory}/{SEGMENT_NOTES_FILE}")
+
+
+def begin_notes(fs: FileSystem, directory: str) -> None:
+    """Make a file without notes where there is none, durably: from now on rolls are noted.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if not has_notes(fs, directory):
+        files.write_atomically(fs, f"{directory}/{SEGMENT_NOTES_FILE}", encode_notes([]))
+
+
+class NotesFile:
+    """The notes of a partition that is open for writing; every change is durable when it returns.
+
+    Not safe for two threads, but for what `prepare` returns.
+    """
+
+    def __init__(self, context: SegmentContext) -> None:
+        self._context = context
+        self._path = f"{context.directory}/{SEGMENT_NOTES_FILE}"
+        self._notes: dict[int, SegmentNote] = {}
+        self._size_bytes = 0
+        self._lines = 0
+        self._is_whole = True
+        self._is_writing = threading.Lock()
+
+    @property
+    def notes(self) -> Mapping[int, SegmentNote]:
+        """All notes by base offset."""
+        return self._notes
+
+    def __iter__(self) -> Iterator[SegmentNote]:
+        return iter(self._notes.values())
+
+    def load(self) -> list[str]:
+        """Read the file; what is wrong with it. A damaged one is written anew by the next change.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        self._context.pool.forget(self._path)
+        self._notes, problems = read_notes(self._context)
+        self._is_whole = not problems
+        self._lines = len(self._notes)
+        fs = self._context.env.files
+        self._size_bytes = fs.stat(self._path).size if fs.exists(self._path) else 0
+        return problems
+
+    def add(self, notes: Iterable[SegmentNote]) -> None:
+        """Note these, in the place of earlier notes about the same segments.
+
+        Raises:
+            OSError: The disk failed; the file holds some of the new lines or none.
+        """
+        self.prepare(notes)()
+
+    def prepare(self, notes: Iterable[SegmentNote]) -> Callable[[], None]:
+        """Take these in; what makes them durable, to be called once, in whatever thread.
+
+        It raises as `add`. Several are called in the order in which they were prepared.
+        """
+        new = [note for note in notes if self._notes.get(note.base_offset) != note]
+        self._notes |= {note.base_offset: note for note in new}
+        self._lines += len(new)
+        if not new:
+            return lambda: None
+        if not self._size_bytes or not self._is_whole or self._is_stale():
+            # Encoded here: notes may come and go before the file is written.
+            encoded = encode_notes(self._notes[base] for base in sorted(self._notes))
+            count = len(self._notes)
+            return lambda: self._write_anew(encoded, count)
+        return lambda: self._append(b"".join(map(encode_note, new)))
+
+    def forget(self, base_offsets: Iterable[int]) -> None:
+        """Drop the notes of segments that are gone; the file follows with a later change.
+
+        Their lines do no harm meanwhile: a note holds only where a segment ends as it says.
+        """
+        for base in base_offsets:
+            self._notes.pop(base, None)
+
+    def _is_stale(self) -> bool:
+        return self._lines > 2 * len(self._notes) + _STALE_LINES
+
+    def _append(self, lines: bytes) -> None:
+        with self._is_writing:
+            file = self._context.pool.get(self._path)
+            self._is_whole = False  # until all of it is there
+            files.write_fully(file, lines, self._size_bytes)
+            file.sync()
+            self._size_bytes += len(lines)
+            self._is_whole = True
+
+    def _write_anew(self, encoded: bytes, count: int) -> None:
+        with self._is_writing:
+            self._context.pool.forget(self._path)
+            files.write_atomically(self._context.env.files, self._path, encoded)
+            self._size_bytes, self._lines, self._is_whole = len(encoded), count, True
+
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+_NO_BATCH: Final = 0
+
+
+_NAMED: Final = Struct(">Iiq")
+
+
+class NoteKeeper:
+    """The notes of one partition. Not safe for two threads that change the log.
+
+    Attributes:
+        context: The partition's, with its present settings.
+        arrived_ms: All records of the active segment were there by then; -1 where it has none.
+    """
+
+    def __init__(self, context: SegmentContext) -> None:
+        self.context = context
+        self._file = NotesFile(context)
+        self._proven: set[int] = set()
+        self._rolls: deque[Roll] = deque(maxlen=STORM_ROLLS)
+        self._has_warned = False
+        self.arrived_ms = UNKNOWN_MS
+
+    def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
+        """Read the notes and note what has none, by its file's time or now, the earlier.
+
+        Args:
+            segments: All of the log's, the active one last.
+            was_clean: Whether the log was closed cleanly; else the last file's time may be older
+                than what is in it.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        for problem in self._file.load():
+            self.context.report(f"{self.context.directory}/segment-notes: {problem}; left out")
+        present = {segment.base_offset for segment in segments}
+        self._file.forget([base for base in self._file.notes if base not in present])
+        closed = [segment for segment in segments[:-1] if not self._is_noted(segment)]
+        self._file.add([self._first_sight(segment) for segment in closed])
+        self._load_active(segments[-1], was_clean=was_clean)
+
+    def _load_active(self, active: Segment, *, was_clean: bool) -> None:
+        self.arrived_ms = UNKNOWN_MS
+        if not active.size_bytes:
+            return
+        if not self._is_proven(active):
+            note = self._first_sight(active)._replace(reason=RollReason.OPEN)
+            seen_ms = note.seen_ms if was_clean else self.context.env.clock.now_ms()
+            self._file.add([note._replace(seen_ms=seen_ms)])
+        self.arrived_ms = self._file.notes[active.base_offset].seen_ms
+
+    def _is_noted(self, segment: Segment) -> bool:
+        note = self._file.notes.get(segment.base_offset)
+        return note is not None and note.end_offset == segment.end_offset
+
+    def _is_proven(self, segment: Segment) -> bool:
+        """Whether the segment is the one that its note is about, its last batch looked at."""
+        base = segment.base_offset
+        if not self._is_noted(segment):
+            return False
+        if base not in self._proven:
+            if self._file.notes[base].last_fingerprint != last_fingerprint(segment):
+                return False
+            self._proven.add(base)
+        return True
+
+    def _first_sight(self, segment: Segment) -> SegmentNote:
+        now_ms = self.context.env.clock.now_ms()
+        mtime_ms = segment.mtime_ms()
+        seen_ms = mtime_ms if 0 < mtime_ms < now_ms else now_ms
+        self._proven.add(segment.base_offset)
+        return _note(segment, RollReason.UNKNOWN, UNKNOWN_MS, seen_ms)
+
+    def seen_ms(self, segment: Segment) -> int:
+        """By when all records of a segment were there, in ms; -1 of one without records.
+
+        Where its note turns out to be about other records, it is noted anew.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        if segment.is_active:
+            return self.arrived_ms
+        if not self._is_proven(segment):
+            self._file.add([self._first_sight(segment)])
+        return self._file.notes[segment.base_offset].seen_ms
+
+    def note_of(self, segment: Segment) -> SegmentNote | None:
+        """The note about a segment, None where there is none or it ends elsewhere by now."""
+        return self._file.notes.get(segment.base_offset) if self._is_noted(segment) else None
+
+    def rolled(
+        self, segment: TailSegment, end_offset: int, reason: RollReason
+    ) -> Callable[[], None]:
+        """The active segment was finished; the next one begins at `end_offset`, without records.
+
+        Returns:
+            What makes the note durable, to be called once, in whatever thread; raises OSError.
+        """
+        now_ms = self.context.env.clock.now_ms()
+        seen_ms = now_ms if self.arrived_ms == UNKNOWN_MS else self.arrived_ms
+        note = _note(segment, reason, now_ms, seen_ms)._replace(end_offset=end_offset)
+        write = self._file.prepare([note])
+        self._proven.add(segment.base_offset)
+        self.arrived_ms = UNKNOWN_MS
+        if is_by_append(reason):
+            roll = Roll(reason, now_ms, segment.size_bytes, segment.largest_timestamp)
+            self._rolls.append(roll)
+            self._warn_once()
+        return write
+
+    def _warn_once(self) -> None:
+        storm = None if self._has_warned else self.storm
+        if storm is not None:
+            self._has_warned = True
+            _LOGGER.warning("%s: %s", self.context.topic_partition, storm)
+
+    @property
+    def storm(self) -> RollStorm | None:
+        """What the last rolls since opening are, None where they are no storm."""
+        if len(self._rolls) < STORM_ROLLS:
+            return None
+        return find_storm(list(self._rolls), segment_bytes=self.context.config.segment_size_limit)
+
+    def adopted(self, segments: Sequence[Segment]) -> None:
+        """Finished segments were taken in.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        now_ms = self.context.env.clock.now_ms()
+        self._file.add([_note(each, RollReason.ATTACH, now_ms, now_ms) for each in segments])
+        self._proven.update(segment.base_offset for segment in segments)
+
+    def exchanged(self, gone: Sequence[int], shown: Sequence[Segment]) -> None:
+        """Segments were exchanged for others: their records were there as early as before.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        known = [self._file.notes[base] for base in gone if base in self._file.notes]
+        now_ms = self.context.env.clock.now_ms()
+        seen_ms = max((note.seen_ms for note in known), default=now_ms)
+        reason = known[-1].reason if known else RollReason.UNKNOWN
+        roll_ms = known[-1].roll_ms if known else UNKNOWN_MS
+        self._file.forget(gone)
+        self._proven.difference_update(gone)
+        self._file.add([_note(each, reason, roll_ms, seen_ms) for each in shown])
+        self._proven.update(segment.base_offset for segment in shown)
+
+    def closed(self, active: Segment) -> None:
+        """The log is being closed: what is known of the active segment must not be lost.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        if active.size_bytes and self.arrived_ms != UNKNOWN_MS:
+            self._file.add([_note(active, RollReason.OPEN, UNKNOWN_MS, self.arrived_ms)])
+
+    def before_cut(self, segments: Sequence[Segment], offset: int) -> None:
+        """A truncation to `offset` comes: what it leaves of a segment was there as early as all.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        kept = [segment for segment in segments if segment.base_offset <= offset]
+        self.arrived_ms = self.seen_ms(kept[-1]) if kept else UNKNOWN_MS
+        self.deleted(each.base_offset for each in segments if each.base_offset > offset)
+        self._proven.clear()
+
+    def deleted(self, base_offsets: Iterable[int]) -> None:
+        """Segments are going."""
+        self._file.forget(base_offsets)
+
+
+def _note(segment: Segment, reason: RollReason, roll_ms: int, seen_ms: int) -> SegmentNote:
+    named = last_fingerprint(segment)
+    return SegmentNote(segment.base_offset, segment.end_offset, named, reason, roll_ms, seen_ms)
+
+
+def last_fingerprint(segment: Segment) -> int:
+    """What a note names a segment's last batch by; 0 where it has none, or damage hides it.
+
+    Unlike `trust.fingerprint` it needs no base offset, for which a wrapper of an old format must be
+    decompressed.
+    """
+    known = segment.last_batch if isinstance(segment, TailSegment) else None
+    last = last_batch(segment) if known is None else known
+    if last is None:
+        return _NO_BATCH
+    return crc32c(_NAMED.pack(last.crc, last.leader_epoch, last.last_offset))

@@ -1,0 +1,203 @@
+"""One pass over a finished segment that makes its zone map.
+
+Every batch's checksum is verified and every record looked at: what a map says was true when it was
+built. This is the plain reference; where numba is there, `zone_kernels` does the same by columns.
+Memory is bounded by one batch, the rows made so far (69 bytes for 16 KB of log) and the latencies.
+
+Owns no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from tidelog.errors import CorruptBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.coding import crc32c
+from tidelog.record.header import HEADER_SIZE
+from tidelog.record.record import Record
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.latency import LatencyByHour, latency_of
+from tidelog.storage.clocks.zone_map import (
+    LIMITS,
+    Block,
+    FileSum,
+    Identity,
+    Limits,
+    Zone,
+    encode_rows,
+    encode_zones,
+    no_zones,
+    sum_zones,
+)
+from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.segment.slices import checked_records
+from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, UINT32_MAX, Buffer, TimestampType
+
+
+def build_plain(
+    segment: Segment, siblings: Mapping[str, FileSum], limits: Limits = LIMITS
+) -> bytes:
+    """The zone map of a finished segment, without numba or numpy.
+
+    Args:
+        segment: Read to its end; its append times are taken as they are believed now.
+        siblings: What to note of the files beside the log.
+        limits: How to cut zones.
+
+    Raises:
+        CorruptData: A batch or a record is damaged; located.
+        UnsupportedCompression: A codec that nobody defined.
+    """
+    times = segment.append_times
+    builder = ZoneBuilder(segment, times, limits)
+    for position, batch in iterate_batches(segment, 0, segment.size_bytes):
+        builder.add(position, batch, checked_records(segment, position, batch))
+    return builder.finish(segment, siblings)
+
+
+class BatchFacts:
+    """Looks at the records of a batch, one by one."""
+
+    def __init__(self, times: AppendTimes, latency: LatencyByHour) -> None:
+        self._times = times
+        self._latency = latency
+
+    def describe(self, position: int, batch: Batch, records: Iterator[Record]) -> Zone:
+        """The batch as a zone of its own, without its checksum; its records are counted."""
+        first, last = INT64_MAX, batch.last_offset
+        tombstones = count = timed = stamped = 0
+        low, high = append_low, append_high = INT64_MAX, INT64_MIN
+        for record in records:
+            count += 1
+            first, last = min(first, record.offset), max(last, record.offset)
+            if batch.is_control:
+                continue
+            tombstones += record.value is None
+            if record.timestamp != NO_TIMESTAMP:
+                timed += 1
+                low, high = min(low, record.timestamp), max(high, record.timestamp)
+            append_ms = self._append_ms(record)
+            if append_ms is None:
+                continue
+            stamped += 1
+            append_low, append_high = min(append_low, append_ms), max(append_high, append_ms)
+            if record.create_timestamp is not None:
+                self._latency.add(append_ms, latency_of(append_ms, record.create_timestamp))
+        control = batch.is_control
+        return Zone(
+            position,
+            batch.size_bytes,
+            min(first, batch.base_offset),
+            last,
+            0 if control else count,
+            count if control else 0,
+            tombstones,
+            batch.is_transactional and not control,
+            timed,
+            low,
+            high,
+            stamped,
+            append_low,
+            append_high,
+            0,
+        )
+
+    def _append_ms(self, record: Record) -> int | None:
+        """When the log took a record: by its own row, else by the log's stamp in the record."""
+        known = self._times.time_at(record.offset)
+        if known is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return None if record.timestamp == NO_TIMESTAMP else record.timestamp
+        return known
+
+
+class ZoneBuilder:
+    """Collects batches to zones, zones to blocks."""
+
+    def __init__(self, segment: Segment, times: AppendTimes, limits: Limits) -> None:
+        self._base_offset = segment.base_offset
+        self._log_path = segment.log_path
+        self._limits = limits
+        self._latency = LatencyByHour()
+        self._facts = BatchFacts(times, self._latency)
+        self._pending: list[Zone] = []  # batches of the zone that is being made
+        self._zones: list[Zone] = []  # zones of the block that is being made
+        self._blocks: list[Block] = []
+        self._zone_crc = self._block_crc = self._crc = 0
+        self._first = self._last = 0
+        self._last_position = -1
+
+    def add(self, position: int, batch: Batch, records: Iterator[Record]) -> None:
+        """Take the next batch, whose records are checked as they come; raises CorruptData."""
+        found = self._facts.describe(position, batch, records)
+        if not fits_segment(found.first_offset, found.last_offset, self._base_offset):
+            reason = f"offsets {found[2]} to {found[3]} in a segment of {self._base_offset}"
+            raise CorruptBatch(reason, path=self._log_path, position=position)
+        if self._pending and not self._fits(found):
+            self._end_zone()
+        view = batch.view
+        self._zone_crc = crc32c(view, self._zone_crc)
+        self._block_crc = crc32c(view, self._block_crc)
+        self._crc = crc32c(view, self._crc)
+        self._pending.append(found)
+        self._last, self._last_position = sum_head(view[:HEADER_SIZE]), position
+        if position == 0:
+            self._first = self._last
+
+    def _fits(self, found: Zone) -> bool:
+        """Whether a batch belongs to the zone of those before it."""
+        size = found.end_position - self._pending[0].position
+        records = sum(zone.data_records for zone in self._pending) + found.data_records
+        return size <= self._limits.zone_bytes and records <= self._limits.zone_records
+
+    def _end_zone(self) -> None:
+        self._zones.append(sum_zones(self._pending, self._zone_crc))
+        self._pending, self._zone_crc = [], 0
+        if len(self._zones) == self._limits.block_rows:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        total = sum_zones(self._zones, self._block_crc)
+        self._blocks.append(
+            Block(total, len(self._zones), encode_rows(self._zones, self._base_offset))
+        )
+        self._zones, self._block_crc = [], 0
+
+    def finish(self, segment: Segment, siblings: Mapping[str, FileSum]) -> bytes:
+        """The whole file."""
+        if self._pending:
+            self._end_zone()
+        if self._zones:
+            self._end_block()
+        totals = [block.total for block in self._blocks]
+        total = sum_zones(totals, self._crc) if totals else no_zones(self._base_offset)
+        places = (self._last_position, self._first, self._last)
+        identity = identity_of(segment, *places)
+        return encode_zones(identity, self._blocks, total, siblings, self._latency)
+
+
+def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
+    """Whether rows can hold offsets, relative to the base: of any real segment they can."""
+    return base_offset <= first_offset and last_offset - base_offset <= UINT32_MAX
+
+
+def sum_head(head: Buffer) -> int:
+    """What a map knows a batch by: a checksum of its first 61 bytes.
+
+    Unlike `trust.fingerprint` it needs no wrapper of old formats to be opened.
+    """
+    return crc32c(head)
+
+
+def identity_of(
+    segment: Segment, last_position: int, first_fingerprint: int, last_fingerprint: int
+) -> Identity:
+    """What a map of the segment belongs to."""
+    return Identity(
+        segment.append_times.topic_id,
+        segment.base_offset,
+        segment.end_offset,
+        segment.size_bytes,
+        last_position,
+        first_fingerprint,
+        last_fingerprint,
+        *segment.append_times.digest,
+    )

@@ -1,0 +1,382 @@
+"""Zone maps as files: found, held against their log, built, written, kept elsewhere for readers.
+
+A map is believed only where topic id, base offset, size of the log and the heads of its first and
+last batch are as when it was built: no file time counts. One that is missing, damaged or
+stale is not used, which is reported, and costs only time.
+
+Source: docs/decisions/0007-zone-maps.md.
+"""
+
+import errno
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol, cast
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptData, CorruptIndex, UnsupportedCompression, UnsupportedVersion
+from tidelog.record.coding import crc32c
+from tidelog.record.header import HEADER_SIZE
+from tidelog.storage import files
+from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
+from tidelog.storage.segment.segment import Segment, SegmentContext
+from tidelog.storage.segment.zone_map_builder import build_plain, sum_head
+from tidelog.types import Buffer, ClockName
+
+NOT_USED: Final = "not used"
+
+
+# The files whose sums a map has; snapshots belong to offsets and come and go.
+SIBLING_SUFFIXES: Final = tuple(
+    suffix
+    for suffix in files.SEGMENT_SUFFIXES
+    if suffix not in (files.LOG_SUFFIX, files.ZONES_SUFFIX)
+)
+
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+# The plain code is done with so much before kernels are even loaded, or where they are, called.
+UNLOADED_BYTES: Final = 256 << 10
+
+
+LOADED_BYTES: Final = 16 << 10
+
+
+# A segment of this size is mapped in some ms whatever there is, so an append may wait for it.
+MAPPED_AT_ONCE_BYTES: Final = 64 << 10
+
+
+class FinishedSegment(Segment, Protocol):
+    """What a `closed.ClosedSegment` offers here."""
+
+    @property
+    def context(self) -> SegmentContext:
+        """Directory, topic, files."""
+        ...
+
+    def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
+        """Use this map instead of the file; with `loaded` False look at the file anew."""
+        ...
+
+
+def load(segment: FinishedSegment, *, in_passing: bool = False) -> ZoneMap | None:
+    """The map beside a finished segment, None where it is missing, damaged or stale (reported).
+
+    Args:
+        segment: The segment.
+        in_passing: Don't map the log only to hold the map against it; see `misfit`.
+    """
+    context, path = segment.context, segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
+    try:
+        return open_map(segment, path, in_passing=in_passing)
+    except FileNotFoundError:
+        return None
+    except CorruptData as error:
+        context.report(f"{error.located(path)}; {NOT_USED}")
+    except UnsupportedVersion as error:
+        context.report(f"{path}: {error}; {NOT_USED}")
+    return None
+
+
+def load_or_build(segment: FinishedSegment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
+    """The map beside a finished segment or in the cache, else one that is built now.
+
+    Nothing is written into the log's directory. A map that was built goes into the cache; without
+    one it is in memory only.
+
+    Returns:
+        None where the log is damaged, which is reported: who reads the log comes upon it.
+    """
+    found = segment.zones
+    if found is not None and knows_times_of(found, segment):
+        return found
+    if cache is not None:
+        found = cache.load(segment)
+        if found is not None:
+            return found
+    try:
+        data = build(segment)
+    except (CorruptData, UnsupportedCompression) as error:
+        segment.context.report(f"{segment.log_path}: no zone map: {error}")
+        return None
+    if cache is not None:
+        cache.store(segment, data)
+    return ZoneMap.decode(data)
+
+
+def knows_times_of(found: ZoneMap, segment: FinishedSegment) -> bool:
+    """Whether a map was built of the same append times as the segment has now."""
+    return (found.identity.append_rows, found.identity.append_crc) == segment.append_times.digest
+
+
+def open_map(segment: FinishedSegment, path: str, *, in_passing: bool = False) -> ZoneMap:
+    """The map in a file, held against the segment's log; `in_passing` as for `misfit`.
+
+    Raises:
+        CorruptIndex: It is damaged, can't be read, or belongs to another log.
+        UnsupportedVersion: A later release wrote it.
+        FileNotFoundError: There is none.
+    """
+    context = segment.context
+
+    def read(size: int, position: int) -> bytes:
+        with _damage_for_failures():
+            return context.pool.get(path).pread(size, position)
+
+    if not context.env.files.exists(path):
+        raise FileNotFoundError(errno.ENOENT, "no zone map", path)
+    with _damage_for_failures():
+        # Of the handle that is read from: the name may mean a newer file by now.
+        size = context.pool.get(path).size()
+    found = ZoneMap(read, size, report=lambda text: context.report(f"{path}: {text}"))
+    problem = misfit(segment, found, in_passing=in_passing)
+    if problem is not None:
+        raise CorruptIndex(problem)
+    return found
+
+
+@contextmanager
+def _damage_for_failures() -> Iterator[None]:
+    """A map that can't be read is as good as damaged: what it says is in the log too."""
+    try:
+        yield
+    except OSError as error:
+        raise CorruptIndex(f"it can't be read: {error.strerror or error}") from error
+
+
+def misfit(segment: FinishedSegment, found: ZoneMap, *, in_passing: bool = False) -> str | None:
+    """Why a map is not that of a segment's log as it is now, None where it is.
+
+    Args:
+        segment: The segment.
+        found: The map.
+        in_passing: Read the log's two heads by a handle that is opened for them: where nothing
+            else of the log is looked at, that takes a tenth of the time of mapping it.
+    """
+    identity = found.identity
+    if identity.topic_id != segment.context.topic_id:
+        return f"it is of topic id {identity.topic_id}, not {segment.context.topic_id}"
+    if identity.base_offset != segment.base_offset:
+        return f"it is of base offset {identity.base_offset}, not {segment.base_offset}"
+    if identity.log_size != segment.size_bytes:
+        return f"it is of a log of {identity.log_size} bytes, there are {segment.size_bytes}"
+    if identity.last_position < 0:
+        return None
+    positions = (0, identity.last_position)
+    heads = _read_heads(segment, positions, in_passing=in_passing and segment.is_mapped)
+    expected = (identity.first_fingerprint, identity.last_fingerprint)
+    for position, head, fingerprint in zip(positions, heads, expected, strict=True):
+        if sum_head(head) != fingerprint:
+            return f"another batch lies at position {position} of the log"
+    return None
+
+
+def _read_heads(
+    segment: FinishedSegment, positions: Iterable[int], *, in_passing: bool
+) -> list[Buffer]:
+    """The first bytes of the batches there."""
+    if not in_passing:
+        return [segment.view(position, position + HEADER_SIZE) for position in positions]
+    # Never by a handle that was open before: it may be of a file that had the name then.
+    file = segment.context.env.files.open(segment.log_path)
+    try:
+        return [file.pread(HEADER_SIZE, position) for position in positions]
+    finally:
+        file.close()
+
+
+def build(
+    segment: FinishedSegment, *, by_kernels: bool | None = None, check_crc: bool = True
+) -> bytes:
+    """The zone map of a finished segment as it is now, as the bytes of its file.
+
+    Args:
+        segment: Read from end to end.
+        by_kernels: Whether to use kernels, which load in 0.5 s (the first time ever they compile
+            for some seconds) and need about 0.3 s for 1 GB, the plain code 14 us for a record.
+            None uses them where they are installed and the segment is large.
+        check_crc: False lets kernels take batches for what the caller has just written.
+
+    Raises:
+        CorruptData: The log is damaged; located.
+        UnsupportedCompression: A codec that nobody defined.
+    """
+    siblings = sum_siblings(segment.context, segment.base_offset)
+    if by_kernels is None:
+        is_loaded = "numba" in sys.modules  # which changes the time it takes, and nothing else
+        by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
+    found = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
+    return build_plain(segment, siblings) if found is None else found
+
+
+def has_kernels() -> bool:
+    """Whether numpy and numba are installed; neither is loaded for the answer."""
+    return all(importlib.util.find_spec(name) is not None for name in ("numpy", "numba"))
+
+
+def _build_by_kernels(
+    segment: Segment, siblings: Mapping[str, FileSum], check_crc: bool
+) -> bytes | None:
+    """None where there are no kernels, and where the plain code must say what is wrong."""
+    try:
+        from tidelog.storage.segment.zone_map_kernels import build_with_kernels
+    except ImportError:
+        return None
+    return build_with_kernels(segment, siblings, check_crc=check_crc)
+
+
+def write(
+    segment: FinishedSegment, *, by_kernels: bool | None = None, check_crc: bool = True
+) -> bool:
+    """Build a map and put it beside the log; False where the log is damaged, which is reported.
+
+    Not synced: what a crash leaves of it is recognised, and built anew. Arguments as `build`.
+
+    Raises:
+        OSError: The disk failed; the file that was there is there, or none is.
+    """
+    context = segment.context
+    try:
+        _restore_txn_index(segment)
+        data = build(segment, by_kernels=by_kernels, check_crc=check_crc)
+    except (CorruptData, UnsupportedCompression) as error:
+        context.report(f"{segment.log_path}: no zone map: {error}")
+        return False
+    path = context.path(segment.base_offset, files.ZONES_SUFFIX)
+    temporary = path + files.TMP_SUFFIX
+    file = context.env.files.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        files.write_fully(file, data, 0)
+    finally:
+        file.close()
+    context.env.files.rename(temporary, path)
+    context.pool.forget(path)
+    segment.use_zones(None, loaded=False)
+    return True
+
+
+def _restore_txn_index(segment: FinishedSegment) -> None:
+    """Write an index of aborted transactions that is gone, before a map says there was none."""
+    path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
+    if segment.zones is None and not segment.context.env.files.exists(path):
+        index = segment.txn_index
+        if index.entries:
+            files.write_atomically(segment.context.env.files, path, index.encoded)
+
+
+def build_missing(segments: Iterable[Segment]) -> list[int]:
+    """Write the maps of finished segments that have none that fits.
+
+    Args:
+        segments: Of a directory that the caller may write to; the active one is left out, and what
+            only the tier has.
+
+    Returns:
+        The base offsets of the segments that have got one; a damaged log gets none, reported.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    finished = (each for each in segments if not each.is_active and not each.is_tiered)
+    return [
+        segment.base_offset
+        for segment in finished
+        if segment.zones_on(ClockName.APPEND) is None and write(_finished(segment))
+    ]
+
+
+def _finished(segment: Segment) -> FinishedSegment:
+    assert not segment.is_active
+    return cast("FinishedSegment", segment)
+
+
+def drop(context: SegmentContext, base_offset: int) -> None:
+    """Remove a segment's map, as where the log is about to be another one; raises OSError."""
+    path = context.path(base_offset, files.ZONES_SUFFIX)
+    if context.env.files.exists(path):
+        context.pool.forget(path)
+        context.env.files.remove(path)
+
+
+def drop_unfit(context: SegmentContext, base_offset: int) -> None:
+    """Remove a map whose sums of the files beside the log are no longer right; raises OSError."""
+    path = context.path(base_offset, files.ZONES_SUFFIX)
+    if not context.env.files.exists(path):
+        return
+    try:
+        size = context.env.files.stat(path).size
+        found = ZoneMap(lambda size, at: context.pool.get(path).pread(size, at), size)
+        if found.siblings == sum_siblings(context, base_offset):
+            return
+    except (CorruptData, UnsupportedVersion):
+        pass
+    drop(context, base_offset)
+
+
+def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:
+    """Length and checksum of each file beside a log, by suffix."""
+    found = {}
+    for suffix in SIBLING_SUFFIXES:
+        path = context.path(base_offset, suffix)
+        if context.env.files.exists(path):
+            found[suffix] = sum_file(context, path)
+    return found
+
+
+def sum_file(context: SegmentContext, path: str) -> FileSum:
+    """Length and checksum of a file; raises OSError."""
+    file = context.env.files.open(path)
+    try:
+        size, crc = 0, 0
+        while data := file.pread(_CHUNK_BYTES, size):
+            crc = crc32c(data, crc)
+            size += len(data)
+        return FileSum(size, crc)
+    finally:
+        file.close()
+
+
+class ZoneCache:
+    """A folder for maps of directories that must not be written to.
+
+    A map is named by what it belongs to, never by a path, so copies of a directory share it; and it
+    is held against the log like any other. Topic and partition are part of that: two partitions'
+    segments may have equal sizes, first and last batches. The folder holds nothing else and may be
+    deleted.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self.directory = directory
+
+    def path_of(self, segment: FinishedSegment) -> str:
+        """Where the map of a segment is or would be; letters, digits and `-` only."""
+        place = segment.context.topic_partition
+        name = (
+            f"{segment.context.topic_id.hex}-{crc32c(place.topic.encode()):08x}-{place.partition}"
+        )
+        rows, crc = segment.append_times.digest
+        head = sum_head(segment.view(0, HEADER_SIZE))
+        facts = f"{segment.base_offset:020d}-{segment.size_bytes}-{head:08x}-{rows}-{crc:08x}"
+        return f"{self.directory}/{name}-{facts}{files.ZONES_SUFFIX}"
+
+    def load(self, segment: FinishedSegment) -> ZoneMap | None:
+        """The map of a segment, None where there is none that fits."""
+        try:
+            return open_map(segment, self.path_of(segment))
+        except (CorruptData, UnsupportedVersion, FileNotFoundError):
+            return None
+
+    def store(self, segment: FinishedSegment, data: bytes) -> None:
+        """Keep a map; a folder that can't be written to is reported, and no more."""
+        path = self.path_of(segment)
+        try:
+            self._fs.make_dirs(self.directory)
+            segment.context.pool.forget(path)
+            files.write_atomically(self._fs, path, data)
+        except OSError as error:
+            segment.context.report(f"{path}: the zone map is not kept: {error.strerror}")

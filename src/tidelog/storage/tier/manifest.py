@@ -1,0 +1,578 @@
+"""The manifest and its rows: a tier's segments and garbage.
+
+The manifest of a partition's tier: which segments it has, and what is to be thrown away.
+
+One object per partition, replaced by compare-and-swap, so any set of segments is exchanged in one
+step: a reader sees the old set or the new one. Everything here is immutable and pure: changes
+return another manifest.
+
+Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum is that of the
+inner object as written. Source: docs/tiers.md#the-manifest.
+
+One segment in the tier, as its manifest describes it: enough to plan without opening a file.
+
+Source: docs/tiers.md#the-manifest.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import Final, NamedTuple
+
+from tidelog.errors import CorruptFile, InvalidRequest, TierConflict, UnsupportedVersion
+from tidelog.record.coding import crc32c
+from tidelog.storage import files
+from tidelog.storage.clocks.zone_map import FileSum, Zone
+from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.text_files import Fields, read_json
+from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
+
+# What a segment may consist of in the tier; `.snapshot` is the one at its base offset.
+TIER_SUFFIXES: Final = (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX)
+
+
+_SUFFIXES: Final = frozenset(TIER_SUFFIXES)
+
+
+_UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+_ZONE_TYPES: Final[list[type]] = [bool if n == "is_transactional" else int for n in Zone._fields]
+
+
+_TIMES_TYPES: Final[list[type]] = [int, int, int, int, int, bool, int]
+
+
+_REASONS: Final[Mapping[str, RollReason]] = {str(reason): reason for reason in RollReason}
+
+
+_BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBasis}
+
+
+class TierNote(NamedTuple):
+    """Why and when a segment was rolled, and by when its records were there; -1 for unknown."""
+
+    reason: RollReason
+    roll_ms: int
+    seen_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierTimes:
+    """What retention needs to know of a segment's times, under any policy; see `SegmentTimes`."""
+
+    largest_timestamp: int
+    largest_at: int
+    mtime_ms: int
+    largest_append_ms: int = UNKNOWN_MS
+    append_slack_ms: int = 0
+    is_append_known: bool = False
+    seen_ms: int = UNKNOWN_MS
+    capped: CountedTime | None = None
+
+    @classmethod
+    def of(cls, times: SegmentTimes) -> "TierTimes":
+        """Those of a local segment, asked under the policy that asks for most."""
+        return cls(
+            largest_timestamp=times.largest_timestamp,
+            largest_at=times.largest_at,
+            mtime_ms=times.mtime_ms,
+            largest_append_ms=times.largest_append_ms,
+            append_slack_ms=times.append_slack_ms,
+            is_append_known=times.is_append_known,
+            seen_ms=times.seen_ms,
+            capped=times.capped,
+        )
+
+    def at(self, now_ms: int) -> SegmentTimes:
+        """The same as retention wants it."""
+        return SegmentTimes(
+            largest_timestamp=self.largest_timestamp,
+            largest_at=self.largest_at,
+            mtime_ms=self.mtime_ms,
+            largest_append_ms=self.largest_append_ms,
+            append_slack_ms=self.append_slack_ms,
+            is_append_known=self.is_append_known,
+            seen_ms=self.seen_ms,
+            capped=self.capped,
+            now_ms=now_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSegment:
+    """A segment in the tier.
+
+    Attributes:
+        base_offset: First offset that it may hold.
+        end_offset: Offset behind it.
+        uid: 32 hexadecimal digits that no other copy of any segment has.
+        objects: Length and CRC-32C of each object, by suffix; the log's is there.
+        total: All zones together: counts, times on both clocks, transactions.
+        times: What retention counts from.
+        zones_know_append: Whether its zone map knows exactly the append times that it has.
+        last_fingerprint: Names its last batch, as notes do; 0 where it has none.
+        note: Why and when it was rolled.
+        clip_bytes: Where the log was cut inside of it: bytes of the log object that still count;
+            None where all do. Indexes and zone map of a cut segment are not used.
+    """
+
+    base_offset: int
+    end_offset: int
+    uid: str
+    objects: Mapping[str, FileSum]
+    total: Zone
+    times: TierTimes
+    zones_know_append: bool
+    last_fingerprint: int
+    note: TierNote = field(default=TierNote(RollReason.UNKNOWN, UNKNOWN_MS, UNKNOWN_MS))
+    clip_bytes: int | None = None
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of its log that count."""
+        whole = self.objects[files.LOG_SUFFIX].size_bytes
+        return whole if self.clip_bytes is None else self.clip_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its objects."""
+        return sum(one.size_bytes for one in self.objects.values())
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder below the partition's."""
+        return f"{self.base_offset:020d}-{self.uid}"
+
+    def key(self, suffix: str) -> str:
+        """Key of one of its objects below the partition's folder."""
+        return f"{self.folder}/{files.file_name(self.base_offset, suffix)}"
+
+    def is_copy_of(self, other: "TierSegment") -> bool:
+        """Whether both hold the same log bytes at the same offsets, wherever they lie."""
+        log = files.LOG_SUFFIX
+        return (self.base_offset, self.end_offset, self.objects[log], self.clip_bytes) == (
+            other.base_offset,
+            other.end_offset,
+            other.objects[log],
+            other.clip_bytes,
+        )
+
+
+def encode_row(row: TierSegment) -> dict[str, object]:
+    """A row as JSON objects and numbers."""
+    times, capped = row.times, row.times.capped
+    return {
+        "base": row.base_offset,
+        "end": row.end_offset,
+        "uid": row.uid,
+        "objects": {suffix: list(one) for suffix, one in sorted(row.objects.items())},
+        "total": list(row.total),
+        "times": [
+            times.largest_timestamp,
+            times.largest_at,
+            times.mtime_ms,
+            times.largest_append_ms,
+            times.append_slack_ms,
+            times.is_append_known,
+            times.seen_ms,
+        ],
+        "capped": None if capped is None else list(capped),
+        "zonesKnowAppend": row.zones_know_append,
+        "fingerprint": row.last_fingerprint,
+        "note": list(row.note),
+        "clip": row.clip_bytes,
+    }
+
+
+def decode_row(value: object) -> TierSegment:
+    """The row that `encode_row` wrote; raises CorruptFile.
+
+    A plan may read 100,000 of them, so numbers are looked at many at a time.
+    """
+    match value:
+        case {
+            "base": int(base),
+            "end": int(end),
+            "uid": str(uid),
+            "objects": dict(objects),
+            "total": list(total),
+            "times": list(times),
+            "capped": capped,
+            "zonesKnowAppend": bool(knows),
+            "fingerprint": int(named),
+            "note": note,
+            "clip": clip,
+        }:
+            what = f"segment {str(base)[:20]}"
+        case _:
+            raise CorruptFile(f"a segment lacks a field, or has one of another kind: {value!s:.80}")
+    row = TierSegment(
+        base_offset=base,
+        end_offset=end,
+        uid=_uid(uid),
+        objects=_objects(objects, what),
+        total=Zone._make(_numbers(total, _ZONE_TYPES, f"{what}: `total`")),
+        times=_times(times, capped, what),
+        zones_know_append=knows,
+        last_fingerprint=named,
+        note=_note(note, what),
+        clip_bytes=_clip(clip, what),
+    )
+    whole = row.objects[files.LOG_SUFFIX].size_bytes
+    if bool in {type(base), type(end), type(named)} or not 0 <= base < end <= INT64_MAX:
+        raise CorruptFile(f"{what} ends at {end!s:.20}")
+    if not 0 <= row.log_bytes <= whole:
+        raise CorruptFile(f"{what} has {row.log_bytes} of {whole} bytes")
+    return row
+
+
+def _numbers(items: list[int], types: list[type], what: str) -> list[int]:
+    """The items, which must have exactly these types, numbers 64 bits at most."""
+    if list(map(type, items)) != types:
+        raise CorruptFile(f"{what} is {items!s:.80}")
+    if not INT64_MIN <= min(items) <= max(items) <= INT64_MAX:
+        raise CorruptFile(f"{what} holds a number of more than 64 bits")
+    return items
+
+
+def _clip(value: object, what: str) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    raise CorruptFile(f"{what}: `clip` is {value!s:.20}, a whole number expected")
+
+
+def _uid(text: str) -> str:
+    if _UID.fullmatch(text) is None:
+        raise CorruptFile(f"uid {text[:40]!r}: 32 hexadecimal digits expected")
+    return text
+
+
+def _objects(found: dict[str, list[int]], what: str) -> dict[str, FileSum]:
+    if files.LOG_SUFFIX not in found or not set(found) <= _SUFFIXES:
+        raise CorruptFile(f"{what}: `objects` has no log, or what is no file of a segment")
+    pairs = list(found.values())
+    if any(type(pair) is not list or len(pair) != 2 for pair in pairs):
+        raise CorruptFile(f"{what}: `objects` are not lengths and checksums")
+    numbers = list(chain.from_iterable(pairs))
+    if set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers[1::2]) >= 1 << 32:
+        raise CorruptFile(f"{what}: `objects` are not lengths and checksums")
+    return {suffix: FileSum(*pair) for suffix, pair in found.items()}
+
+
+def _times(items: list[int], capped: object, what: str) -> TierTimes:
+    found = _numbers(items, _TIMES_TYPES, f"{what}: `times`")
+    return TierTimes(
+        largest_timestamp=found[0],
+        largest_at=found[1],
+        mtime_ms=found[2],
+        largest_append_ms=found[3],
+        append_slack_ms=found[4],
+        is_append_known=bool(found[5]),
+        seen_ms=found[6],
+        capped=None if capped is None else _capped(capped, what),
+    )
+
+
+def _capped(value: object, what: str) -> CountedTime:
+    match value:
+        case [int(ms), str(basis), bool(is_exact), int(offset)] if basis in _BASES:
+            return CountedTime(ms, _BASES[basis], is_exact, offset)
+    raise CorruptFile(f"{what}: `capped` is {value!s:.80}")
+
+
+def _note(value: object, what: str) -> TierNote:
+    match value:
+        case [str(reason), int(roll_ms), int(seen_ms)]:
+            # A later release may know more reasons; to this one they are unknown.
+            return TierNote(_REASONS.get(reason, RollReason.UNKNOWN), roll_ms, seen_ms)
+    raise CorruptFile(f"{what}: `note` is {value!s:.80}")
+
+
+MANIFEST_VERSION: Final = 1
+
+
+# What is left of a segment below an offset, None where nothing is.
+Clip = Callable[[TierSegment, int], TierSegment | None]
+
+
+_HEAD: Final = b'{"crc32c": '
+
+
+_MIDDLE: Final = b', "manifest": '
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """A segment that no manifest from now on has; readers may still go by an older one.
+
+    Attributes:
+        segment: What it was.
+        since_ms: When it was taken out.
+    """
+
+    segment: TierSegment
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What the tier of one partition holds.
+
+    Attributes:
+        topic: Its topic's name.
+        topic_id: The topic's id, 32 hexadecimal digits.
+        partition: Its number.
+        writer: Id of the directory that changes it; another one is refused.
+        generation: Grows with every change.
+        change: Drawn anew for each change, so that two copies of a directory never write the same;
+            empty where a release wrote it that did not draw any.
+        log_start_offset: Offsets below it are deleted, whatever segments still hold.
+        segments: By offset, without overlaps.
+        garbage: To be removed once their time has come.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    writer: str
+    generation: int = 0
+    change: str = ""
+    log_start_offset: int = 0
+    segments: tuple[TierSegment, ...] = ()
+    garbage: tuple[Garbage, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the last segment; the log start where there is none."""
+        return self.segments[-1].end_offset if self.segments else self.log_start_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments' objects."""
+        return sum(row.size_bytes for row in self.segments)
+
+    def folders(self) -> set[str]:
+        """Names of the folders that hold something of it, garbage included."""
+        rows = [*self.segments, *(one.segment for one in self.garbage)]
+        return {row.folder for row in rows}
+
+    def with_added(self, rows: Iterable[TierSegment]) -> "Manifest":
+        """With further segments; one that is there already with the same bytes is passed over.
+
+        Raises:
+            TierConflict: Another segment lies at some of these offsets.
+        """
+        found = list(self.segments)
+        for row in rows:
+            touching = [each for each in found if _overlap(each, row)]
+            if not touching:
+                found.append(row)
+            elif len(touching) > 1 or not touching[0].is_copy_of(row):
+                raise TierConflict(
+                    f"{self.topic}-{self.partition}: the tier holds other records at offsets"
+                    f" {touching[0].base_offset} to {touching[-1].end_offset - 1}"
+                )
+        return self.having(found)
+
+    def with_exchanged(
+        self, old: Sequence[TierSegment], new: Sequence[TierSegment], now_ms: int
+    ) -> "Manifest":
+        """With `new` in the place of `old`, all in one step.
+
+        Args:
+            old: Neighbours, each as it is in this manifest.
+            new: Neighbours that span the same offsets, any number but none.
+            now_ms: From when on the old ones wait to be removed.
+
+        Raises:
+            InvalidRequest: Nothing to be exchanged, or other offsets.
+            TierConflict: One of the old ones is not in the manifest any more.
+        """
+        if not old or not new:
+            raise InvalidRequest("an exchange needs segments on both sides")
+        for what, rows in (("old", old), ("new", new)):
+            if any(a.end_offset != b.base_offset for a, b in pairwise(rows)):
+                raise InvalidRequest(f"the {what} segments of an exchange are no neighbours")
+        if _span(old) != _span(new):
+            raise InvalidRequest(f"offsets {_span(old)} can't be exchanged for {_span(new)}")
+        missing = [row.base_offset for row in old if row not in self.segments]
+        if missing:
+            raise TierConflict(
+                f"{self.topic}-{self.partition}: the tier's segment {missing[0]} was exchanged or"
+                " deleted meanwhile; read the manifest and begin anew"
+            )
+        uids = {row.uid for row in old}
+        kept = [row for row in self.segments if row.uid not in uids]
+        return self.having([*kept, *new]).discarding(old, now_ms)
+
+    def with_start(self, offset: int, now_ms: int) -> "Manifest":
+        """With the log start at `offset` where it lies below; without segments that end there."""
+        start = max(self.log_start_offset, offset)
+        gone = [row for row in self.segments if row.end_offset <= start]
+        moved = dataclasses.replace(self, log_start_offset=start)
+        kept = [row for row in self.segments if row.end_offset > start]
+        return moved.having(kept).discarding(gone, now_ms)
+
+    def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "Manifest":
+        """Without what lies at or behind `offset`, where the log was cut.
+
+        Args:
+            offset: First offset that is gone.
+            clip: What is left of a segment that holds the offset, None where nothing is.
+            now_ms: From when on segments that are gone as a whole wait to be removed.
+        """
+        kept, gone = [], []
+        for row in self.segments:
+            left = row if row.end_offset <= offset else None
+            if row.base_offset < offset < row.end_offset:
+                left = clip(row, offset)
+            if left is None:
+                gone.append(row)
+            else:
+                kept.append(left)
+        # Records that follow lie behind the cut, and count whatever was deleted before.
+        start = min(self.log_start_offset, offset)
+        cut = dataclasses.replace(self, log_start_offset=start)
+        return cut.having(kept).discarding(gone, now_ms)
+
+    def without_garbage(self, folders: Collection[str]) -> "Manifest":
+        """Without these folders among what waits to be removed: their objects are gone."""
+        kept = tuple(one for one in self.garbage if one.segment.folder not in folders)
+        return dataclasses.replace(self, garbage=kept)
+
+    def having(self, rows: Iterable[TierSegment]) -> "Manifest":
+        """With exactly these segments; raises CorruptFile where they overlap."""
+        ordered = tuple(sorted(rows, key=lambda row: row.base_offset))
+        found = dataclasses.replace(self, segments=ordered)
+        check_rows(found)
+        return found
+
+    def discarding(self, rows: Iterable[TierSegment], now_ms: int) -> "Manifest":
+        """With these among what waits to be removed."""
+        added = tuple(Garbage(row, now_ms) for row in rows)
+        return dataclasses.replace(self, garbage=(*self.garbage, *added))
+
+
+def check_rows(manifest: Manifest) -> None:
+    """Segments neither overlap nor share objects; raises CorruptFile."""
+    for first, second in pairwise(manifest.segments):
+        if first.end_offset > second.base_offset:
+            raise CorruptFile(
+                f"segment {second.base_offset} begins before {first.base_offset} ends at"
+                f" {first.end_offset}"
+            )
+    uids = {row.uid for row in manifest.segments}
+    if len(uids) != len(manifest.segments):
+        raise CorruptFile("two segments have one uid")
+
+
+def _overlap(one: TierSegment, other: TierSegment) -> bool:
+    return one.base_offset < other.end_offset and other.base_offset < one.end_offset
+
+
+def _span(rows: Sequence[TierSegment]) -> tuple[int, int]:
+    return rows[0].base_offset, rows[-1].end_offset
+
+
+def missing_span(
+    rows: Sequence[TierSegment], others: Sequence[TierSegment], start: int
+) -> tuple[int, int] | None:
+    """First offsets [first, end) from `start` on that `rows` have and `others` lack; None if none.
+
+    Args:
+        rows: By offset, without overlaps.
+        others: By offset, without overlaps.
+        start: Offsets below don't count.
+    """
+    covered = iter(others)
+    other = next(covered, None)
+    for row in rows:
+        at = max(row.base_offset, start)
+        while at < row.end_offset:
+            while other is not None and other.end_offset <= at:
+                other = next(covered, None)
+            if other is None or other.base_offset > at:
+                end = row.end_offset if other is None else min(row.end_offset, other.base_offset)
+                return at, end
+            at = other.end_offset
+    return None
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest's text."""
+    inner = json.dumps(manifest_object(manifest), separators=(",", ":")).encode("ascii")
+    return seal(inner, _MIDDLE)
+
+
+def manifest_object(manifest: Manifest) -> dict[str, object]:
+    """A manifest as JSON objects and numbers."""
+    return {
+        "version": MANIFEST_VERSION,
+        "topic": manifest.topic,
+        "topicId": manifest.topic_id,
+        "partition": manifest.partition,
+        "writer": manifest.writer,
+        "generation": manifest.generation,
+        "change": manifest.change,
+        "logStartOffset": manifest.log_start_offset,
+        "segments": [encode_row(row) for row in manifest.segments],
+        "garbage": [[encode_row(one.segment), one.since_ms] for one in manifest.garbage],
+    }
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """The manifest that `encode_manifest` wrote.
+
+    Raises:
+        CorruptFile: Its checksum is wrong, or a rule is broken.
+        UnsupportedVersion: A later release wrote it.
+    """
+    return manifest_of(unseal(data, _MIDDLE, "the manifest"))
+
+
+def seal(inner: bytes, middle: bytes) -> bytes:
+    """A JSON text with its checksum in front."""
+    return b"%s%d%s%s}\n" % (_HEAD, crc32c(inner), middle, inner)
+
+
+def unseal(data: bytes, middle: bytes, what: str) -> Fields:
+    """The fields of a text that `seal` wrote; raises CorruptFile."""
+    head, _, rest = data.partition(middle)
+    inner = rest.removesuffix(b"}\n")
+    number = head.removeprefix(_HEAD)
+    if not head.startswith(_HEAD) or inner == rest or not number.isdigit():
+        raise CorruptFile(f"{what} is cut, or something else: {data[:40]!r}")
+    if len(number) > 10 or int(number) != crc32c(inner):
+        raise CorruptFile(f"{what}: its checksum is {crc32c(inner)}, it says {number[:10]!r}")
+    return read_json(inner, what)
+
+
+def manifest_of(found: Fields) -> Manifest:
+    """The manifest in these fields; errors as `decode_manifest`."""
+    version = found.integer("version")
+    if version != MANIFEST_VERSION:
+        raise UnsupportedVersion(f"manifest of version {version}, {MANIFEST_VERSION} is known")
+    manifest = Manifest(
+        topic=found.text("topic"),
+        topic_id=found.text("topicId"),
+        partition=found.integer("partition"),
+        writer=found.text("writer"),
+        generation=found.integer("generation"),
+        change=found.maybe_text("change"),
+        log_start_offset=found.integer("logStartOffset"),
+        segments=tuple(decode_row(item) for item in found.items("segments")),
+        garbage=tuple(_garbage(item) for item in found.items("garbage")),
+    )
+    check_rows(manifest)
+    return manifest
+
+
+def _garbage(item: object) -> Garbage:
+    if not isinstance(item, list) or len(item) != 2 or type(item[1]) is not int:
+        raise CorruptFile(f"`garbage` holds {str(item)[:80]}")
+    return Garbage(decode_row(item[0]), item[1])

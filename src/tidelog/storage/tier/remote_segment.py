@@ -1,0 +1,302 @@
+"""A segment in the tier: a finished segment whose files are objects, described by its manifest row.
+
+Sizes, largest times, counts and the zone map's total come from the row, so a plan over many
+segments asks nothing of the store. Small objects are read whole and held against the manifest's
+checksum; the log is read by ranges, whose batches have checksums of their own.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tidelog.env import FileStat
+from tidelog.errors import CorruptData, CorruptIndex, UnsupportedVersion
+from tidelog.record.batch_walk import Batch
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import Entry, ReadBytes, Zone, ZoneMap
+from tidelog.storage.open_files import walk_file
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.derived_files import index_limit_bytes
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.retention import SegmentTimes
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.segment_notes import SegmentNote
+from tidelog.storage.tier.manifest import TierSegment
+from tidelog.storage.tier.tier_files import tier_path
+from tidelog.types import ClockName
+
+# A walk reads so much of the log at a time.
+WALK_BYTES: Final = 1 << 20
+
+
+CheckMap = Callable[[ZoneMap], None]
+
+
+_OF_FOOTER: Final = frozenset(
+    {"identity", "zone_count", "_trailer", "_table", "_sections", "_rows_end"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteContext(SegmentContext):
+    """Where the objects of one segment are.
+
+    Attributes:
+        url: Of the store.
+        folder: Key of the partition's folder.
+        row: The segment in the manifest.
+    """
+
+    url: str
+    folder: str
+    row: TierSegment
+
+    def path(self, base_offset: int, suffix: str) -> str:
+        """Path of one of the segment's objects; one that names nothing where it has none."""
+        assert base_offset == self.row.base_offset
+        key = f"{self.folder}/{self.row.key(suffix)}"
+        return tier_path(self.url, key, self.row.objects.get(suffix))
+
+
+class RemoteSegment(ClosedSegment):
+    """A finished segment in the tier."""
+
+    is_tiered = True
+
+    def __init__(self, context: RemoteContext) -> None:
+        super().__init__(context, context.row.base_offset, context.row.end_offset)
+        self.row = context.row
+        self._is_clipped = context.row.clip_bytes is not None
+
+    # -- facts -------------------------------------------------------------------------------
+
+    def stat(self) -> FileStat:
+        """Facts on the log object, as far as its bytes count."""
+        if self._facts is None:
+            found = self.context.env.files.stat(self.log_path)
+            mtime_ms = self.row.times.mtime_ms
+            self._facts = dataclasses.replace(found, size=self.row.log_bytes, mtime_ms=mtime_ms)
+        return self._facts
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the log that count."""
+        return self.row.log_bytes
+
+    def was_replaced(self) -> bool:
+        """Never: objects of a tier don't change."""
+        return False
+
+    def mtime_ms(self) -> int:
+        """Modification time of the local file that it was copied from."""
+        return self.row.times.mtime_ms
+
+    def unload(self) -> None:
+        """Drop indexes and zone map; blocks stay in the cache."""
+        self._forget_indexes()
+        self._append_times = None
+        self.use_zones(None, loaded=False)
+
+    @property
+    def largest_entry(self) -> tuple[int, int]:
+        """Largest record timestamp, and the last offset of the first batch that has it."""
+        if self._is_clipped:
+            return super().largest_entry
+        return self.row.times.largest_timestamp, self.row.times.largest_at
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp, -1 where no record has one."""
+        return self.largest_entry[0]
+
+    def told_times(self, now_ms: int) -> SegmentTimes | None:
+        """Its times as they were noted when it was copied; not below those of what a cut left."""
+        return self.row.times.at(now_ms)
+
+    @property
+    def knows_all_append_times(self) -> bool:
+        """Whether its append times are all known, without a look at them."""
+        has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
+        return has_rows and self.row.times.is_append_known and not self._is_clipped
+
+    @property
+    def append_span(self) -> tuple[int, int] | None:
+        """First and last append time in ms, where all are known without a look; else None."""
+        total = self.row.total
+        is_plain = total.stamped_records == total.data_records > 0 and not total.control_records
+        if not self.knows_all_append_times or not is_plain:
+            return None
+        return total.min_append_ms, total.max_append_ms
+
+    @property
+    def note(self) -> SegmentNote:
+        """What was remembered of it when it was copied."""
+        row, note = self.row, self.row.note
+        named = row.last_fingerprint
+        return SegmentNote(row.base_offset, row.end_offset, named, *note)
+
+    def may_reach_append_ms(self, append_ms: int) -> bool:
+        """Whether a record may have come at or after that time."""
+        times = self.row.times
+        return not times.is_append_known or times.largest_append_ms >= append_ms
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the log, read now."""
+        size = min(end, self.size_bytes) - start
+        return memoryview(self.context.pool.get(self.log_path).pread(max(size, 0), start))
+
+    def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+        """The batches in bytes [start, end), read piece by piece."""
+        file = self.context.pool.get(self.log_path)
+        end = min(end, self.size_bytes)
+        return walk_file(file, self.log_path, start, end, chunk_bytes=WALK_BYTES)
+
+    def whole(self) -> memoryview:
+        """All bytes of the log that count, read now."""
+        return self.view(0, self.size_bytes)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Never: it is read by blocks."""
+        return False
+
+    # -- indexes -----------------------------------------------------------------------------
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The index object, or one built in memory where it is missing or corrupt."""
+        if self._offset_index is None:
+            limit = index_limit_bytes(self.context.config)
+            data = self._index_bytes(files.OFFSET_INDEX_SUFFIX)
+            if data is None:
+                self._offset_index, self._time_index = self.rebuild_indexes()
+            else:
+                self._offset_index = OffsetIndex(self.base_offset, data=data, size_limit=limit)
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The index object, or one built in memory where it is missing or corrupt."""
+        if self._time_index is None:
+            limit = index_limit_bytes(self.context.config)
+            data = self._index_bytes(files.TIME_INDEX_SUFFIX)
+            if data is None:
+                self._offset_index, self._time_index = self.rebuild_indexes()
+            else:
+                self._time_index = TimeIndex(self.base_offset, data=data, size_limit=limit)
+        return self._time_index
+
+    def _index_bytes(self, suffix: str) -> bytes | None:
+        """What was put there, None where it must be built anew."""
+        if self._is_clipped:
+            return None
+        path = self.context.path(self.base_offset, suffix)
+        try:
+            return files.read_file(self.context.env.files, path)
+        except FileNotFoundError:
+            self.context.report(f"{path}: missing; rebuilt in memory")
+        except CorruptData as error:
+            self.context.report(f"{error}; rebuilt in memory")
+        return None
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        """Aborted transactions; raises CorruptFile where the object is not what was put there."""
+        if self._txn_index is None:
+            found = self.read_txn_index()
+            if self._is_clipped:
+                found.truncate_to(self.end_offset)
+            self._txn_index = found
+        return self._txn_index
+
+    @property
+    def append_times(self) -> AppendTimes:
+        """Append times; all that its owner knew when it was copied."""
+        if self._append_times is None:
+            times = self.read_append_times()
+            if self._is_clipped:
+                times.truncate_to(self.end_offset)
+            self._append_times = times
+        return self._append_times
+
+    # -- zones -------------------------------------------------------------------------------
+
+    @property
+    def zones(self) -> ZoneMap | None:
+        """The zone map; what it comes to is known, the rest is read where it is asked."""
+        if not self._zones_loaded:
+            has_map = files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
+            self.use_zones(self._make_zones() if has_map else None)
+        return self._zones
+
+    def zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """The zone map, where it knows of that clock what the segment knows; else None."""
+        return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
+
+    def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """As `zones_on`; what was not there is not kept."""
+        before, found = self.loaded_zones, self.zones_on(clock)
+        if before is None and found is not None:
+            self.use_zones(None, loaded=False)
+        return found
+
+    def _make_zones(self) -> "RemoteZones":
+        path = self.context.path(self.base_offset, files.ZONES_SUFFIX)
+
+        def read(size: int, position: int) -> bytes:
+            return self.context.pool.get(path).pread(size, position)
+
+        def check(found: ZoneMap) -> None:
+            identity = found.identity
+            told = identity.topic_id, identity.base_offset, identity.log_size
+            if told != (self.context.topic_id, self.base_offset, self.row.log_bytes):
+                raise CorruptIndex("it is another segment's").located(path)
+
+        return RemoteZones(
+            self.row, read, check, lambda text: self.context.report(f"{path}: {text}")
+        )
+
+
+class RemoteZones(ZoneMap):
+    """A zone map whose total is known before a byte of it is read; the footer comes when asked.
+
+    Where the object turns out to be damaged, the total stands for all zones: more is read.
+    """
+
+    def __init__(
+        self, row: TierSegment, read: ReadBytes, check: CheckMap, report: Callable[[str], None]
+    ) -> None:
+        self.total = row.total
+        self.bytes_read = 0
+        self._size_bytes = row.objects[files.ZONES_SUFFIX].size_bytes
+        self._read_object, self._check, self._say = read, check, report
+        self._is_damaged = False
+
+    def __getattr__(self, name: str) -> object:
+        """What the footer says, at its first use."""
+        if name not in _OF_FOOTER:
+            raise AttributeError(name)
+        total = self.total
+        super().__init__(self._read_object, self._size_bytes, report=self._say)
+        self.total = total
+        self._check(self)
+        return self.__dict__[name]
+
+    @cached_property
+    def _entries(self) -> list[Entry]:
+        try:
+            return self.read_entries()
+        except (CorruptData, UnsupportedVersion) as error:
+            self._say(f"{error}; not used")
+            self._is_damaged = True
+            return [Entry(self.total, 0, 0, 0)]
+
+    def _zones_of(self, entry: Entry) -> list[Zone]:
+        if self._is_damaged:
+            return [entry.total]
+        return super()._zones_of(entry)

@@ -1,0 +1,405 @@
+"""A file system that also reads objects of tiers, by paths that name store, key, size and checksum.
+
+A tier path is `URL!!KEY#SIZE-CRC`, e.g. `s3://bucket/logs!!t-.../0/.../0...42.log#700-0badcafe`.
+Objects of a tier never change, so a path says all that `stat` could, without a request; and whoever
+reads an object from its first byte to its last is told where it is not what was put there. Every
+other path belongs to the file system below. Ranges come by blocks through a bounded cache.
+
+Safe for several threads. Object stores are imported when one is first read.
+"""
+
+import errno
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.env import (
+    DirEntry,
+    Env,
+    File,
+    FileStat,
+    FileSystem,
+    LockHandle,
+    OsFileSystem,
+    forget,
+    is_remote,
+    prefetch,
+)
+from tidelog.errors import ConfigError, CorruptFile, InvalidRequest, MissingFile
+from tidelog.record.coding import crc32c
+from tidelog.storage.clocks.zone_map import FileSum
+from tidelog.storage.tier.block_cache import (
+    FOLDER_BYTES,
+    MEMORY_BYTES,
+    FolderBlockCache,
+    FolderBlocks,
+    MemoryBlocks,
+)
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.objects.store import ObjectStore
+
+
+# What one request brings at least: a header costs as much as this.
+BLOCK_BYTES: Final = 256 << 10
+
+
+# What one request brings at most where much is read.
+REQUEST_BYTES: Final = 16 << 20
+
+
+_MARK: Final = "!!"
+
+
+_OWN: Final = "tier_"
+
+
+_OWN_NAMES: Final = frozenset({"tier_cache_dir", "tier_cache_bytes", "tier_memory_bytes"})
+
+
+_SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
+
+
+class TierPath(NamedTuple):
+    """A tier path, taken apart."""
+
+    url: str
+    key: str
+    sum: FileSum
+
+
+def tier_path(url: str, key: str, found: FileSum | None) -> str:
+    """The path of an object; of one that is not there, a path that does not exist."""
+    if found is None:
+        return f"{url}{_MARK}{key}"
+    return f"{url}{_MARK}{key}#{found.size_bytes}-{found.crc32c:08x}"
+
+
+def is_tier_path(path: str) -> bool:
+    """Whether a path is that of an object in a tier (or would be, if it existed)."""
+    return _MARK in path and "://" in path
+
+
+def parse_tier_path(path: str) -> TierPath | None:
+    """The parts of a tier path, None of one that names no object."""
+    found = _SUM.fullmatch(path)
+    if found is None or _MARK not in found[1]:
+        return None
+    url, _, key = found[1].partition(_MARK)
+    return TierPath(url, key, FileSum(int(found[2]), int(found[3], 16)))
+
+
+def _open_store(url: str, options: Mapping[str, str]) -> "ObjectStore":
+    from tidelog.objects.object_files import shared_store
+
+    return shared_store(url, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOptions:
+    """How stores are reached, and what is kept of what was read.
+
+    Attributes:
+        store: Options of stores without `store.`: see docs/objects.md.
+        cache_dir: Folder for blocks that were read; None keeps them in memory only.
+        cache_bytes: How large the folder may grow.
+        memory_bytes: How much is kept in memory.
+        open_store: How a store is opened; replaced by tests.
+    """
+
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cache_dir: str | None = None
+    cache_bytes: int = FOLDER_BYTES
+    memory_bytes: int = MEMORY_BYTES
+    open_store: "Callable[[str, Mapping[str, str]], ObjectStore]" = _open_store
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "TierOptions":
+        """From options as people give them: `tier_cache_dir`, `tier_cache_bytes`, and a store's.
+
+        Raises:
+            ConfigError: A size that is no whole number of bytes.
+        """
+        store = {name: text for name, text in options.items() if not name.startswith(_OWN)}
+        unknown = options.keys() - store.keys() - _OWN_NAMES
+        if unknown:
+            allowed = f"is no option of tiers; there are {', '.join(sorted(_OWN_NAMES))}"
+            raise ConfigError(min(unknown), None, allowed)
+        return cls(
+            store=store,
+            cache_dir=options.get(f"{_OWN}cache_dir"),
+            cache_bytes=_size(options, f"{_OWN}cache_bytes", FOLDER_BYTES),
+            memory_bytes=_size(options, f"{_OWN}memory_bytes", MEMORY_BYTES),
+        )
+
+
+def _size(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        raise ConfigError(f"store.{name}", text, "a whole number of bytes")
+    return int(text)
+
+
+class TierFiles:
+    """The machine's files and, read-only, the objects of tiers."""
+
+    def __init__(self, below: FileSystem, options: TierOptions | None = None) -> None:
+        self.below = below
+        self.options = options or TierOptions()
+        folder = self.options.cache_dir
+        self._cache = FolderBlockCache(
+            MemoryBlocks(self.options.memory_bytes),
+            None if folder is None else FolderBlocks(below, folder, self.options.cache_bytes),
+        )
+        self._stores: dict[str, ObjectStore] = {}
+        self._lock = threading.Lock()
+
+    def store(self, url: str) -> "ObjectStore":
+        """The store at a URL, opened once.
+
+        Raises:
+            InvalidRequest, ConfigError, MissingDependency: As `tidelog.objects.open_store`.
+        """
+        with self._lock:
+            found = self._stores.get(url)
+            if found is None:
+                found = self._stores[url] = self.options.open_store(url, self.options.store)
+            return found
+
+    # -- what tier paths answer --------------------------------------------------------------
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file; an object for reading only."""
+        if not is_tier_path(path):
+            return self.below.open(path, write=write, create=create)
+        if write or create:
+            raise PermissionError(errno.EACCES, "objects of a tier are read-only", path)
+        return _TierFile(self, path, _parsed(path))
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """A read-only view; an object is read whole, and checked where all of it is wanted."""
+        if not is_tier_path(path):
+            return self.below.map(path, size)
+        file = self.open(path)
+        return memoryview(file.pread(file.size() if size is None else min(size, file.size()), 0))
+
+    def stat(self, path: str) -> FileStat:
+        """Facts on a name; of an object those that its path names. Nothing is asked of a store."""
+        if not is_tier_path(path):
+            return self.below.stat(path)
+        found = _parsed(path)
+        identity = (found.sum.crc32c, crc32c(path.encode()))
+        return FileStat(found.sum.size_bytes, 0, False, identity)
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists; of an object, whether its manifest has it."""
+        if not is_tier_path(path):
+            return self.below.exists(path)
+        return parse_tier_path(path) is not None
+
+    def is_remote(self, path: str) -> bool:
+        """Whether reading the file is a request over a network."""
+        return is_tier_path(path) or is_remote(self.below, path)
+
+    def forget(self, path: str) -> None:
+        """Ask anew what is in a folder; objects of a tier don't change."""
+        forget(self.below, path)
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Small files that will be read at once."""
+        prefetch(self.below, [path for path in paths if not is_tier_path(path)])
+
+    # -- reading objects ---------------------------------------------------------------------
+
+    def read(self, path: str, found: TierPath, size: int, position: int) -> bytes:
+        """At most `size` bytes of an object, by way of the cache."""
+        end = min(position + size, found.sum.size_bytes)
+        if position >= end:
+            return b""
+        if position == 0 and end == found.sum.size_bytes:
+            return self._read_whole(path, found)
+        return self._read_blocks(path, found, position, end)
+
+    def _read_whole(self, path: str, found: TierPath) -> bytes:
+        """All of it, checked; where blocks of the cache are to blame, they are read again."""
+        size = found.sum.size_bytes
+        data = self._read_blocks(path, found, 0, size)
+        if crc32c(data) == found.sum.crc32c:
+            return data
+        for number in range(-(-size // BLOCK_BYTES)):
+            self._cache.drop(_block_name(path, number))
+        data = self._read_blocks(path, found, 0, size)
+        if crc32c(data) != found.sum.crc32c:
+            reason = f"its checksum is {crc32c(data):08x}, {found.sum.crc32c:08x} was put there"
+            raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
+        return data
+
+    def _read_blocks(self, path: str, found: TierPath, start: int, end: int) -> bytes:
+        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
+        parts: list[bytes] = []
+        number = first
+        while number <= last:
+            block = self._cache.get(_block_name(path, number))
+            if block is not None:
+                parts.append(block)
+                number += 1
+                continue
+            behind = self._first_cached(path, number + 1, last + 1)
+            parts.append(self._fetch(path, found, number, behind))
+            number = behind
+        skipped = start - first * BLOCK_BYTES
+        return b"".join(parts)[skipped : skipped + end - start]
+
+    def drop_cached(self, path: str) -> None:
+        """Let go of all that was kept of an object, in memory and in the folder."""
+        for number in range(-(-_parsed(path).sum.size_bytes // BLOCK_BYTES)):
+            self._cache.drop(_block_name(path, number))
+
+    def _first_cached(self, path: str, number: int, end: int) -> int:
+        """The first block from `number` on that the cache holds, or where a request is to end."""
+        limit = min(end, number - 1 + REQUEST_BYTES // BLOCK_BYTES)
+        while number < limit and self._cache.get(_block_name(path, number)) is None:
+            number += 1
+        return number
+
+    def _fetch(self, path: str, found: TierPath, first: int, behind: int) -> bytes:
+        start = first * BLOCK_BYTES
+        size = min(behind * BLOCK_BYTES, found.sum.size_bytes) - start
+        try:
+            data = self.store(found.url).read(found.key, start, size)
+        except FileNotFoundError as error:
+            # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
+            reason = "not in the store; see `tidelog tier --verify`"
+            raise MissingFile(path, "read", reason) from error
+        if len(data) != size:
+            reason = f"the object ends after {start + len(data)} of {found.sum.size_bytes} bytes"
+            raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
+        for number in range(first, behind):
+            at = number * BLOCK_BYTES - start
+            self._cache.put(_block_name(path, number), data[at : at + BLOCK_BYTES])
+        return data
+
+    # -- what belongs to the file system below -----------------------------------------------
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """The names in a directory, sorted."""
+        return self.below.list_dir(path)
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents."""
+        self.below.make_dirs(path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self.below.remove(path)
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self.below.remove_dir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory."""
+        self.below.rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        self.below.sync_dir(path)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """Set a file's modification time."""
+        self.below.set_mtime(path, mtime_ms)
+
+    def lock(self, path: str) -> LockHandle:
+        """Take an exclusive lock on a file without waiting."""
+        return self.below.lock(path)
+
+
+class _TierFile:
+    """An object, open for reading; nothing is held."""
+
+    def __init__(self, tier_files: TierFiles, path: str, parts: TierPath) -> None:
+        self._files, self._path, self._parts = tier_files, path, parts
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self._files.read(self._path, self._parts, size, position)
+
+    def size(self) -> int:
+        return self._parts.sum.size_bytes
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def pwrite(self, _data: Buffer, _position: int) -> int:
+        raise self._refusal()
+
+    def pwritev(self, _buffers: Sequence[Buffer], _position: int) -> int:
+        raise self._refusal()
+
+    def truncate(self, _size: int) -> None:
+        raise self._refusal()
+
+    def sync(self) -> None:
+        raise self._refusal()
+
+    def _refusal(self) -> OSError:
+        return PermissionError(errno.EACCES, "objects of a tier are read-only", self._path)
+
+
+def _parsed(path: str) -> TierPath:
+    if (found := parse_tier_path(path)) is None:
+        raise FileNotFoundError(errno.ENOENT, "not in the tier's manifest", path)
+    return found
+
+
+def _block_name(path: str, number: int) -> str:
+    return f"{path}@{number}"
+
+
+_shared: Final[OrderedDict[tuple[object, ...], TierFiles]] = OrderedDict()
+
+
+_shared_lock: Final = threading.Lock()
+
+
+_SHARED_MAX: Final = 8
+
+
+def tier_files_of(env: Env) -> TierFiles:
+    """Files that read tiers too, by the options of an Env.
+
+    Those of the machine are shared within the process, and so is what they keep of objects: a plan
+    opens its directory anew for every question.
+
+    Raises:
+        ConfigError: An option of the cache that can't be.
+    """
+    if isinstance(env.files, TierFiles):
+        return env.files
+    options = TierOptions.of(env.store_options)
+    if not isinstance(env.files, OsFileSystem):
+        return TierFiles(env.files, options)
+    # A child that was forked must not wait for a lock that its parent's thread held.
+    name = (os.getpid(), *sorted(env.store_options.items()))
+    with _shared_lock:
+        found = _shared.get(name)
+        if found is None:
+            found = _shared[name] = TierFiles(env.files, options)
+            while len(_shared) > _SHARED_MAX:
+                _shared.popitem(last=False)
+        return found
+
+
+def check_tier_url(url: str) -> str:
+    """A URL as tiers keep it, without a slash at its end.
+
+    Raises:
+        InvalidRequest: What would be mistaken for something else inside of a path.
+    """
+    if _MARK in url or "#" in url or "://" not in url:
+        raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
+    return url.rstrip("/")

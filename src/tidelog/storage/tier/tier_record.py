@@ -1,0 +1,463 @@
+"""What a directory knows of its tier; segments it stands for; tiers of deleted topics.
+
+What a partition's directory knows of its tier, in the file `tidelog-tier.json`.
+
+It holds the URL (never credentials), a copy of the manifest as the directory's owner has last
+written or read it, and where the local part begins. So opening, planning and appending ask no
+store. The file is replaced atomically before anything that it permits is done: local files go only
+once it says that the tier has them, and a log that was cut is so here before a file is touched.
+
+What the store does not know yet (a log start that moved, a cut) stands here, and goes into the
+manifest with its next change. Kafka does not know the file and leaves it alone.
+
+Source: docs/tiers.md#the-local-record.
+
+Tiers of deleted topics, in `tidelog-tier-deleted.json` at the top of a directory.
+
+Deleting a topic must not wait for a store. So the folders are noted here, durably, before the
+topic's directories go, and `tidelog tier --collect` removes what they hold. A folder that a
+partition still names is left alone: the deletion was never finished.
+
+Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE, ...]], ...]}`. CHANGE names the manifests
+that this directory has written: a folder whose manifest has another one is a copy's of the
+directory, where the topic may live on, and is not removed.
+
+The tier as a log sees it: the record beside its files, and segments for what it says.
+
+A `TierView` asks no store: it is made from the partition's record. What local files hold is read
+from them; the tier serves the offsets below.
+"""
+
+import dataclasses
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.env import FileSystem
+from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.storage import files
+from tidelog.storage.open_files import FilePool, MapCache
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.text_files import Fields, read_json
+from tidelog.storage.tier.manifest import (
+    Clip,
+    Manifest,
+    TierSegment,
+    manifest_object,
+    manifest_of,
+    seal,
+    unseal,
+)
+from tidelog.storage.tier.remote_segment import RemoteContext, RemoteSegment
+from tidelog.storage.tier.tier_files import TierFiles
+
+TIER_FILE: Final = "tidelog-tier.json"
+
+
+RECORD_VERSION: Final = 1
+
+
+_MIDDLE: Final = b', "tier": '
+
+
+# So many changes in a row may end without an answer from the store.
+_PENDING_MAX: Final = 64
+
+
+# 100,000 segments take about 80 MB.
+RECORD_LIMIT_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierRecord:
+    """A partition's tier as its directory knows it.
+
+    Attributes:
+        url: Of the store.
+        folder: Key of the partition's folder in it.
+        manifest: As last written or read, with what was changed here since.
+        local_start_offset: Local files below it are copies that may go; the tier has them.
+        log_start_offset: Where the log starts, over both tiers.
+        cut_offset: The log was cut here since the store's manifest was written; None if not.
+        restart_offset: A cut below the local part is under way: local files go, and the log goes
+            on at this offset, the end of what the tier keeps; None if not.
+        pending: `change` of each manifest that this directory may have written since the one it
+            has here: noted before the store is asked to take it, so that a copy of the directory,
+            or one that was put back from a backup, can't take another's manifest for its own.
+    """
+
+    url: str
+    folder: str
+    manifest: Manifest
+    local_start_offset: int = 0
+    log_start_offset: int = 0
+    cut_offset: int | None = None
+    restart_offset: int | None = None
+    pending: tuple[str, ...] = ()
+
+    def with_manifest(self, manifest: Manifest) -> "TierRecord":
+        """With a manifest that the store has now, so that the store knows every cut and start."""
+        start = max(self.log_start_offset, manifest.log_start_offset)
+        # A request that timed out may still change the manifest, until another one has.
+        is_same = manifest.change == self.manifest.change
+        return dataclasses.replace(
+            self,
+            manifest=manifest,
+            log_start_offset=start,
+            cut_offset=None,
+            pending=self.pending if is_same else (),
+        )
+
+    def with_pending(self, change: str) -> "TierRecord":
+        """With one more change that the store may soon have."""
+        return dataclasses.replace(self, pending=(*self.pending, change)[-_PENDING_MAX:])
+
+    def wrote(self, manifest: Manifest) -> bool:
+        """Whether this directory has written a manifest, as far as its own notes prove it."""
+        mine = self.manifest
+        if manifest.change == mine.change:
+            return manifest.generation == mine.generation
+        return manifest.change in self.pending
+
+    def with_start(self, offset: int) -> "TierRecord":
+        """With the log start at `offset`, where it lies below."""
+        return dataclasses.replace(self, log_start_offset=max(self.log_start_offset, offset))
+
+    def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "TierRecord":
+        """With the log cut at `offset`: the tier counts only below.
+
+        Args:
+            offset: First offset that is gone.
+            clip: What is left of a segment that holds it; see `Manifest.with_cut`.
+            now_ms: By the wall clock.
+        """
+        manifest = self.manifest.with_cut(offset, clip, now_ms)
+        cut = offset if self.cut_offset is None else min(self.cut_offset, offset)
+        return dataclasses.replace(
+            self,
+            manifest=manifest,
+            cut_offset=cut,
+            local_start_offset=min(self.local_start_offset, offset),
+            log_start_offset=min(self.log_start_offset, offset),
+        )
+
+    def with_restart(self) -> "TierRecord":
+        """With the log to go on where the tier ends, without any local file there is now."""
+        end = self.manifest.end_offset
+        return dataclasses.replace(self, local_start_offset=end, restart_offset=end)
+
+
+def record_path(directory: str) -> str:
+    """Where a partition's record lies."""
+    return f"{directory}/{TIER_FILE}"
+
+
+def encode_record(record: TierRecord) -> bytes:
+    """The file's text."""
+    inner = {
+        "version": RECORD_VERSION,
+        "url": record.url,
+        "folder": record.folder,
+        "localStartOffset": record.local_start_offset,
+        "logStartOffset": record.log_start_offset,
+        "cutOffset": record.cut_offset,
+        "restartOffset": record.restart_offset,
+        "pending": list(record.pending),
+        "manifest": manifest_object(record.manifest),
+    }
+    return seal(json.dumps(inner, separators=(",", ":")).encode("ascii"), _MIDDLE)
+
+
+def decode_record(data: bytes) -> TierRecord:
+    """The record that `encode_record` wrote.
+
+    Raises:
+        CorruptFile: Its checksum is wrong, or a rule is broken.
+        UnsupportedVersion: A later release wrote it.
+    """
+    found = unseal(data, _MIDDLE, "the record of the tier")
+    version = found.integer("version")
+    if version != RECORD_VERSION:
+        raise UnsupportedVersion(f"{TIER_FILE} of version {version}, {RECORD_VERSION} is known")
+    return TierRecord(
+        url=found.text("url"),
+        folder=found.text("folder"),
+        manifest=manifest_of(found.mapping("manifest")),
+        local_start_offset=found.integer("localStartOffset"),
+        log_start_offset=found.integer("logStartOffset"),
+        cut_offset=found.maybe_integer("cutOffset"),
+        restart_offset=found.maybe_integer("restartOffset"),
+        pending=_texts(found, "pending"),
+    )
+
+
+def _texts(found: Fields, name: str) -> tuple[str, ...]:
+    """A list of texts, empty where there is none: an older release does not write it."""
+    items = found.items(name) if name in found.content else []
+    if not all(isinstance(item, str) for item in items):
+        raise CorruptFile(f"{found.what}: `{name}` holds {str(items)[:80]}, texts expected")
+    return tuple(map(str, items))
+
+
+class _Decoded:
+    """Records that were decoded before, by their bytes: a directory is opened again and again.
+
+    At most `limit` segments of them; what is handed out is immutable. Safe for several threads.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._found: OrderedDict[bytes, TierRecord] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def decode(self, data: bytes) -> TierRecord:
+        """As `decode_record`."""
+        name = hashlib.blake2b(data, digest_size=20).digest()
+        with self._lock:
+            found = self._found.get(name)
+            if found is not None:
+                self._found.move_to_end(name)
+                return found
+        record = decode_record(data)
+        with self._lock:
+            if name in self._found:
+                return record
+            self._found[name] = record
+            self._count += len(record.manifest.segments) + 1
+            while self._count > self._limit:
+                _, gone = self._found.popitem(last=False)
+                self._count -= len(gone.manifest.segments) + 1
+        return record
+
+
+_DECODED: Final = _Decoded(200_000)
+
+
+def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
+    """A partition's record, None where it has no tier.
+
+    Raises:
+        CorruptFile: It is damaged. The tier's own manifest is whole: `tidelog tier --restore`.
+        UnsupportedVersion: A later release wrote it.
+        OSError: A call failed.
+    """
+    path = record_path(directory)
+    try:
+        return _DECODED.decode(files.read_file(fs, path, limit=RECORD_LIMIT_BYTES))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        raise CorruptFile(
+            f"{error.reason}; `tidelog tier --restore` makes it anew", path=path
+        ) from (error)
+
+
+def write_record(fs: FileSystem, directory: str, record: TierRecord) -> None:
+    """Replace a partition's record, durably; raises OSError."""
+    files.write_atomically(fs, record_path(directory), encode_record(record))
+
+
+DELETED_FILE: Final = "tidelog-tier-deleted.json"
+
+
+_VERSION: Final = 1
+
+
+class DeletedFolder(NamedTuple):
+    """The folder of a deleted partition, and the URL of its store.
+
+    Attributes:
+        url: Of the store.
+        folder: Key of the folder in it.
+        changes: `change` of the manifests that may be there, as far as this directory knows.
+    """
+
+    url: str
+    folder: str
+    changes: tuple[str, ...] = ("",)
+
+
+def read_deleted(fs: FileSystem, directory: str) -> list[DeletedFolder]:
+    """What is noted; nothing where there is no such file.
+
+    Raises:
+        CorruptFile, UnsupportedVersion: It can't be read.
+        OSError: A call failed.
+    """
+    path = f"{directory}/{DELETED_FILE}"
+    try:
+        found = read_json(files.read_file(fs, path), DELETED_FILE)
+        if found.integer("version") != _VERSION:
+            raise UnsupportedVersion(f"{DELETED_FILE}: version {found.integer('version')}")
+        return [_decode(item) for item in found.items("folders")]
+    except FileNotFoundError:
+        return []
+    except CorruptFile as error:
+        raise error.located(path) from error
+
+
+def _decode(item: object) -> DeletedFolder:
+    match item:
+        case [str(url), str(folder)] if folder:
+            return DeletedFolder(url, folder)
+        case [str(url), str(folder), [*changes]] if folder:
+            return DeletedFolder(url, folder, tuple(map(str, changes)))
+    raise CorruptFile(f"`folders` holds {str(item)[:80]}, URL and folder expected")
+
+
+def write_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder]) -> None:
+    """Replace what is noted, durably; raises OSError."""
+    content = {"version": _VERSION, "folders": [list(one) for one in folders]}
+    path = f"{directory}/{DELETED_FILE}"
+    files.write_atomically(fs, path, f"{json.dumps(content, indent=1)}\n".encode())
+
+
+def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder]) -> None:
+    """Add folders to what is noted."""
+    known = read_deleted(fs, directory)
+    new = [one for one in folders if one not in known]
+    if new:
+        write_deleted(fs, directory, [*known, *new])
+
+
+def note_partitions(
+    fs: FileSystem, directory: str, names: Iterable[str], report: Callable[[str], None]
+) -> None:
+    """Note what partitions have in stores, by the names of their directories, before they go.
+
+    A record that can't be read is left out: who can't be told from others is not removed.
+
+    Raises:
+        OSError: A call failed.
+    """
+    found = []
+    for name in names:
+        try:
+            record = read_record(fs, f"{directory}/{name}")
+        except (CorruptFile, UnsupportedVersion) as error:
+            report(f"{error}; what the tier holds of it stays there")
+            continue
+        if record is not None:
+            changes = (record.manifest.change, *record.pending)
+            found.append(DeletedFolder(record.url, record.folder, changes))
+    note_deleted(fs, directory, found)
+
+
+@dataclass(frozen=True, slots=True)
+class TierAccess:
+    """What all partitions of a directory share to read their tiers.
+
+    Attributes:
+        files: Reads objects.
+        pool: Open objects; they hold nothing.
+        maps: Not used by remote segments; here because contexts have one.
+    """
+
+    files: TierFiles
+    pool: FilePool
+    maps: MapCache
+
+    @classmethod
+    def over(cls, files: TierFiles) -> "TierAccess":
+        """Access by these files."""
+        return cls(files, FilePool(files, write=False), MapCache(files))
+
+
+@dataclass(frozen=True, slots=True)
+class TierView:
+    """A partition's tier, as its record says."""
+
+    record: TierRecord
+    context: SegmentContext
+    access: TierAccess
+
+    @classmethod
+    def load(cls, context: SegmentContext, access: TierAccess) -> "TierView | None":
+        """The tier of a partition, None where it has none.
+
+        Raises:
+            CorruptFile, UnsupportedVersion: The record can't be read, or is another topic's:
+                nobody knows then what is local only.
+            OSError: A call failed.
+        """
+        found = read_record(context.env.files, context.directory)
+        if found is None:
+            return None
+        topic_id = context.topic_id
+        if topic_id.int and found.manifest.topic_id != topic_id.hex:
+            raise CorruptFile(
+                f"it is about topic id {found.manifest.topic_id}, this topic's is {topic_id.hex}:"
+                " a copy from another topic's directory? Remove it if so",
+                path=record_path(context.directory),
+            )
+        return cls(found, context, access)
+
+    def with_record(self, record: TierRecord) -> "TierView":
+        """The same partition with another record."""
+        return dataclasses.replace(self, record=record)
+
+    @property
+    def url(self) -> str:
+        """Of the partition's folder."""
+        return f"{self.record.url}/{self.record.folder}"
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the last segment in the tier."""
+        return self.record.manifest.end_offset
+
+    def local_bases(self, bases: Sequence[int]) -> list[int]:
+        """The bases of local segments that count; older ones are copies that were to go.
+
+        A crash may leave some of those, with holes between them. While a cut below the local part
+        is under way, only the segment counts with which the log goes on.
+        """
+        restart = self.record.restart_offset
+        if restart is not None:
+            return [base for base in bases if base == restart]
+        start = self.record.local_start_offset
+        return [base for base in bases if base >= start]
+
+    def segments(self, below: int | None) -> list[RemoteSegment]:
+        """Segments for what lies in the tier alone, oldest first.
+
+        Args:
+            below: Where the local part begins; None where there is none.
+        """
+        start = self.record.log_start_offset
+        return [
+            self.segment(row)
+            for row in self.record.manifest.segments
+            if row.end_offset > start and (below is None or row.end_offset <= below)
+        ]
+
+    def segment(self, row: TierSegment) -> RemoteSegment:
+        """A segment for one row."""
+        shared = self.context
+        return RemoteSegment(
+            RemoteContext(
+                env=dataclasses.replace(shared.env, files=self.access.files),
+                directory=shared.directory,
+                topic_partition=shared.topic_partition,
+                topic_id=shared.topic_id,
+                config=shared.config,
+                pool=self.access.pool,
+                maps=self.access.maps,
+                report=shared.report,
+                url=self.record.url,
+                folder=self.record.folder,
+                row=row,
+            )
+        )
+
+    def hole(self, local_start: int) -> tuple[int, int] | None:
+        """Offsets [start, end) that neither tier has; None where they meet."""
+        start = max(self.end_offset, self.record.log_start_offset)
+        return (
+            (start, local_start) if self.record.manifest.segments and start < local_start else None
+        )

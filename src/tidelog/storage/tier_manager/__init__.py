@@ -1,0 +1,33 @@
+"""Changing the tier: segments copied, verified, compacted, exchanged, deleted and collected.
+
+Everything here needs the directory's lock: a `LogDir` that is open for writing.
+"""
+
+from tidelog.storage.tier_manager.mover import (
+    GRACE_MS,
+    MoveOptions,
+    MoveReport,
+    TierStatus,
+    exchange,
+    tier_partition,
+    tier_status,
+)
+from tidelog.storage.tier_manager.orphans import Collected, collect, restore
+from tidelog.storage.tier_manager.tier_compaction import compact_tier
+from tidelog.storage.tier_manager.tier_store import Problem, verify
+
+__all__ = [
+    "GRACE_MS",
+    "Collected",
+    "MoveOptions",
+    "MoveReport",
+    "Problem",
+    "TierStatus",
+    "collect",
+    "compact_tier",
+    "exchange",
+    "restore",
+    "tier_partition",
+    "tier_status",
+    "verify",
+]

@@ -1,0 +1,668 @@
+"""One run over a partition: settle, copy, retain, status, exchange.
+
+One run over a partition: copy what is finished, then let go of what may go.
+
+1. The manifest in the store and the record beside the files are brought together (`merging`).
+2. Finished segments that the tier lacks are copied and read back, oldest first. Every few of them
+   go into the manifest by one compare-and-swap, then into the record.
+3. Retention: the total one over both tiers, the local one over copies. Local files go only by the
+   record, which names only what was read back.
+4. What retention took from the tier leaves the manifest, and is removed once readers had time.
+
+A crash between any two of these leaves whole answers: before the swap the local copy is the only
+one and what was copied is an orphan; after it both are there and equal.
+
+From the store's manifest and the directory's record to the manifest that follows.
+
+The record knows what the store does not yet (a cut, a log start that moved); the store may know
+what the record does not (a crash came between the two writes). Neither may bring back what was
+deleted, nor take for copied what is not.
+
+A tier has one writer. Each change of the manifest carries a name that was drawn for it and noted in
+the record before; a manifest whose name the record does not know was written by a copy of the
+directory, or by this directory before it was put back from a backup. Then nothing is changed.
+
+What lies where of a partition; asked of the directory alone.
+
+Exchanging segments of a tier for others that span the same offsets, all in one step.
+
+What a compaction of the tier needs: it writes new segments beside the old ones and then swaps the
+manifest once. A reader goes by the old set or by the new one; the old objects stay for a while, for
+those who planned before.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.config import RetentionClock
+from tidelog.errors import CorruptData, InvalidRequest, OffsetsGone, TierConflict
+from tidelog.storage import files
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_tier import is_copied, is_followed_by_hole
+from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.open_files import typed_reads
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.retention import Deletion
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.tier.manifest import Manifest, TierNote, TierSegment, TierTimes, missing_span
+from tidelog.storage.tier.tier_files import check_tier_url
+from tidelog.storage.tier.tier_record import TierRecord
+from tidelog.storage.tier_manager.tier_store import (
+    CopySource,
+    PartitionTier,
+    check_objects,
+    copy_segment,
+    folder_of,
+    remove_garbage,
+    writer_of,
+)
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.directory.log_dir import LogDir
+
+
+# Whether a row is about exactly the bytes of a local segment.
+SameBytes = Callable[[Segment, TierSegment], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How a directory comes to a manifest that its notes don't prove to be its own.
+
+    Attributes:
+        takes_over: Go on with it all the same, under this directory's name.
+        drops_theirs: Segments of it that contradict local files leave it.
+    """
+
+    takes_over: bool = False
+    drops_theirs: bool = False
+
+
+OWN: Final = Claim()
+
+
+def merge(
+    found: Manifest | None,
+    record: TierRecord,
+    local: Sequence[Segment],
+    now_ms: int,
+    same_bytes: SameBytes,
+    claim: Claim = OWN,
+) -> Manifest:
+    """The manifest with all that the record knows and the store does not.
+
+    Args:
+        found: What the store has, None where nothing.
+        record: What the directory has.
+        local: The log's local segments, the active one last.
+        now_ms: By the wall clock.
+        same_bytes: Decides on rows that the record does not know yet, where local files are there.
+        claim: Whether a manifest of another writer is gone on with.
+
+    Raises:
+        TierConflict: The store's manifest is not one that this directory may go on with.
+    """
+    mine = record.manifest
+    where = f"{record.url}/{record.folder}"
+    if found is None:
+        if mine.generation:
+            raise TierConflict(
+                f"{where}: the manifest is gone, generation {mine.generation} was written;"
+                " put it back, or remove tidelog-tier.json from the partition if the tier is lost"
+            )
+        return mine
+    _check_topic(found, mine, where)
+    if claim.takes_over:
+        found = dataclasses.replace(found, writer=mine.writer)
+    else:
+        _check_ours(found, record, where)
+    lost = missing_span(mine.segments, found.segments, found.log_start_offset)
+    if lost is not None:
+        raise TierConflict(
+            f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier had"
+            " by this directory's record; put the manifest back, or remove tidelog-tier.json from"
+            " the partition if they are lost and run `tidelog tier --restore`"
+        )
+    known = {row.uid: row for row in mine.segments}
+    if record.cut_offset is not None:
+        found = found.with_cut(record.cut_offset, lambda row, _: known.get(row.uid), now_ms)
+    new = [row for row in found.segments if row.uid not in known]
+    refused = {row.uid for row in new if not _fits(row, local, same_bytes)}
+    if refused and claim.takes_over and not claim.drops_theirs:
+        first = next(row for row in new if row.uid in refused)
+        raise TierConflict(
+            f"{where}: the store has records from offset {first.base_offset} to"
+            f" {found.end_offset - 1} that local files lack or contradict: `tidelog tier TOPIC"
+            " --restore` takes them; with --take-over --drop-theirs they are removed"
+        )
+    if refused:
+        kept = [row for row in found.segments if row.uid not in refused]
+        gone = [row for row in found.segments if row.uid in refused]
+        found = found.having(kept).discarding(gone, now_ms)
+    return found.with_start(record.log_start_offset, now_ms)
+
+
+def _check_topic(found: Manifest, mine: Manifest, where: str) -> None:
+    if (found.topic_id, found.partition) != (mine.topic_id, mine.partition):
+        raise TierConflict(
+            f"{where}: the manifest is about partition {found.partition} of topic id"
+            f" {found.topic_id}, not {mine.partition} of {mine.topic_id}"
+        )
+
+
+def directory_named(writer: str) -> str:
+    """A directory in an error, by its id in a manifest, which is empty where it had none."""
+    return f"directory {writer}" if writer else "another directory"
+
+
+def _check_ours(found: Manifest, record: TierRecord, where: str) -> None:
+    """Raise TierConflict unless the record proves that this directory has written the manifest."""
+    mine = record.manifest
+    if found.writer != mine.writer:
+        this_one = f"is {mine.writer}" if mine.writer else "has no id"
+        raise TierConflict(
+            f"{where}: {directory_named(found.writer)} moves this partition's segments, this one"
+            f" {this_one}; stop the other one, then `tidelog tier --take-over` goes on here"
+        )
+    if found.generation < mine.generation:
+        raise TierConflict(
+            f"{where}: the manifest is of generation {found.generation}, {mine.generation} was"
+            " written: the store shows an older state, or was restored from one"
+        )
+    if not record.wrote(found):
+        raise TierConflict(
+            f"{where}: the manifest of generation {found.generation} was not written by this"
+            f" directory, which knows generation {mine.generation}: a copy of it tiers to the same"
+            " store, or it was put back from a backup. The store has offsets"
+            f" {found.log_start_offset} to {found.end_offset - 1}. Stop the other copy, then"
+            " `tidelog tier TOPIC --restore` goes on here with all that the store has"
+        )
+    named = {row.uid for row in found.segments} | {one.segment.uid for one in found.garbage}
+    gone = next((row for row in mine.segments if row.uid not in named), None)
+    if gone is not None:
+        raise TierConflict(
+            f"{where}: the manifest lacks segment {gone.base_offset} (uid {gone.uid}), which this"
+            " directory's record has; put the manifest back"
+        )
+
+
+def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> bool:
+    """Whether a row that a crash kept from the record is about what the log holds there."""
+    if row.end_offset <= local[0].base_offset:
+        return True
+    for segment in local[:-1]:
+        if segment.base_offset == row.base_offset:
+            return segment.end_offset == row.end_offset and same_bytes(segment, row)
+    return False
+
+
+# Readers that planned by an older manifest have so long to read what it names.
+GRACE_MS: Final = 3_600_000
+
+
+# From one manifest to the next.
+PureChange = Callable[[Manifest], Manifest]
+
+
+# So many copied segments go into the manifest together.
+_ROWS_PER_SWAP: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOptions:
+    """How partitions are moved.
+
+    Attributes:
+        url: Of the store; None takes the topic's `tidelog.tier.url`.
+        grace_ms: How long what left the manifest stays for readers that planned before.
+        takes_over: Go on with a tier that another directory, or a copy of this one, has written.
+        drops_theirs: While taking over, remove what the store has where local files have other
+            records, or end before; refused without.
+        roll: Finish the active segment first, so that all records there are can be copied.
+        on_copied: Called after each segment with the bytes of log copied so far.
+    """
+
+    url: str | None = None
+    grace_ms: int = GRACE_MS
+    takes_over: bool = False
+    drops_theirs: bool = False
+    roll: bool = False
+    on_copied: Callable[[int], None] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class MoveReport:
+    """What a run has done to a partition.
+
+    Attributes:
+        topic_partition: The partition.
+        copied: Segments copied and in the manifest now.
+        copied_bytes: Bytes of their objects.
+        deleted: What total retention took, local or remote.
+        released: Local segments that went because the tier has them.
+        removed: Segments whose objects were removed from the store.
+        stopped: Why a segment could not be copied, which ends the copying; None where all were.
+        keeps_all_ages: Retention by age was left to the broker: the topic has no `retention.ms` of
+            its own, and the broker's is not known here.
+        told_deleted: How many `deleted` would name, where another process tells only that.
+    """
+
+    topic_partition: TopicPartition
+    copied: int = 0
+    copied_bytes: int = 0
+    deleted: list[Deletion] = field(default_factory=list)
+    released: int = 0
+    removed: int = 0
+    stopped: str | None = None
+    keeps_all_ages: bool = False
+    told_deleted: int = 0
+
+    @property
+    def deleted_count(self) -> int:
+        """How many segments total retention took."""
+        return len(self.deleted) or self.told_deleted
+
+
+def tier_partition(
+    log_dir: "LogDir", name: TopicPartition, options: MoveOptions | None = None
+) -> MoveReport:
+    """Move what may be moved of a partition.
+
+    Args:
+        log_dir: Open for writing.
+        name: The partition.
+        options: How.
+
+    Raises:
+        UnknownTopic, ReadOnly: As their names say.
+        InvalidRequest: No store is named, another one was before, or the topic has no id.
+        TierConflict: Somebody else has written this partition's tier.
+        StorageFailure: Store or disk failed; what was done stays done, the next run goes on.
+    """
+    mover = Mover.open(log_dir, name, options or MoveOptions())
+    return mover.run()
+
+
+class Mover:
+    """One run over one partition."""
+
+    def __init__(
+        self, log: Log, tier: PartitionTier, record: TierRecord, options: MoveOptions
+    ) -> None:
+        self.log = log
+        self.tier = tier
+        self.record = record
+        self._options = options
+        self._report = MoveReport(topic_partition=log.topic_partition)
+        self._claim = Claim(options.takes_over, options.drops_theirs)
+        self._drawn: set[str] = set()
+
+    @classmethod
+    def open(cls, log_dir: "LogDir", name: TopicPartition, options: MoveOptions) -> "Mover":
+        """Make ready; nothing is asked of the store yet. Errors as `tier_partition`."""
+        log = log_dir.log(name.topic, name.partition)
+        record = _record_of(log_dir, log, options)
+        store = log_dir.tier_files.store(record.url)
+        mover = cls(log, PartitionTier(store, record.folder), record, options)
+        # A default of seven days would delete for ever what the broker was told to keep.
+        mover._report.keeps_all_ages = not log_dir.knows_age_limit(name.topic)
+        return mover
+
+    def run(self) -> MoveReport:
+        """All steps."""
+        self.settle()
+        config = self.log.context.config
+        if self._options.roll:
+            self.log.roll()
+        if config.remote_storage_enable and not config.remote_log_copy_disable:
+            self._copy_all()
+        if not config.remote_storage_enable and config.remote_log_delete_on_disable:
+            self.log.advance_start(self.log.local_start_offset)
+        self._retain()
+        self._clean()
+        return self._report
+
+    # -- bringing store and record together --------------------------------------------------
+
+    def settle(self) -> Manifest:
+        """Let store and record say the same; the manifest that they agree on."""
+        self._cut_stale()
+        return self.swap(lambda manifest: manifest)
+
+    def _cut_stale(self) -> None:
+        """Forget copies of records that are no longer there: somebody else has cut the log."""
+        local = {segment.base_offset: segment for segment in self.log.local_segments}
+        first = min(local)
+        for row in self.record.manifest.segments:
+            if row.base_offset < first:
+                continue
+            segment = local.get(row.base_offset)
+            if segment is not None and is_followed_by_hole(segment, row, self.record.manifest):
+                raise TierConflict(
+                    f"{segment.log_path}: the file of offset {row.end_offset}, which comes next, is"
+                    " gone, and the tier has it; `tidelog tier TOPIC --restore` goes on with it"
+                )
+            if segment is None or segment.is_active or not is_copied(segment, row):
+                self._cut_from(row.base_offset)
+                return
+
+    def _cut_from(self, offset: int) -> None:
+        cut = self.record.with_cut(offset, _nothing, self._now_ms())
+        # The log itself is not cut, so it starts where it did.
+        self.record = dataclasses.replace(
+            cut,
+            local_start_offset=self.record.local_start_offset,
+            log_start_offset=self.record.log_start_offset,
+        )
+
+    def forget_copies(self, offset: int) -> Manifest:
+        """Let the tier count only below an offset, the base of a local segment.
+
+        All that lies behind it is in local files: the next run copies it again.
+        """
+        assert offset >= self.log.local_start_offset
+        self._cut_from(offset)
+        return self.swap(lambda manifest: manifest)
+
+    def swap(self, change: PureChange) -> Manifest:
+        """Change the manifest in one step, the record after it."""
+        local, drawn = self.log.local_segments, ""
+
+        def changed(found: Manifest | None) -> Manifest:
+            nonlocal drawn
+            if found is not None and drawn and found.change == drawn:
+                return found  # the request took effect, and only its answer was lost
+            now_ms = self._now_ms()
+            wanted = change(merge(found, self.record, local, now_ms, _same_bytes, self._claim))
+            if wanted == found and not self._claim.takes_over:
+                return wanted
+            drawn = drawn or self._draw_change()
+            return dataclasses.replace(wanted, change=drawn)
+
+        with typed_reads(self.log.context.directory):
+            written = self.tier.update(changed)
+        self._claim = OWN
+        record = self.record.with_manifest(written)
+        if record != self.record or self.log.tier is None:
+            self.log.take_tier(record)
+        self.record = record
+        return written
+
+    def _draw_change(self) -> str:
+        """Draw the name of the next manifest and note it, before the store is asked to take it."""
+        drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
+        self.record = self.record.with_pending(drawn)
+        self.log.take_tier(self.record)
+        return drawn
+
+    def _now_ms(self) -> int:
+        return self.log.context.env.clock.now_ms()
+
+    # -- copying -----------------------------------------------------------------------------
+
+    def missing(self) -> list[ClosedSegment]:
+        """Finished local segments that the tier lacks, oldest first."""
+        end = self.record.manifest.end_offset
+        return [
+            segment
+            for segment in self.log.local_segments
+            if isinstance(segment, ClosedSegment)
+            and segment.base_offset >= end
+            and segment.end_offset <= self.log.high_watermark
+            and segment.size_bytes
+        ]
+
+    def _copy_all(self) -> None:
+        rows: list[TierSegment] = []
+        done = 0
+        for segment in self.missing():
+            row = self._copy(segment)
+            if row is None:
+                break
+            rows.append(row)
+            done += row.log_bytes
+            if self._options.on_copied is not None:
+                self._options.on_copied(done)
+            if len(rows) == _ROWS_PER_SWAP:
+                self._add(rows)
+                rows = []
+        self._add(rows)
+
+    def _copy(self, segment: ClosedSegment) -> TierSegment | None:
+        try:
+            with typed_reads(segment.log_path):
+                return copy_segment(self.tier, self._source(segment))
+        except (CorruptData, InvalidRequest, OffsetsGone) as error:
+            # What lies behind stays, too: the tier has no holes of our making.
+            self._report.stopped = str(error)
+            return None
+
+    def _source(self, segment: ClosedSegment) -> CopySource:
+        log = self.log
+        zone_map_files.build_missing([segment])
+        note, seen_ms = log.note_of(segment)
+        times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
+        return CopySource(
+            segment=segment,
+            times=TierTimes.of(times),
+            note=TierNote(
+                RollReason.UNKNOWN if note is None else note.reason,
+                -1 if note is None else note.roll_ms,
+                seen_ms,
+            ),
+            uid=self.draw_uid(),
+        )
+
+    def draw_uid(self) -> str:
+        """A name that no copy has; whose randomness begins anew would draw one again."""
+        manifest = self.record.manifest
+        rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]
+        taken = {row.uid for row in rows} | self._drawn
+        while True:
+            drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
+            if drawn not in taken:
+                self._drawn.add(drawn)
+                return drawn
+
+    def _add(self, rows: list[TierSegment]) -> None:
+        if not rows:
+            return
+        self.swap(lambda manifest: manifest.with_added(rows))
+        self._report.copied += len(rows)
+        self._report.copied_bytes += sum(row.size_bytes for row in rows)
+
+    # -- letting go --------------------------------------------------------------------------
+
+    def _retain(self) -> None:
+        before = [segment.base_offset for segment in self.log.local_segments]
+        by_age = not self._report.keeps_all_ages
+        self._report.deleted = self.log.apply_retention(by_age=by_age)
+        deleted = {deletion.base_offset for deletion in self._report.deleted}
+        kept = {segment.base_offset for segment in self.log.local_segments}
+        gone = [base for base in before if base not in kept and base not in deleted]
+        self._report.released = len(gone)
+        self._take_record()
+
+    def _take_record(self) -> None:
+        """The log has changed its record: its start moved, or copies went."""
+        if self.log.tier is not None:
+            self.record = self.log.tier.record
+        if self.record.log_start_offset > self.record.manifest.log_start_offset:
+            self.settle()
+
+    def _clean(self) -> None:
+        now_ms = self._now_ms()
+        removed = remove_garbage(self.tier, self.record.manifest, now_ms - self._options.grace_ms)
+        if removed:
+            self.swap(lambda manifest: manifest.without_garbage(removed))
+            self._report.removed = len(removed)
+
+
+def _nothing(_row: TierSegment, _offset: int) -> None:
+    """Of a copy that is stale nothing is left."""
+
+
+def _same_bytes(segment: Segment, row: TierSegment) -> bool:
+    """Whether a local log file has the row's length and checksum."""
+    assert isinstance(segment, ClosedSegment)
+    return (
+        zone_map_files.sum_file(segment.context, segment.log_path) == row.objects[files.LOG_SUFFIX]
+    )
+
+
+def _record_of(log_dir: "LogDir", log: Log, options: MoveOptions) -> TierRecord:
+    """The partition's record, or a first one."""
+    name = log.topic_partition
+    given = options.url or log.context.config.tidelog_tier_url
+    url = check_tier_url(given) if given else None
+    if log.tier is not None:
+        record = log.tier.record
+        if url not in (None, record.url):
+            raise InvalidRequest(f"{name}: its tier is at {record.url}, not {url}")
+        if options.takes_over:
+            writer = writer_of(log_dir)
+            return dataclasses.replace(
+                record, manifest=dataclasses.replace(record.manifest, writer=writer)
+            )
+        return record
+    if url is None:
+        raise InvalidRequest(f"{name}: no store is named; `tidelog tier {name.topic} --to URL`")
+    if not log.context.config.remote_storage_enable:
+        raise InvalidRequest(
+            f"{name}: remote.storage.enable is false; `tidelog tier {name.topic} --to URL` sets it"
+        )
+    return first_record(log_dir, log, url)
+
+
+def first_record(log_dir: "LogDir", log: Log, url: str) -> TierRecord:
+    """The record of a partition whose tier is empty; raises InvalidRequest without a topic id."""
+    name = log.topic_partition
+    topic_id = log_dir.topic(name.topic).topic_id
+    if topic_id is None:
+        raise InvalidRequest(
+            f"{name}: the topic has no id, so its tier could be taken for another topic's;"
+            f" `tidelog config {name.topic}` with any setting gives it one"
+        )
+    start = log.log_start_offset
+    manifest = Manifest(
+        topic=name.topic,
+        topic_id=topic_id.hex,
+        partition=name.partition,
+        writer=writer_of(log_dir),
+        log_start_offset=start,
+    )
+    return TierRecord(
+        url=url,
+        folder=folder_of(name, topic_id),
+        manifest=manifest,
+        local_start_offset=log.local_segments[0].base_offset,
+        log_start_offset=start,
+    )
+
+
+class TierStatus(NamedTuple):
+    """A partition's two tiers.
+
+    Attributes:
+        topic_partition: The partition.
+        url: Of its folder in the store, "" where it has no tier.
+        log_start_offset: Where the log starts, over both.
+        local_start_offset: From here on local files hold it.
+        tier_end_offset: Up to here the tier holds it.
+        log_end_offset: Where the log ends.
+        tier_segments: Segments in the tier.
+        tier_bytes: Bytes of their objects.
+        local_segments: Segments in the directory.
+        local_bytes: Bytes of their logs.
+        waiting_segments: Finished local segments that the tier lacks.
+        waiting_bytes: Bytes of their logs.
+        garbage_segments: Segments that left the manifest and are not removed yet.
+    """
+
+    topic_partition: TopicPartition
+    url: str
+    log_start_offset: int
+    local_start_offset: int
+    tier_end_offset: int
+    log_end_offset: int
+    tier_segments: int
+    tier_bytes: int
+    local_segments: int
+    local_bytes: int
+    waiting_segments: int
+    waiting_bytes: int
+    garbage_segments: int
+
+
+def tier_status(log_dir: "LogDir", name: TopicPartition) -> TierStatus:
+    """What lies where of a partition.
+
+    Raises:
+        UnknownTopic: No such partition.
+        CorruptFile: The record of the tier can't be read.
+    """
+    log = log_dir.reader(name.topic, name.partition)
+    local = log.local_segments
+    record = None if log.tier is None else log.tier.record
+    manifest = None if record is None else record.manifest
+    end = log.log_start_offset if manifest is None else manifest.end_offset
+    waiting = [s for s in local if not s.is_active and s.base_offset >= end and s.size_bytes]
+    return TierStatus(
+        topic_partition=name,
+        url="" if record is None else f"{record.url}/{record.folder}",
+        log_start_offset=log.log_start_offset,
+        local_start_offset=log.local_start_offset,
+        tier_end_offset=end,
+        log_end_offset=log.log_end_offset,
+        tier_segments=0 if manifest is None else len(manifest.segments),
+        tier_bytes=0 if manifest is None else manifest.size_bytes,
+        local_segments=len(local),
+        local_bytes=sum(segment.size_bytes for segment in local),
+        waiting_segments=len(waiting),
+        waiting_bytes=sum(segment.size_bytes for segment in waiting),
+        garbage_segments=0 if manifest is None else len(manifest.garbage),
+    )
+
+
+def exchange(
+    log_dir: "LogDir",
+    name: TopicPartition,
+    old: Sequence[TierSegment],
+    new: Sequence[TierSegment],
+) -> Manifest:
+    """Put `new` in the place of `old` in a partition's manifest.
+
+    Args:
+        log_dir: Open for writing.
+        name: The partition.
+        old: Neighbours, as they are in the manifest now; only the tier may have their offsets.
+        new: Neighbours that span the same offsets; their objects are in the store already, and
+            are read back here.
+
+    Returns:
+        The manifest with the new ones.
+
+    Raises:
+        InvalidRequest: Other offsets, or offsets that local files still hold.
+        TierConflict: One of the old ones is gone meanwhile; nothing was changed.
+        CorruptFile: An object of the new ones is not what its row says; nothing was changed.
+        StorageFailure: Store or disk failed; the next run of `tidelog tier` knows what is true.
+    """
+    mover = Mover.open(log_dir, name, MoveOptions())
+    mover.settle()
+    local_start = mover.log.local_segments[0].base_offset
+    if old and old[-1].end_offset > local_start:
+        raise InvalidRequest(
+            f"{name}: offsets from {local_start} on lie in local files, too, which an exchange"
+            " would contradict; let them go first (local.retention.ms, local.retention.bytes)"
+        )
+    for row in new:
+        check_objects(mover.tier, row)
+    now_ms = log_dir.env.clock.now_ms()
+    return mover.swap(lambda manifest: manifest.with_exchanged(old, new, now_ms))

@@ -1,0 +1,329 @@
+"""Orphans collected, a lost record restored.
+
+Collecting orphans: objects that no manifest names and none will.
+
+A copy that failed half way, or whose compare-and-swap never came, leaves a folder that nobody looks
+at. The store is listed first and the manifest read after, so a folder that has got into it in
+between is seen; a list that is behind shows less, or objects that are gone, and does no harm. What
+is younger than the grace period is left alone: another process may be writing it for an exchange.
+
+Finding a partition's tier again where its record is lost or damaged.
+"""
+
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from tidelog.env import File
+from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, TierConflict
+from tidelog.storage import files
+from tidelog.storage.open_files import as_storage_failure, walk_file
+from tidelog.storage.tier.manifest import Manifest, TierSegment, missing_span
+from tidelog.storage.tier.tier_files import check_tier_url
+from tidelog.storage.tier.tier_record import (
+    DELETED_FILE,
+    DeletedFolder,
+    TierRecord,
+    read_deleted,
+    read_record,
+    record_path,
+    write_deleted,
+    write_record,
+)
+from tidelog.storage.tier_manager.mover import GRACE_MS, MoveOptions, Mover, directory_named
+from tidelog.storage.tier_manager.tier_store import (
+    MANIFEST_KEY,
+    READ_BYTES,
+    PartitionTier,
+    folder_of,
+    remove_all,
+    writer_of,
+)
+from tidelog.types import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.directory.log_dir import LogDir
+
+
+_FOLDER: Final = re.compile(r"[0-9]{20}-[0-9a-f]{32}", re.ASCII)
+
+
+@dataclass(slots=True)
+class Collected:
+    """What was removed, or would be.
+
+    Attributes:
+        folders: Keys of folders of segments that no manifest names, or of deleted topics.
+        objects: How many objects were in them.
+        size_bytes: Of these.
+    """
+
+    folders: list[str]
+    objects: int = 0
+    size_bytes: int = 0
+
+
+def collect(
+    log_dir: "LogDir",
+    names: Iterable[TopicPartition],
+    *,
+    grace_ms: int = GRACE_MS,
+    dry_run: bool = False,
+) -> Collected:
+    """Remove orphans of these partitions, and what deleted topics have left.
+
+    Args:
+        log_dir: Open for writing.
+        names: Partitions; those without a tier are passed over.
+        grace_ms: What was written later than so long ago stays.
+        dry_run: Only say what would go.
+
+    Raises:
+        TierConflict: Another directory has written one of the tiers, or of those of deleted topics;
+            these were kept, all others are done.
+        StorageFailure: A store or the disk failed; what was removed stays removed.
+    """
+    found = Collected([])
+    before_ms = log_dir.env.clock.now_ms() - grace_ms
+    for name in names:
+        if log_dir.log(name.topic, name.partition).tier is not None:
+            mover = Mover.open(log_dir, name, MoveOptions(grace_ms=grace_ms))
+            _collect_orphans(mover, before_ms, found, dry_run=dry_run)
+    _collect_deleted(log_dir, found, dry_run=dry_run)
+    return found
+
+
+def collect_orphans(mover: Mover) -> list[str]:
+    """Remove what no manifest of a partition names, whatever its age; the keys of its folders.
+
+    Nobody else may be writing to the folder. Raises StorageFailure as `collect`.
+    """
+    found = Collected([])
+    _collect_orphans(mover, INT64_MAX, found, dry_run=False)
+    return [mover.tier.key(folder) for folder in found.folders]
+
+
+def _collect_orphans(mover: Mover, before_ms: int, found: Collected, *, dry_run: bool) -> None:
+    tier = mover.tier
+    folders: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for info in tier.store.list(tier.folder):
+        name = info.key.removeprefix(f"{tier.folder}/")
+        found_folder = name.partition("/")[0]
+        if _FOLDER.fullmatch(found_folder):  # nothing else is ours to remove
+            folders[found_folder].append((name, info.size, info.modified_ms))
+    named = mover.settle().folders()
+    for folder, objects in sorted(folders.items()):
+        if folder in named or any(modified > before_ms for _, _, modified in objects):
+            continue
+        found.folders.append(tier.key(folder))
+        found.objects += len(objects)
+        found.size_bytes += sum(size for _, size, _ in objects)
+        if not dry_run:
+            remove_all(tier, (key for key, _, _ in objects))
+
+
+def _collect_deleted(log_dir: "LogDir", found: Collected, *, dry_run: bool) -> None:
+    """What deleted topics had in stores; those that are still there are not touched."""
+    deleted = read_deleted(log_dir.env.files, log_dir.path)
+    if not deleted:
+        return
+    alive = {
+        (view.record.url, view.record.folder)
+        for info in log_dir.topics().values()
+        for number in info.present
+        if (view := log_dir.log(info.name, number).tier) is not None
+    }
+    foreign = []
+    for one in deleted:
+        if (one.url, one.folder) in alive:
+            continue
+        if _is_foreign(log_dir, one):
+            foreign.append(one)
+        else:
+            _remove_folder(log_dir, one, found, dry_run=dry_run)
+    if not dry_run:
+        try:
+            write_deleted(log_dir.env.files, log_dir.path, foreign)
+        except OSError as error:
+            raise as_storage_failure(error, log_dir.path, "note deletions") from error
+    if foreign:
+        names = ", ".join(f"{one.url}/{one.folder}" for one in foreign)
+        raise TierConflict(
+            f"{names}: the topic was deleted here, but another directory wrote its manifest:"
+            f" a copy of this one? Nothing of it was removed. If nobody needs it, take it from the"
+            f" store, and its line from {log_dir.path}/{DELETED_FILE}"
+        )
+
+
+def _is_foreign(log_dir: "LogDir", deleted: DeletedFolder) -> bool:
+    """Whether another directory than this one wrote the manifest of a deleted topic last."""
+    tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
+    manifest, _ = tier.read()
+    if manifest is None:
+        return False  # an earlier run has begun to remove the folder
+    return manifest.writer != writer_of(log_dir) or manifest.change not in deleted.changes
+
+
+def _remove_folder(
+    log_dir: "LogDir", deleted: DeletedFolder, found: Collected, *, dry_run: bool
+) -> None:
+    """The manifest first: without it nothing in there is anybody's."""
+    tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
+    objects = list(tier.store.list(deleted.folder))
+    found.folders.append(deleted.folder)
+    found.objects += len(objects)
+    found.size_bytes += sum(info.size for info in objects)
+    if not dry_run:
+        remove_all(tier, [MANIFEST_KEY])
+        for info in objects:
+            tier.store.delete(info.key)
+
+
+def restore(
+    log_dir: "LogDir", name: TopicPartition, url: str | None = None, *, takes_over: bool = False
+) -> TierRecord:
+    """Write a partition's record anew from the manifest in the store, before the log is opened.
+
+    Best as `LogDirOptions.prepare`: after a hard stop opening a directory opens every partition.
+
+    Local files stay where they follow each other up to the log's end; older ones that the manifest
+    has as well may have lost some in between, and are taken for copies that were to go. A cut of
+    the log that the store had not heard of is forgotten with the record. Local files that end
+    inside of what the tier has go when the log is opened, as all of their records are there; a
+    local record that is not there is a conflict.
+
+    Args:
+        log_dir: Open for writing.
+        name: The partition; its log must not have been opened.
+        url: Of the store; None takes the topic's `tidelog.tier.url`.
+        takes_over: Where another directory has written the manifest: go on with it here.
+
+    Raises:
+        InvalidRequest: No store is named, the topic has no id, or there is no manifest.
+        TierConflict: Another directory has written it; or local files hold other records at its
+            offsets; or it lacks offsets that the tier had by the record that is there.
+        CorruptFile: The manifest can't be read.
+        StorageFailure: Store or disk failed.
+    """
+    info = log_dir.topic(name.topic)
+    given = url or info.config.tidelog_tier_url
+    if not given or info.topic_id is None:
+        raise InvalidRequest(f"{name}: no store is named, or the topic has no id")
+    place = check_tier_url(given)
+    folder = folder_of(name, info.topic_id)
+    tier = PartitionTier(log_dir.tier_files.store(place), folder)
+    manifest, _ = tier.read()
+    if manifest is None:
+        raise InvalidRequest(f"{place}/{folder}: there is no manifest")
+    writer = writer_of(log_dir)
+    if manifest.writer != writer and not takes_over:
+        raise TierConflict(
+            f"{place}/{folder}: {directory_named(manifest.writer)} has written the manifest;"
+            " with --take-over this one goes on"
+        )
+    directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
+    _check_record(log_dir, directory, manifest, f"{place}/{folder}")
+    bases = _local_bases(log_dir, directory, manifest)
+    for base in bases:
+        _check_local(log_dir, tier, manifest, directory, base)
+    record = TierRecord(
+        url=place,
+        folder=folder,
+        manifest=dataclasses.replace(manifest, writer=writer),
+        local_start_offset=bases[0] if bases else manifest.end_offset,
+        log_start_offset=manifest.log_start_offset,
+    )
+    try:
+        write_record(log_dir.env.files, directory, record)
+    except OSError as error:
+        raise as_storage_failure(error, directory, "restore tier") from error
+    return record
+
+
+def _local_bases(log_dir: "LogDir", directory: str, manifest: Manifest) -> list[int]:
+    """Local files that follow each other up to the end, as far as the manifest knows their ends."""
+    parsed = (files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
+    bases = sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
+    ends = {row.base_offset: row.end_offset for row in manifest.segments}
+    count = min(len(bases), 1)
+    for base, following in reversed(list(pairwise(bases))):
+        if ends.get(base, following) != following:
+            break
+        count += 1
+    return bases[len(bases) - count :]
+
+
+def _check_record(log_dir: "LogDir", directory: str, manifest: Manifest, where: str) -> None:
+    """Raise TierConflict where the record that is there knows offsets that the manifest lacks."""
+    try:
+        known = read_record(log_dir.env.files, directory)
+    except CorruptFile:
+        return
+    if known is None:
+        return
+    rows, start = known.manifest.segments, max(manifest.log_start_offset, known.log_start_offset)
+    lost = missing_span(rows, manifest.segments, start)
+    if lost is not None:
+        raise TierConflict(
+            f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier had by"
+            f" {record_path(directory)}; put the manifest back, or remove that file if they are"
+            " lost, then restore again"
+        )
+
+
+def _check_local(
+    log_dir: "LogDir", tier: PartitionTier, manifest: Manifest, directory: str, base: int
+) -> None:
+    """Raise TierConflict where a local file has a record that the tier lacks at its offsets."""
+    path = f"{directory}/{files.file_name(base, files.LOG_SUFFIX)}"
+    row = next((r for r in manifest.segments if r.base_offset <= base < r.end_offset), None)
+    if row is None:
+        return
+    file = log_dir.env.files.open(path)
+    try:
+        offset = _first_other(file, path, tier, row) if row.base_offset == base else base
+    finally:
+        file.close()
+    if offset is not None and (offset < row.end_offset or row is not manifest.segments[-1]):
+        raise TierConflict(
+            f"{path}: from offset {offset} on it has other records than the store"
+            f" ({tier.store.url}/{tier.key(row.key(files.LOG_SUFFIX))}). To go on with those of the"
+            " store, move the file out of the directory and restore again; to keep the local ones,"
+            " run `tidelog tier TOPIC --take-over --drop-theirs` instead"
+        )
+
+
+def _first_other(file: File, path: str, tier: PartitionTier, row: TierSegment) -> int | None:
+    """Offset of the first sound batch of a file that is not the object's; None where all are.
+
+    A copy that was taken while the file grew may end in half a batch.
+    """
+    same, size = _common_bytes(file, tier, row), file.size()
+    if same == size:
+        return None
+    try:
+        for position, batch in walk_file(file, path, 0, size):
+            if position + batch.size_bytes > same:
+                batch.ensure_valid()
+                return batch.base_offset
+    except CorruptData:
+        pass
+    return None
+
+
+def _common_bytes(file: File, tier: PartitionTier, row: TierSegment) -> int:
+    """How many bytes a log file and a row's log object have in common from the first on."""
+    key, at, end = tier.key(row.key(files.LOG_SUFFIX)), 0, min(file.size(), row.log_bytes)
+    while at < end:
+        theirs = bytes(tier.store.read(key, at, min(READ_BYTES, end - at)))
+        mine = bytes(file.pread(len(theirs), at))
+        if theirs != mine or not theirs:
+            pairs = enumerate(zip(theirs, mine, strict=False))
+            first = next((i for i, (a, b) in pairs if a != b), min(len(theirs), len(mine)))
+            return at + first
+        at += len(theirs)
+    return at

@@ -1,0 +1,516 @@
+"""Compaction of what only the tier has.
+
+Compaction of what only a tier has: cleaned like local segments, exchanged in the manifest.
+
+The segments that have no local file any more are read from the store, cleaned by brute force into
+`.cleaned` files, copied under new names, read back, and put into the manifest in the place of those
+that they were made from, by one compare-and-swap for all of them, or for each part of the job where
+several workers share it (`cleaning.TierWorker`): a reader sees the log as it was, or cleaned, or
+cleaned up to an offset. What lies here is left alone until it is in the tier alone, copied or not.
+
+All older segments are in the job, and parts come by ascending offsets, so a tombstone goes when its
+time has come and what it covers has gone: no object that a manifest names can hold such a record.
+What left the manifest stays for the grace period, for those who planned before, and for parts that
+still map its keys.
+
+A crash before a swap leaves orphans and `.cleaned` files, which the next run of `tidelog tier
+--collect` and an opening remove; after it, a checkpoint that is behind: the cleaning is begun again
+from there, and what was exchanged stays.
+
+A cleaning's job over segments of a tier: cleaned, and copied into the tier, by whoever can.
+
+It needs no lock: what it writes are objects that no manifest names yet, and `.cleaned` files in a
+place of its own. So it may be done beside the directory, or on another machine, the parts of one
+job side by side.
+
+Segments of a tier written anew: read as if they lay in the directory, put back as other objects.
+
+Whoever rewrites them (a cleaning, the purge of a key) makes `.cleaned` files in the partition's
+directory, which an opening drops after a crash, or in a folder of its own. From there they are
+copied under names that nothing had before, and read back; the manifest names them in the place of
+the old ones by one compare-and-swap. Until then what was copied are orphans.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, Self
+
+from tidelog.config import RetentionClock
+from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle
+from tidelog.errors import CleaningAborted, CorruptFile, InvalidRequest, TierConflict
+from tidelog.record.builder import build_empty_batch
+from tidelog.storage import files
+from tidelog.storage.compaction.cleaner import PASSES_MAX, CleaningReport, map_is_full, note_run
+from tidelog.storage.compaction.cleaning_plan import (
+    CleanerOptions,
+    CleaningPlan,
+    Look,
+    look_at_tier,
+    plan_cleaning,
+)
+from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob, together
+from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.directory.attach import NewSegment, ReplacementPass
+from tidelog.storage.directory.staging import remove_quietly, write_staged
+from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.open_files import as_storage_failure
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.append_time_trust import last_batch
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import SegmentContext, read_optional
+from tidelog.storage.tier.manifest import (
+    TIER_SUFFIXES,
+    TierNote,
+    TierSegment,
+    TierTimes,
+    decode_row,
+    encode_row,
+)
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier.tier_files import TierFiles
+from tidelog.storage.tier_manager.mover import MoveOptions, Mover
+from tidelog.storage.tier_manager.tier_store import CopySource, PartitionTier, copy_segment
+from tidelog.types import NO_TIMESTAMP, Buffer, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.log.log_reader import LogReader
+
+
+_READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
+
+
+class TierSources:
+    """Files in which segments of a tier lie where they would if they were local; read-only there.
+
+    Safe for whatever the files below are.
+    """
+
+    def __init__(self, below: FileSystem, aliases: Mapping[str, str]) -> None:
+        """Files over others.
+
+        Args:
+            below: Reads objects by their tier paths, and has all other files.
+            aliases: Tier path by the path under which it is asked for.
+        """
+        self._below = below
+        self._aliases = aliases
+
+    def _named(self, path: str) -> str:
+        return self._aliases.get(path, path)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """See `FileSystem`."""
+        return self._below.open(self._named(path), write=write, create=create)
+
+    def map(self, path: str, size: int | None = None) -> memoryview:
+        """See `FileSystem`."""
+        return self._below.map(self._named(path), size)
+
+    def stat(self, path: str) -> FileStat:
+        """See `FileSystem`."""
+        return self._below.stat(self._named(path))
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem`."""
+        return self._below.exists(self._named(path))
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """See `FileSystem`."""
+        return self._below.list_dir(path)
+
+    def make_dirs(self, path: str) -> None:
+        """See `FileSystem`."""
+        self._below.make_dirs(path)
+
+    def remove(self, path: str) -> None:
+        """See `FileSystem`."""
+        self._below.remove(path)
+
+    def remove_dir(self, path: str) -> None:
+        """See `FileSystem`."""
+        self._below.remove_dir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `FileSystem`."""
+        self._below.rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        """See `FileSystem`."""
+        self._below.sync_dir(path)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        """See `FileSystem`."""
+        self._below.set_mtime(path, mtime_ms)
+
+    def lock(self, path: str) -> LockHandle:
+        """See `FileSystem`."""
+        return self._below.lock(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Where segments of a tier are written anew.
+
+    Attributes:
+        log: The partition; one that is open for reading will do.
+        directory: Where `.cleaned` files lie until they are copied.
+    """
+
+    log: "LogReader"
+    directory: str
+
+    @property
+    def context(self) -> SegmentContext:
+        """The partition's, as if its files were here."""
+        return replace(self.log.context, directory=self.directory)
+
+    @classmethod
+    def beside(cls, log: "LogReader") -> "Workplace":
+        """The partition's own directory; needs the lock."""
+        return cls(log, log.context.directory)
+
+    def path(self, base_offset: int, suffix: str) -> str:
+        """Where a file of a segment that is written anew lies meanwhile."""
+        name = files.file_name(base_offset, suffix)
+        return f"{self.directory}/{name}{files.CLEANED_SUFFIX}"
+
+
+def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
+    """Tier paths of segments' logs and append times, by those of files in a directory."""
+    found = {}
+    for segment in segments:
+        base = segment.base_offset
+        for suffix in _READ:
+            name = files.file_name(base, suffix)
+            found[f"{directory}/{name}"] = segment.context.path(base, suffix)
+    return found
+
+
+def write_rewritten(
+    place: Workplace, old: Sequence[RemoteSegment], batches: Iterable[Buffer]
+) -> None:
+    """Write the `.cleaned` files of a segment: these batches, and what the old ones say of them.
+
+    Args:
+        place: Where.
+        old: Neighbours that it takes the place of.
+        batches: Of format 2, in order, with the offsets that they have; at least one.
+
+    Raises:
+        CorruptData: They are not sound, or out of order.
+        OSError: The disk failed.
+    """
+    fs, base = place.context.env.files, old[0].base_offset
+    path = place.path(base, files.LOG_SUFFIX)
+    drop_rewritten(place, base)
+    file, size = fs.open(path, create=True), 0
+    try:
+        for batch in batches:
+            files.write_fully(file, batch, size)
+            size += len(batch)
+        new = NewSegment(name=f"{base}", base_offset=base, size_bytes=size)
+        made = ReplacementPass(place.context, old, new, old[-1].end_offset)
+        made.run(file, path)
+        file.sync()
+    finally:
+        file.close()
+    for suffix, content in made.sidecars():
+        write_staged(fs, place.path(base, suffix), content)
+
+
+def copy_rewritten(
+    place: Workplace, tier: PartitionTier, uid: str, old: Sequence[RemoteSegment]
+) -> TierSegment:
+    """Copy the segment that lies in `.cleaned` files into the tier, and read it back.
+
+    Args:
+        place: Where they lie.
+        tier: Of the partition.
+        uid: What the copy is called, as nothing was before.
+        old: Neighbours that it takes the place of; the files have the first one's base offset.
+
+    Returns:
+        The row by which a manifest can name it; none does yet.
+
+    Raises:
+        CorruptData: It is damaged, or what was read back is not what was written.
+        OSError, StorageFailure: Disk or store failed. An orphan may be left in the store.
+    """
+    base, end = old[0].base_offset, old[-1].end_offset
+    _carry_snapshot(place, old[0])
+    _add_zones(place, base, end)
+    segment = _shown(place, base, end)
+    rows = [each.row for each in old]
+    seen_ms = max(row.note.seen_ms for row in rows)
+    try:
+        times = read_times(place.log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
+        # What an index of one segment can't tell of another, its rows do.
+        times = replace(times, mtime_ms=max(row.times.mtime_ms for row in rows))
+        note = rows[-1].note
+        return copy_segment(
+            tier,
+            CopySource(
+                segment=segment,
+                times=TierTimes.of(times),
+                note=TierNote(note.reason, note.roll_ms, seen_ms),
+                uid=uid,
+            ),
+        )
+    finally:
+        _forget(segment)
+
+
+def drop_rewritten(place: Workplace, base_offset: int) -> None:
+    """Remove the `.cleaned` files of a segment; never raises, an opening drops them, too."""
+    for suffix in TIER_SUFFIXES:
+        remove_quietly(place.context.env.files, place.path(base_offset, suffix))
+
+
+def _carry_snapshot(place: Workplace, old: RemoteSegment) -> None:
+    """The snapshot at the first one's base tells of what lies before it, which is as it was."""
+    try:
+        data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
+    except CorruptFile as error:
+        place.context.report(f"{error}; the segment that is written anew has none")
+        return
+    if data is not None:
+        path = place.path(old.base_offset, files.SNAPSHOT_SUFFIX)
+        write_staged(place.context.env.files, path, data)
+
+
+def _add_zones(place: Workplace, base: int, end: int) -> None:
+    """The zone map, where whoever has written the files made none."""
+    path = place.path(base, files.ZONES_SUFFIX)
+    if place.context.env.files.exists(path):
+        return
+    segment = _shown(place, base, end)
+    try:
+        write_staged(place.context.env.files, path, zone_map_files.build(segment))
+    finally:
+        _forget(segment)
+
+
+def _shown(place: Workplace, base: int, end: int) -> ClosedSegment:
+    """The `.cleaned` files as a segment."""
+    context = place.context
+    overlay = {}
+    for suffix in TIER_SUFFIXES:
+        name = files.file_name(base, suffix)
+        is_there = context.env.files.exists(place.path(base, suffix))
+        overlay[name] = f"{name}{files.CLEANED_SUFFIX if is_there else files.REMOVED_SUFFIX}"
+    return ClosedSegment(_over(context, overlay), base, end)
+
+
+def _over(context: SegmentContext, overlay: Mapping[str, str]) -> SegmentContext:
+    return replace(context, overlay=overlay)
+
+
+def _forget(segment: ClosedSegment) -> None:
+    """Let go of files that the next segment of the same base has under the same names."""
+    context = segment.context
+    segment.unload()
+    for suffix in TIER_SUFFIXES:
+        path = context.path(segment.base_offset, suffix)
+        context.pool.forget(path)
+        context.maps.forget(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """What was made of a job, or of a part of it.
+
+    Attributes:
+        cleaned: What the cleaning tells.
+        rows: For each of its groups the segment that is in the store; no manifest names it.
+    """
+
+    cleaned: Cleaned
+    rows: tuple[TierSegment, ...]
+
+    def to_json(self) -> str:
+        """The same as a JSON text."""
+        return json.dumps([self.cleaned.to_json(), [encode_row(row) for row in self.rows]])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` gave; raises CorruptFile for another shape."""
+        match json.loads(text):
+            case [str(cleaned), list(rows)]:
+                return cls(cleaned=Cleaned.from_json(cleaned), rows=tuple(map(decode_row, rows)))
+        raise CorruptFile(f"{text[:80]}: no result of a cleaning of a tier")
+
+
+class TierWorker(Protocol):
+    """Who carries a job over a tier out."""
+
+    def rewrite(
+        self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
+    ) -> Iterator[Rewritten]:
+        """Clean and copy; parts of the job by ascending offsets, which come to all of it.
+
+        What is yielded is put into the manifest before the next part is asked for.
+
+        Args:
+            job: What to do.
+            segments: Its sources by base offset, as they were when it was made.
+
+        Raises:
+            TidelogError, OSError: It could not; parts before are in place.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierCleaner:
+    """Does a job in this process; a `TierWorker`.
+
+    Attributes:
+        place: Where files lie meanwhile.
+        tier: Where the segments go.
+        tier_files: Reads objects, and has all other files.
+        draw_uid: Names copies as nothing was named before.
+    """
+
+    place: Workplace
+    tier: PartitionTier
+    tier_files: TierFiles
+    draw_uid: Callable[[], str]
+
+    def rewrite(
+        self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
+    ) -> Iterator[Rewritten]:
+        """See `TierWorker`; all of the job in one part."""
+        yield self.rewritten(job, segments)
+
+    def rewritten(self, job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> Rewritten:
+        """Do it.
+
+        Raises:
+            CorruptData, UnsupportedCompression: A source is damaged, or what was read back is.
+            OSError, StorageFailure: Disk or store failed. Orphans may be left in the store.
+        """
+        place, sources = self.place, [segments[each.base_offset] for each in job.sources]
+        below = place.log.context.env
+        aliases = aliases_of(sources, place.directory)
+        env = Env(
+            files=TierSources(self.tier_files, aliases), clock=below.clock, random=below.random
+        )
+        try:
+            cleaned = InProcess(env).clean(replace(job, directory=place.directory))
+            rows = [
+                self._copied(group, [segments[base] for base in group.bases])
+                for group in cleaned.groups
+            ]
+        finally:
+            for group in job.groups:
+                drop_rewritten(place, group.bases[0])
+        return Rewritten(cleaned=cleaned, rows=tuple(rows))
+
+    def _copied(self, group: CleanedGroup, old: Sequence[RemoteSegment]) -> TierSegment:
+        if not group.bytes_after:
+            self._put_empty_batch(old)
+        return copy_rewritten(self.place, self.tier, self.draw_uid(), old)
+
+    def _put_empty_batch(self, old: Sequence[RemoteSegment]) -> None:
+        """Nothing is left: a batch without records stands for the offsets; no object is empty."""
+        base, end = old[0].base_offset, old[-1].end_offset
+        last = next((found for each in reversed(old) if (found := last_batch(each))), None)
+        batch = build_empty_batch(
+            base_offset=base,
+            last_offset=end - 1,
+            max_timestamp=NO_TIMESTAMP,
+            leader_epoch=-1 if last is None else last.leader_epoch,
+        )
+        write_rewritten(self.place, old, [batch])
+
+
+def compact_tier(
+    log_dir: "LogDir",
+    name: TopicPartition,
+    options: CleanerOptions,
+    worker: TierWorker | None = None,
+) -> CleaningReport:
+    """Compact what only a partition's tier has, where that is due, or asked for.
+
+    Args:
+        log_dir: Open for writing; nobody else may move this partition's segments meanwhile.
+        name: The partition.
+        options: How; `hold` is entered while segments are exchanged.
+        worker: Cleans and copies; this process where None.
+
+    Raises:
+        UnknownTopic, ReadOnly: As their names say; nothing was changed.
+        InvalidRequest: It has no tier; nothing was changed.
+        CorruptData: A damaged batch or object, named; passes before may be in place.
+        TierConflict: Another directory writes this tier.
+        CleaningAborted: The tier was changed meanwhile; it may be tried again at once.
+        StorageFailure: Disk or store failed; the old segments are there, or the new ones.
+    """
+    log = log_dir.log(name.topic, name.partition)
+    if log.tier is None:
+        raise InvalidRequest(f"{name}: it has no tier")
+    mover = Mover.open(log_dir, name, MoveOptions())
+    mover.settle()
+    found = look_at_tier(log_dir, name, is_asked=options.is_asked)
+    if found.verdict.is_reset:
+        log_dir.note_cleaned(name, found.verdict.first_dirty)
+    report = CleaningReport(name=name, verdict=found.verdict, cleaned_to=found.verdict.first_dirty)
+    for _ in range(PASSES_MAX):
+        if found.verdict.due is None or not found.segments:
+            return report
+        plan = plan_cleaning(log_dir, found, options)
+        cleaned = _Pass(log_dir, mover, plan, found).run(worker or _here(log_dir, mover), options)
+        report = report.plus(cleaned, None)
+        if cleaned.mapped_to >= plan.job.map_to:
+            return report
+        if cleaned.mapped_to <= plan.job.map_from:
+            return replace(report, stopped=map_is_full(plan, cleaned))
+        found = look_at_tier(log_dir, name, is_asked=True)
+    return report
+
+
+def _here(log_dir: "LogDir", mover: Mover) -> TierWorker:
+    return TierCleaner(
+        place=Workplace.beside(mover.log),
+        tier=mover.tier,
+        tier_files=log_dir.tier_files,
+        draw_uid=mover.draw_uid,
+    )
+
+
+class _Pass:
+    """One job, from its first byte read to the manifest that has its segments."""
+
+    def __init__(self, log_dir: "LogDir", mover: Mover, plan: CleaningPlan, found: Look) -> None:
+        self._log_dir = log_dir
+        self._mover = mover
+        self._plan = plan
+        remote = [each for each in found.segments if isinstance(each, RemoteSegment)]
+        self._segments = {each.base_offset: each for each in remote}
+
+    def run(self, worker: TierWorker, options: CleanerOptions) -> Cleaned:
+        """Do it; raises as `compact_tier`."""
+        job, done = self._plan.job, list[Cleaned]()
+        try:
+            for part in worker.rewrite(job, self._segments):
+                done.append(part.cleaned)
+                with options.hold(self._plan.name):
+                    self._take_in(together(done), part)
+            cleaned = together(done)
+            self._log_dir.note_cleaned(self._plan.name, cleaned.mapped_to)
+        except OSError as error:
+            raise as_storage_failure(error, job.directory, "clean a tier") from error
+        return cleaned
+
+    def _take_in(self, whole: Cleaned, part: Rewritten) -> None:
+        """Exchange the segments of a part; the history tells of those before it, too."""
+        note_run(self._log_dir, self._plan, whole, frozenset())
+        old = [self._segments[base].row for each in part.cleaned.groups for base in each.bases]
+        now_ms = self._log_dir.env.clock.now_ms()
+        if old:
+            try:
+                self._mover.swap(lambda found: found.with_exchanged(old, part.rows, now_ms))
+            except TierConflict as error:
+                raise CleaningAborted(str(error)) from error

@@ -1,0 +1,368 @@
+"""A partition's folder: manifest by compare-and-swap, copy, verify, garbage.
+
+One partition's folder in a store: its manifest by compare-and-swap, its objects by key.
+
+The manifest is the only object that changes. Whoever changes it reads it, and writes only where
+nobody has written since; a lost race is begun anew with what the other has written. Only the holder
+of the directory's lock comes here, so a race means a second copy of the directory: its changes are
+refused where they contradict (`TierConflict`).
+
+Copying one finished segment into the tier: checked before, written, read back.
+
+1. Every batch of the log is walked and its checksum verified: damage stays local, where `tidelog
+   doctor` can say what is left of it. So does a segment that lacks offsets at its end which are
+   lost: by its row, nobody would miss them any more.
+2. The objects go into a folder of their own, under a name that nothing had before. Indexes, append
+   times and aborted transactions are written as they are believed, not as their files happen to be.
+3. Each object is read back from end to end and held against length and checksum.
+
+Until a manifest names the folder nobody looks there, so a copy that fails is an orphan.
+
+Holding a tier against its manifest: every object is read, or only asked for its length.
+
+Removing from the store what no manifest names any more, once readers had time.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, OffsetsGone, TierConflict
+from tidelog.record.coding import crc32c
+from tidelog.storage import files
+from tidelog.storage.clocks.zone_map import FileSum
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.gaps import lost_at_end
+from tidelog.storage.segment.segment import iterate_batches, read_optional
+from tidelog.storage.segment.segment_notes import last_fingerprint
+from tidelog.storage.text_files import read_meta_properties
+from tidelog.storage.tier.manifest import (
+    Manifest,
+    TierNote,
+    TierSegment,
+    TierTimes,
+    decode_manifest,
+    encode_manifest,
+)
+from tidelog.types import ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.objects.store import ObjectStore
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.segment.closed_segment import ClosedSegment
+
+
+MANIFEST_KEY: Final = "manifest.json"
+
+
+# Another writer may be faster again and again, but not for ever.
+_TRIES: Final = 10
+
+
+READ_BYTES: Final = 8 << 20
+
+
+# From the manifest in the store (None: there is none yet) to the next one.
+Change = Callable[[Manifest | None], Manifest]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTier:
+    """The folder of one partition in a store."""
+
+    store: "ObjectStore"
+    folder: str
+
+    def key(self, name: str) -> str:
+        """Key of something in the folder."""
+        return f"{self.folder}/{name}"
+
+    def read(self) -> tuple[Manifest | None, str | None]:
+        """The manifest and its etag; None and None where there is none.
+
+        Raises:
+            CorruptFile, UnsupportedVersion: It can't be read.
+            StorageFailure: The store failed.
+        """
+        key = self.key(MANIFEST_KEY)
+        try:
+            data, info = self.store.read_with_info(key)
+        except FileNotFoundError:
+            return None, None
+        try:
+            return decode_manifest(bytes(data)), info.etag
+        except CorruptFile as error:
+            raise error.located(f"{self.store.url}/{key}") from error
+
+    def update(self, change: Change) -> Manifest:
+        """Replace the manifest by what `change` makes of it; what is there then.
+
+        Args:
+            change: May be called several times; what it raises is raised, and nothing is written.
+
+        Raises:
+            TierConflict: Somebody else keeps being faster.
+            CorruptFile, UnsupportedVersion: What is there can't be read.
+            StorageFailure: The store failed; the new manifest may have been written all the same.
+        """
+        for _ in range(_TRIES):
+            found, etag = self.read()
+            wanted = change(found)
+            if wanted == found:
+                return wanted
+            written = _next(wanted, found)
+            key = self.key(MANIFEST_KEY)
+            if self.store.put_if(key, encode_manifest(written), etag=etag) is not None:
+                return written
+        raise TierConflict(
+            f"{self.store.url}/{self.folder}: somebody else keeps changing the manifest; is there"
+            " a second copy of this directory at work?"
+        )
+
+    def sum(self, key: str, size_limit: int) -> FileSum:
+        """Length and CRC-32C of an object, read from end to end; -1 bytes where it is missing.
+
+        Args:
+            key: Below the folder.
+            size_limit: Reading ends behind so many bytes.
+        """
+        size, crc = 0, 0
+        while size <= size_limit:
+            try:
+                data = self.store.read(self.key(key), size, READ_BYTES)
+            except FileNotFoundError:
+                return FileSum(-1, 0)
+            crc = crc32c(data, crc)
+            size += len(data)
+            if len(data) < READ_BYTES:
+                break
+        return FileSum(size, crc)
+
+
+def _next(wanted: Manifest, found: Manifest | None) -> Manifest:
+    generation = 0 if found is None else found.generation
+    return dataclasses.replace(wanted, generation=generation + 1)
+
+
+def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
+    """Key of a partition's folder; topics of one name that were created anew differ in it."""
+    return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
+
+
+def writer_of(log_dir: "LogDir") -> str:
+    """Return the name of a directory in manifests: its id in `meta.properties`."""
+    found = read_meta_properties(log_dir.env.files, log_dir.path) or {}
+    return found.get("directory.id", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySource:
+    """A finished local segment, and what is remembered of it."""
+
+    segment: "ClosedSegment"
+    times: TierTimes
+    note: TierNote
+    uid: str
+
+
+def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
+    """Copy a segment; the row by which a manifest can name it.
+
+    Raises:
+        CorruptData: The segment is damaged, or what was read back is not what was written.
+        OffsetsGone: Offsets at its end are lost (`storage.segment.gaps`).
+        InvalidRequest: It has no zone map, which the row is made of.
+        StorageFailure: Disk or store failed. An orphan may be left in the store.
+    """
+    segment = source.segment
+    zones = segment.zones
+    if zones is None:
+        raise InvalidRequest(f"{segment.log_path}: no zone map; `tidelog doctor --repair` makes it")
+    _check_log(segment)
+    lost = lost_at_end(segment)
+    if lost is not None:
+        raise OffsetsGone((lost,))
+    row = TierSegment(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        uid=source.uid,
+        objects=_sums(segment),
+        total=zones.total,
+        times=source.times,
+        zones_know_append=segment.zones_on(ClockName.APPEND) is not None,
+        last_fingerprint=last_fingerprint(segment),
+        note=source.note,
+    )
+    _write(tier, row, segment)
+    check_objects(tier, row)
+    return row
+
+
+def _check_log(segment: "ClosedSegment") -> None:
+    for position, batch in iterate_batches(segment, 0, segment.size_bytes):
+        try:
+            batch.ensure_valid()
+        except CorruptData as error:
+            raise error.located(segment.log_path, position - batch.at) from error
+
+
+def _small_objects(segment: "ClosedSegment") -> Iterator[tuple[str, bytes]]:
+    """Suffix and content of what is not copied as a file."""
+    yield files.OFFSET_INDEX_SUFFIX, bytes(segment.offset_index.encoded)
+    yield files.TIME_INDEX_SUFFIX, bytes(segment.time_index.encoded)
+    if segment.txn_index.size_bytes:
+        yield files.TXN_INDEX_SUFFIX, bytes(segment.txn_index.encoded)
+    if segment.append_times.row_count:
+        yield files.APPEND_TIME_SUFFIX, segment.append_times.encode()
+    snapshot = read_optional(segment.context, segment.base_offset, files.SNAPSHOT_SUFFIX)
+    if snapshot is not None:
+        yield files.SNAPSHOT_SUFFIX, snapshot
+
+
+_FILES = (files.ZONES_SUFFIX, files.LOG_SUFFIX)
+
+
+def _sums(segment: "ClosedSegment") -> dict[str, FileSum]:
+    small = {suffix: FileSum(len(data), crc32c(data)) for suffix, data in _small_objects(segment)}
+    paths = {suffix: segment.context.path(segment.base_offset, suffix) for suffix in _FILES}
+    large = {
+        suffix: zone_map_files.sum_file(segment.context, path) for suffix, path in paths.items()
+    }
+    return small | large
+
+
+def _write(tier: PartitionTier, row: TierSegment, segment: "ClosedSegment") -> None:
+    """The log last, so that a folder with a log in it is a whole one."""
+    for suffix, data in _small_objects(segment):
+        tier.store.put(tier.key(row.key(suffix)), data)
+    for suffix in _FILES:
+        path = segment.context.path(row.base_offset, suffix)
+        tier.store.put_file(tier.key(row.key(suffix)), segment.context.env.files, path)
+
+
+def check_objects(tier: PartitionTier, row: TierSegment) -> None:
+    """Read every object of a row and hold it against length and checksum.
+
+    Raises:
+        CorruptFile: One is missing, or something else; names it.
+        StorageFailure: The store failed.
+    """
+    for suffix, expected in row.objects.items():
+        problem = object_problem(tier, row, suffix, expected)
+        if problem is not None:
+            raise CorruptFile(problem, path=f"{tier.store.url}/{tier.key(row.key(suffix))}")
+
+
+def object_problem(
+    tier: PartitionTier, row: TierSegment, suffix: str, expected: FileSum
+) -> str | None:
+    """What is wrong with an object, None where it is what the row says."""
+    found = tier.sum(row.key(suffix), expected.size_bytes)
+    if found == expected:
+        return None
+    if found.size_bytes < 0:
+        return "the object is missing"
+    return (
+        f"{found.size_bytes} bytes with checksum {found.crc32c:08x} are read back,"
+        f" {expected.size_bytes} with {expected.crc32c:08x} were written"
+    )
+
+
+class Problem(NamedTuple):
+    """Something in a tier that is not as the manifest says.
+
+    Attributes:
+        topic_partition: Whose it is.
+        first_offset: First offset concerned.
+        end_offset: Offset behind the last one.
+        where: URL of the object, or the partition's folder.
+        text: What is wrong.
+        is_local: Whether local files still hold these offsets.
+    """
+
+    topic_partition: TopicPartition
+    first_offset: int
+    end_offset: int
+    where: str
+    text: str
+    is_local: bool
+
+
+def verify(
+    log_dir: "LogDir", names: Iterable[TopicPartition], *, sizes_only: bool = False
+) -> Iterator[Problem]:
+    """What is wrong with the tiers of these partitions; nothing is changed, and no lock needed.
+
+    Args:
+        log_dir: Open for reading or writing.
+        names: Partitions; those without a tier are passed over.
+        sizes_only: Compare lengths, which takes one request for each object and reads none.
+
+    Raises:
+        StorageFailure: A store failed.
+    """
+    for name in names:
+        yield from _verify(log_dir, name, sizes_only=sizes_only)
+
+
+def _verify(log_dir: "LogDir", name: TopicPartition, *, sizes_only: bool) -> Iterator[Problem]:
+    reader = log_dir.reader(name.topic, name.partition)
+    if reader.tier is None:
+        return
+    record, local_start = reader.tier.record, reader.local_start_offset
+    tier = PartitionTier(log_dir.tier_files.store(record.url), record.folder)
+    manifest, _ = tier.read()
+    where = f"{record.url}/{record.folder}"
+    if manifest is None:
+        first, end = record.log_start_offset, record.manifest.end_offset
+        yield Problem(name, first, end, where, "the manifest is missing", is_local=False)
+        return
+    for row in manifest.segments:
+        for suffix, expected in row.objects.items():
+            key = tier.key(row.key(suffix))
+            if sizes_only:
+                info = tier.store.head(key)
+                size = -1 if info is None else info.size
+                fits = size == expected.size_bytes
+                text = None if fits else f"{size} bytes, {expected.size_bytes} were written"
+            else:
+                text = object_problem(tier, row, suffix, expected)
+            if text is not None:
+                is_local = row.base_offset >= local_start
+                place = f"{record.url}/{key}"
+                yield Problem(name, row.base_offset, row.end_offset, place, text, is_local)
+
+
+def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> set[str]:
+    """Remove the objects of what left the manifest at or before a time.
+
+    The log goes first, as a folder with a log in it passes for a whole one.
+
+    Returns:
+        Folders that are empty now; the manifest still names them as garbage.
+
+    Raises:
+        StorageFailure: The store failed; what was removed stays removed.
+    """
+    live = {row.folder for row in manifest.segments}
+    due = [one.segment for one in manifest.garbage if one.since_ms <= before_ms]
+    removed = set()
+    for row in due:
+        if row.folder in live:  # a part of it still counts
+            removed.add(row.folder)
+            continue
+        remove_all(tier, (row.key(suffix) for suffix in sorted(row.objects, key=_log_first)))
+        removed.add(row.folder)
+    return removed
+
+
+def remove_all(tier: PartitionTier, keys: Iterable[str]) -> None:
+    """Remove objects of a folder; fine where they are gone."""
+    for key in keys:
+        tier.store.delete(tier.key(key))
+
+
+def _log_first(suffix: str) -> bool:
+    return suffix != ".log"
