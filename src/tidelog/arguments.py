@@ -4,8 +4,6 @@ Arguments are read where their meaning is clear: a choice as text or enum, a pat
 as `datetime`, settings as numbers, records as dicts. All else raises a typed error that names the
 argument and what would be right. Functions and classes are marked with `reads_arguments`; a test
 walks all public signatures, so that no call is left out.
-
-Over 400 lines because the readers of all arguments are one table.
 """
 
 import inspect

@@ -8,8 +8,6 @@ and no file. Arrow, numpy and numba are imported by the calls that need them.
 
 Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes a directory.
 
-Over 400 lines because every call stands here with its contract; the work is done elsewhere.
-
 Appending to a directory of topics: records, tables, and sources whose rows come once.
 
 The part of `tidelog.Directory` that writes.

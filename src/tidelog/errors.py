@@ -10,8 +10,6 @@
 - `ConfigError`: a setting has a wrong name or value.
 
 Codes are those of Kafka's protocol, None where the wire has no word for it.
-
-Over 400 lines because it is one list, a few lines for each class.
 """
 
 from collections.abc import Sequence

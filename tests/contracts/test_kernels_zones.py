@@ -11,29 +11,12 @@ from tests.worlds.records.kernel_logs import batches, damaged_logs, times
 from tidelog.record.coding import crc32c
 from tidelog.record.kernels import layout, plain, scan_batches
 from tidelog.record.kernels import zones as kernels
-from tidelog.record.kernels.checksums import count_chained, fill_tables, join_all, sum_tables
+from tidelog.record.kernels.checksums import count_chained, fill_tables, sum_tables
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.storage.clocks.latency import bucket_of
 from tidelog.types import INT64_MAX, INT64_MIN, Codec
 
 logs = st.lists(batches(codecs=(Codec.NONE,)), max_size=5).map(b"".join) | damaged_logs()
-
-
-@given(parts=st.lists(st.binary(max_size=70), max_size=6))
-def test_sums_are_joined_as_if_the_bytes_were_read(parts: list[bytes]) -> None:
-    sums = np.array([crc32c(part) for part in parts], np.int64)
-    sizes = np.array([len(part) for part in parts], np.int64)
-    powers, _ = sum_tables()
-    expected = crc32c(b"".join(parts))
-    assert join_all(sums, sizes, powers) == expected
-    assert plain(join_all)(sums, sizes, powers) == expected
-
-
-def test_large_pieces_are_joined_too() -> None:
-    parts = [b"\0" * 70_000, b"\x55" * 16_777_300]
-    sums = np.array([crc32c(part) for part in parts], np.int64)
-    sizes = np.array([len(part) for part in parts], np.int64)
-    assert join_all(sums, sizes, sum_tables()[0]) == crc32c(b"".join(parts))
 
 
 def test_the_tables_are_the_same_compiled_and_interpreted() -> None:

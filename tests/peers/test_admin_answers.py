@@ -2,8 +2,6 @@
 
 Compared are error codes and what was done, and texts where they are Kafka's. The brokers differ in
 ids, addresses and in the wording about values that a setting can't have.
-
-Over 400 lines because it is one list of questions, with what asks them.
 """
 
 import re

@@ -45,7 +45,7 @@ from tidelog.protocol.messages.security import (
 from tidelog.record.builder import build_batch
 from tidelog.server.admin.cluster_metadata import MetadataLog
 from tidelog.server.api import table
-from tidelog.server.api.table import MODULES, OPEN_TO_ALL, ROWS, guard_of
+from tidelog.server.api.table import OPEN_TO_ALL, ROWS, guard_of
 from tidelog.server.embedded import Broker
 from tidelog.server.security.authorizer import ResourceType
 from tidelog.storage.directory.broker_files import METADATA_FILE, SecurityState
@@ -319,7 +319,7 @@ def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> Hear
 
 def test_each_api_has_a_guard() -> None:
     """One that is served and has none is for those alone who may do all to the cluster."""
-    guarded = {key for names in MODULES.values() for key in names}
+    guarded = {row.key for row in ROWS if row.guard}
     assert {row.key for row in ROWS} - OPEN_TO_ALL <= guarded
     assert all(guard_of(key) is not None for key in guarded)
     assert guarded.isdisjoint(OPEN_TO_ALL)
@@ -327,11 +327,8 @@ def test_each_api_has_a_guard() -> None:
 
 
 def test_an_api_without_a_guard_is_shut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    without: dict[str, dict[int, str]] = {
-        module: {key: name for key, name in names.items() if key != METADATA.key}
-        for module, names in MODULES.items()
-    }
-    monkeypatch.setattr(table, "MODULES", without)
+    row = replace(table.BY_KEY[METADATA.key], guard="")
+    monkeypatch.setattr(table, "BY_KEY", {**table.BY_KEY, METADATA.key: row})
     guard_of.cache_clear()
     try:
         with login(broker, "alice") as alice, login(broker, "boss") as boss:

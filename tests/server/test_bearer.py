@@ -1,7 +1,4 @@
-"""Log-ins by tokens (OAUTHBEARER): three clients; keys from a file and from an address.
-
-Over 400 lines because all of them share the keys, the claims and the address.
-"""
+"""Log-ins by tokens (OAUTHBEARER): three clients; keys from a file and from an address."""
 
 import contextlib
 import logging

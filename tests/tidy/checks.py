@@ -12,9 +12,6 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 FUNCTION_LINES_MAX: Final = 70
-FILE_LINES_MAX: Final = 400
-FILE_LINES_NEVER: Final = 600
-WHY_LONG: Final = "Over 400 lines because"
 
 # In pieces, so that this file holds none of them.
 _BANNED: Final = (
@@ -58,14 +55,6 @@ def long_functions(source: str) -> list[str]:
         for node, size in sizes
         if size > FUNCTION_LINES_MAX
     ]
-
-
-def long_file(source: str) -> list[str]:
-    """A file of more than 400 lines that doesn't say why, or of more than 600 in any case."""
-    count = len(source.splitlines())
-    if count <= FILE_LINES_MAX or (count <= FILE_LINES_NEVER and WHY_LONG in source):
-        return []
-    return [f"{count} lines: split it, or say in it '{WHY_LONG} ...' (never over 600)"]
 
 
 # ------------------------------------------------------------------------------------- Numbers

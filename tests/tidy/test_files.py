@@ -18,10 +18,6 @@ def test_functions_have_at_most_70_lines() -> None:
     assert gather({path: checks.long_functions(path.read_text()) for path in PYTHON}) == []
 
 
-def test_files_have_at_most_400_lines_or_say_why() -> None:
-    assert gather({path: checks.long_file(path.read_text()) for path in PYTHON}) == []
-
-
 def test_error_codes_of_kafka_stand_in_one_list() -> None:
     from kio.schema.errors import ErrorCode
 
@@ -85,14 +81,6 @@ def test_long_function_is_found(body_lines: int, found: int) -> None:
 def test_long_method_is_found() -> None:
     source = "class C:\n    async def f(self):\n" + "        x = 1\n" * 70
     assert checks.long_functions(source) == ["2: f has 71 lines, at most 70"]
-
-
-@pytest.mark.parametrize(
-    ("lines", "why", "found"), [(400, "", 0), (401, "", 1), (500, "why", 0), (601, "why", 1)]
-)
-def test_long_file_is_found(lines: int, why: str, found: int) -> None:
-    head = f"# {checks.WHY_LONG} {why}\n" if why else "#\n"
-    assert len(checks.long_file(head + "\n" * (lines - 1))) == found
 
 
 @pytest.mark.parametrize(

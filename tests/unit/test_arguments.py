@@ -1,7 +1,4 @@
-"""What public calls take where the meaning is clear, and the typed errors for all else.
-
-Over 400 lines because each kind of argument has a few.
-"""
+"""What public calls take where the meaning is clear, and the typed errors for all else."""
 
 import inspect
 import re

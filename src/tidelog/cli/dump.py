@@ -473,8 +473,8 @@ def _epochs(data: bytes) -> Iterator[Row]:
 
 
 def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
-    for fields in text_files.decode_checkpoint(data, 3, 4):
-        end, base, named, *last_ms = (text_files.parse_number(text, "field") for text in fields)
+    for texts in text_files.decode_checkpoint(data, 3, 4):
+        end, base, named, *last_ms = (text_files.parse_number(text, "field") for text in texts)
         yield [end, base, f"{named:08x}", last_ms[0] if last_ms else NO_TIMESTAMP]
 
 

@@ -22,8 +22,6 @@ A message of more list elements than `Reader.items` says raises TooManyItems bef
 The sliced form of a reader is a generator for such messages: it yields after every
 `SLICE_ITEMS` elements, so that a loop can do other work in between.
 
-Over 400 lines because each form of the protocol has its few lines, twice where slices differ.
-
 Makes the function that writes a declaration in one version.
 
 All of a message becomes one function without calls between structs: values of fixed size, and the

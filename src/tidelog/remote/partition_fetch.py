@@ -7,8 +7,6 @@ transactions at the end are waited for. Brokers must be reachable in plain text.
 What comes keeps the order of offsets of any log (`record.offset_order`): each answer begins behind
 the one before it, and its last batch is taken where nothing hides before or behind it.
 
-Over 400 lines because where to ask, what came and where to go on are one state.
-
 Life cycle: parts* -> close. One owner. Source: Kafka's protocol guide; KIP-98, KIP-320, KIP-405.
 """
 

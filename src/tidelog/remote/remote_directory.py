@@ -8,8 +8,6 @@ topics that brokers don't stamp) is not here.
 
 Life cycle: `tidelog.connect` -> calls -> close, best by `with`. Safe for several threads.
 
-Over 400 lines because every call stands here with its contract; the work is done elsewhere.
-
 Tables as of a time of topics that brokers hold.
 
 Brokers keep no history of what they compacted, so no table as of a time of a compacted topic is

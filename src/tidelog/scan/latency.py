@@ -16,8 +16,9 @@ that is the rule of Spark's `withWatermark` for one partition and a watermark th
 record. Spark moves its watermark once for each micro-batch and by the largest time of all
 partitions it reads, so it may drop fewer (within a batch) or more (where partitions run apart).
 
-Exact for the delays that were asked; percentiles with the error of `tidelog.storage.clocks.latency`. Every
-record of the range is read, in the order of offsets, in constant memory.
+Exact for the delays that were asked; percentiles with the error of
+`tidelog.storage.clocks.latency`. Every record of the range is read, in the order of offsets, in
+constant memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

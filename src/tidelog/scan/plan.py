@@ -5,8 +5,6 @@ Plans a scan: from a directory, topics, offsets and times to splits for parallel
 Reads names, indexes and append times, and records only where a time has to be looked up. Nothing
 is written, no lock is taken; a directory that is being written to may be planned.
 
-Over 400 lines because plans, their drafts and plans made again share one planner.
-
 Garbage collection, put off while many objects are made that stay.
 """
 

@@ -95,7 +95,10 @@ def check_end(piece: Piece, position: int, next_offset: int) -> None:
 
 
 def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[LostOffsets, ...]:
-    """The offsets of a finished piece that no batch has, where that is a loss (`storage.segment.gaps`)."""
+    """The offsets of a finished piece that no batch has, where that is a loss.
+
+    See `storage.segment.gaps`.
+    """
     start = max(walked.next_offset, piece.start_offset)
     end = min(piece.limit_offset, piece.end_offset)
     has_bytes = piece.size_bytes > 0

@@ -4,7 +4,8 @@ Rows as a scan hands them out: decoded columns, with topic and partition beside 
 
 Append times of a piece as the decoder wants them: where runs start, and their times.
 
-Times of Arrow batches as arrays, and the buckets of `tidelog.storage.clocks.latency` for many at once.
+Times of Arrow batches as arrays, and the buckets of `tidelog.storage.clocks.latency` for many at
+once.
 
 Imports numpy: reached only where records are read.
 """

@@ -2,11 +2,11 @@
 
 The sink to a directory: staged by the tasks, visible by one commit, batch and stream.
 
-Each task writes log files beside the partitions that its rows go to (`storage.directory.staging`), under
-names that carry the commit and the attempt, so attempts never meet. The driver then attaches the
-files of the attempts that Spark has chosen, all together (`sink_commit`). A write that fails leaves
-nothing visible. A streaming query's commit carries its batch's number, so a batch that comes again
-after a crash adds nothing.
+Each task writes log files beside the partitions that its rows go to (`storage.directory.staging`),
+under names that carry the commit and the attempt, so attempts never meet. The driver then attaches
+the files of the attempts that Spark has chosen, all together (`sink_commit`). A write that fails
+leaves nothing visible. A streaming query's commit carries its batch's number, so a batch that comes
+again after a crash adds nothing.
 
 Making staged segments visible: under the directory's lock, or by asking who holds it.
 
@@ -334,7 +334,6 @@ def _batch_of(messages: "Iterable[WriterCommitMessage | None]") -> StreamBatch |
 
 if TYPE_CHECKING:
     from tidelog.config import TopicConfig
-    from tidelog.spark.sink_options import SinkOptions
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
 

@@ -8,7 +8,6 @@ in the directory. A partition that can't go on stands still with its reason and 
 the next look at the cluster; the others go on.
 
 Life cycle: open -> (round | sync)* -> close, best by `with`. One thread.
-Over 400 lines because rounds, looks at the cluster and what is due share one state.
 Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x ReplicaManager.
 
 What another process may ask a standby while it follows, by its directory's control channel.

@@ -5,8 +5,6 @@ One partition on its way from leader to standby: where it is, what is done with 
 All state that matters lies in the standby's log: where it ends is where the copy goes on, its
 leader epochs say what was copied from whom. A `Copy` can be thrown away at any time.
 
-Over 400 lines because the steps of a copy share what the leader has said before.
-
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 
 Transactions whose ends a standby will never see, since the leader has deleted their markers.

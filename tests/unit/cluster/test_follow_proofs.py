@@ -1,7 +1,4 @@
-"""A standby drops its records by a proof alone; what is damaged or missing changes nothing.
-
-Over 400 lines because each kind of answer is told wrong in each way, by one leader.
-"""
+"""A standby drops its records by a proof alone; what is damaged or missing changes nothing."""
 
 import dataclasses
 import struct

@@ -1,7 +1,4 @@
-"""What proves where a log ends: bytes that were whole once are never cut, and never passed over.
-
-Over 400 lines because openings, readers and repairs are held against the same damage.
-"""
+"""What proves where a log ends: bytes that were whole once are never cut, and never passed over."""
 
 import os
 import struct

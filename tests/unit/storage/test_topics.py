@@ -1,7 +1,4 @@
-"""The registry of a directory's topics: its file, what directories say, what is refused.
-
-Over 400 lines because each case is a few lines on one small file.
-"""
+"""The registry of a directory's topics: its file, what directories say, what is refused."""
 
 import json
 import uuid

@@ -13,8 +13,6 @@ The commit carries the job's id, so a job that was killed and is started again w
 adds the table once, whenever it was killed; before the commit nothing of it is visible.
 Source: KIP-33, use case 2.
 
-Over 400 lines because the job's many options stand here with their meaning.
-
 Where a bootstrap's records went, as its directory remembers it.
 """
 

@@ -4,9 +4,9 @@ How far all consumer groups are behind in all topics: by partition, and by hour 
 
 Positions come from the cluster, from the files of a broker (`__consumer_offsets`), from a standby's
 `tidelog-groups.json`, or from a table of the caller's. What is said of a partition is what `tidelog
-lag` says (`tidelog.remote.group_lag`). What a group has not read is counted by hour: each unread record
-is read once, however many groups wait for it, straight from the cluster's own directory where there
-is one, else from the brokers.
+lag` says (`tidelog.remote.group_lag`). What a group has not read is counted by hour: each unread
+record is read once, however many groups wait for it, straight from the cluster's own directory
+where there is one, else from the brokers.
 
 Counts what groups have not read, by hour: in a directory's splits, or as brokers send it.
 """

@@ -3,8 +3,6 @@
 A new API is one declaration of its request and response in a module here, a row for both, and its
 name in `BY_KEY`; tests compare every declaration with Kafka's own, field by field. The rows are
 light: a module of declarations is imported when an `Api` is first asked for its classes.
-
-Over 400 lines because it is a table: a row for each API, each with the types that it has.
 """
 
 from __future__ import annotations

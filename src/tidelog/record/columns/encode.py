@@ -4,7 +4,8 @@ Arrow tables to magic-2 batches: the way in, which imports Arrow and Numba only 
 
 Arrow tables to magic-2 batches: the kernel writes records, this writes headers and checksums.
 
-Owns what a table may look like; `tidelog.record.columns.encode` is the way in that imports nothing heavy.
+Owns what a table may look like; `tidelog.record.columns.encode` is the way in that imports nothing
+heavy.
 
 Partitions of a column of keys, by kernel; Arrow and Numba are imported when it is called.
 """

@@ -1,7 +1,8 @@
 """Passes over a set of uncompressed messages of magic 0 or 1, such as a wrapper holds.
 
-The rules and the answers are those of `tidelog.storage.log.message_sets`, the plain reference. What is
-broken is not named here: its place is handed back, and the plain code says what is wrong with it.
+The rules and the answers are those of `tidelog.storage.log.message_sets`, the plain reference. What
+is broken is not named here: its place is handed back, and the plain code says what is wrong with
+it.
 
 Source: docs/format.md#magic-0-and-1.
 """

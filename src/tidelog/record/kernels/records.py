@@ -22,8 +22,8 @@ out of the arrays.
 
 The leader's pass over a body: the structure of every record, its times, keys and deltas.
 
-The rules and the answer are those of `tidelog.storage.log.record_rules`, the plain reference; storage
-takes `check_body` in its place.
+The rules and the answer are those of `tidelog.storage.log.record_rules`, the plain reference;
+storage takes `check_body` in its place.
 """
 
 from typing import Final, NamedTuple

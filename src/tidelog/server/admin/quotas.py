@@ -2,8 +2,8 @@
 
 Quotas of clients: which one holds for whom, how much was used, how long to wait.
 
-Rules without I/O; what is kept lies in `server/admin/cluster_metadata.py`, and a connection is silenced
-in `server/net/connection.py`.
+Rules without I/O; what is kept lies in `server/admin/cluster_metadata.py`, and a connection is
+silenced in `server/net/connection.py`.
 
 Which quota holds for whom. Pure.
 

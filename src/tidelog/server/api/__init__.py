@@ -1,1 +1,1 @@
-"""Requests and responses, a module for each family of APIs; the table of APIs, dispatch, charges."""
+"""Requests and responses, a module a family; the table of APIs, dispatch, charges."""

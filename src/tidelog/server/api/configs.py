@@ -567,7 +567,7 @@ _ConfigsResponse = TypeVar(
 )
 
 
-_R = TypeVar("_R", bound="_Resource")
+_R = TypeVar("_R", bound="_ConfigsResource")
 
 
 _Split: TypeAlias = "tuple[list[_R], list[tuple[_R, int]]]"

@@ -8,9 +8,6 @@ COORDINATOR_LOAD_IN_PROGRESS, at which clients pause for up to seconds. One that
 wrote to it then or did not, is read again when its log works again: only the log can tell what it
 has.
 
-Over 400 lines because it is one state machine.
-Source: Kafka 4.3's coordinator runtime, TransactionStateManager.
-
 Writes that wait until they are safe, without an event loop.
 
 Safe is what readers may see: with `tidelog.durability=fsync` that is what was synced.
@@ -36,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from logging import Logger
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -56,8 +53,10 @@ from tidelog.server.runtime.loop import LoopTurn
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.append import AppendOrigin, AppendResult
-from tidelog.storage.log.log import Log
 from tidelog.types import Buffer, Header, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.log import Log
 
 
 @dataclass(frozen=True, slots=True)

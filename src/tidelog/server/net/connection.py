@@ -12,9 +12,6 @@ Also as in Kafka, what a client has asked for is carried out whether or not it w
 answer: who sends no more (`eof_received`) has all requests worked on, and what it still takes is
 sent to it.
 
-Over 400 lines because each call of the loop, of a client's limits and of an answer that is ready
-changes the one state of a connection.
-
 The answer that a connection waits for, by a task or without one.
 """
 

@@ -4,8 +4,6 @@ Locks on topics and partitions whose segments are being replaced.
 
 The broker's partitions: a log, how far its readers may see, and who waits for more.
 
-Over 400 lines because all that happens to one partition behind the broker goes through it.
-
 What a broker says of leader epochs: is the asker's right, and where does one end.
 
 Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache.

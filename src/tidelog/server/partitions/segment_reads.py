@@ -13,10 +13,8 @@ batch near each end, and frames are walked from there.
 Offsets are held to the order of the log (`record.offset_order`) where headers are read anyway: at
 the first batch with those around it, where the bytes end, and at the end of a finished segment,
 once. Nothing looks at the batches between: a header there that names wrong offsets goes out as it
-is. A gap behind a finished segment that is a loss (`storage.segment.gaps`) is an error, not stepped over.
-
-Over 400 lines because the short way and the long one go by the same frames, limits and checks.
-Source: Kafka 4.x LogSegment.read, FileRecords; KIP-74 (the first batch goes whole).
+is. A gap behind a finished segment that is a loss (`storage.segment.gaps`) is an error, not stepped
+over.
 
 Bytes of an answer that still lie in a file: read, or sent by the kernel, as a client takes them.
 

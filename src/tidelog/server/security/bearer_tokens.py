@@ -4,8 +4,6 @@ A key counts for the algorithms of its own kind alone, so no header of a token c
 of it. Secrets (`oct`) are never keys here, and there is no algorithm `none`. PyJWT reads keys and
 checks signatures; not claims, which it would compare with the clock of the machine.
 
-Over 400 lines because half of them fetch keys in a bounded time, and nothing else uses them.
-
 Keys come from a file that is read again when it changes, or from an address. Both are asked in
 threads beside the loop: each log-in by a token is checked there.
 

@@ -24,8 +24,6 @@ Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
 batch (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C. Big-endian.
 
-Over 400 lines because the rows, what is believed of them and the searches among them are one file.
-
 Source: docs/format.md#append-times.
 
 The rows of an append clock as a sequence, without making them all.

@@ -20,7 +20,8 @@ the whole map unusable. Where the header or a block of rows is, the block's entr
 answers instead, as one large zone; that is reported, and everything stays exact.
 
 Pure: the caller hands in a function that reads bytes. Whether a map belongs to a log is for
-`tidelog.storage.segment.zone_map_files`. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
+`tidelog.storage.segment.zone_map_files`. Source: docs/format.md#zone-maps;
+docs/decisions/0007-zone-maps.md.
 """
 
 import struct

@@ -3,8 +3,6 @@
 `DirectoryState` holds what every call shares; what people call is in `log_dir.LogDir`.
 What is remembered of its logs' offsets is in `offset_checkpoints`.
 
-Over 400 lines because loading and closing are one sequence each.
-
 Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
 

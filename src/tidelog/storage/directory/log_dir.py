@@ -4,10 +4,6 @@ The holder of the lock alone changes a directory; readers need none. After a cle
 are opened at first use; after a hard one all of them at once, since each needs recovery. The files
 at the top are Kafka's own (`meta.properties`, the checkpoints, `.lock`, `.kafka_cleanshutdown`),
 beside `tidelog-topics.json`, which knows the topics' settings.
-
-Over 400 lines because it is one list of what can be asked of a directory.
-Life cycle: open -> (partition | create_topic | ...)* -> checkpoint* -> close. One thread changes.
-Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
 """
 
 import uuid
@@ -553,7 +549,9 @@ class LogDir(TopicDeletion):
             raise as_storage_failure(error, self.path, "keep a reserve") from error
 
     def accept_clock(self) -> int:
-        """Let appends go on although the clock jumped, durably; see `tidelog.storage.clocks.append_clock`.
+        """Let appends go on although the clock jumped, durably.
+
+        See `tidelog.storage.clocks.append_clock`.
 
         Opens all partitions. One that can't be opened counts for nothing here.
 

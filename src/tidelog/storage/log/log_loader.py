@@ -3,9 +3,6 @@
 After it the active segment takes appends, the files say nothing that the log does not prove, and
 the next leader epoch is known. Where the log holds damage that no crash has left (`log_end`), no
 file is changed: the partition can be read and takes no appends.
-
-Over 400 lines because an opening is one sequence of steps.
-Source: Kafka 4.x LogLoader; KIP-101 (leader epochs).
 """
 
 import dataclasses

@@ -2,10 +2,6 @@
 
 A reader shows the partition as it was when it was opened or last refreshed: whole, valid batches
 up to the last one on disk. The writer's `Log` is a `LogReader` that also appends.
-
-Over 400 lines because it is one list of what can be asked of a partition.
-Life cycle: open -> (read | refresh)* -> close. Several threads may read; `refresh` and `close`
-belong to one of them.
 """
 
 from bisect import bisect_right

@@ -14,9 +14,6 @@ Later segments are dropped before the cut, so that a crash in between can't leav
 that looks like a compaction. A segment that was finished is cut by writing a new file and renaming
 it, since readers in other processes may have the old one mapped.
 
-Over 400 lines because the order of its steps is what counts. Owns no open state.
-Source: Kafka 4.x LogLoader; KAFKA-6264; docs/recovery.md.
-
 Making durable what a partition holds beyond its recovery point, before it is believed.
 
 A process that was killed leaves to the system what it had not synced: of a finished segment,

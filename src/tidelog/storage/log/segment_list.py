@@ -220,7 +220,10 @@ class LoadedLog:
     # -- append times ------------------------------------------------------------------------
 
     def trusted_end(self) -> int:
-        """Offset below which every append time on disk is right; see `tidelog.storage.segment.append_time_trust`."""
+        """Offset below which every append time on disk is right.
+
+        See `tidelog.storage.segment.append_time_trust`.
+        """
         if self._trusted is None:
             checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
             self._trusted = trusted_end(checkpoint, self.local_segments)

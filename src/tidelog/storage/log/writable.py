@@ -56,7 +56,10 @@ class WritableLog(OpeningLog):
         return self._producers
 
     def accept_clock(self) -> None:
-        """Let appends go on although the clock jumped; see `tidelog.storage.clocks.append_clock`."""
+        """Let appends go on although the clock jumped.
+
+        See `tidelog.storage.clocks.append_clock`.
+        """
         self._append_clock.accept()
 
     def _guarded(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:

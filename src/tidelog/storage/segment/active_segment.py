@@ -6,8 +6,6 @@ Order of an append: the append-time row (where time moved), the log bytes, the i
 crash may keep any part of what was not synced; recovery puts the files in accord again. The index
 files are not preallocated: what is in the file is what is valid.
 
-Over 400 lines because one class keeps the order of writes.
-
 Life cycle: create or load -> append* -> seal (at a roll) or close. Not safe for two threads.
 Source: KIP-33 for the time index; facts of docs/format.md.
 

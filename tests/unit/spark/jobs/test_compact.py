@@ -23,7 +23,6 @@ from tidelog.errors import (
     InvalidRequest,
 )
 from tidelog.jobs.compact import job
-from tidelog.jobs.compact import job as compact_tier
 from tidelog.record.record import Record
 from tidelog.server.embedded import Broker
 from tidelog.spark.parts import Work
@@ -100,7 +99,6 @@ class Tasks:
 def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
     found = Tasks()
     monkeypatch.setattr(job, "do_parts", found.do)
-    monkeypatch.setattr(compact_tier, "do_parts", found.do)
     return found
 
 

@@ -1,7 +1,4 @@
-"""One partition from the look to the checkpoint: what a run does, what stops it, what it leaves.
-
-Over 400 lines because each way in which a run begins, stops or goes on is a test here.
-"""
+"""One partition from the look to the checkpoint: what a run does, what stops it, what it leaves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

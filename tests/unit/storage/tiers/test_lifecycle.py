@@ -1,7 +1,4 @@
-"""What happens to a tier when its log is cut, deleted, exchanged, copied, or claimed by another.
-
-Over 400 lines because each event is told from its beginning to what readers see of it.
-"""
+"""What happens to a tier when its log is cut, deleted, exchanged, copied, or claimed by another."""
 
 import copy
 import dataclasses
