@@ -1,6 +1,6 @@
-"""`Table`, `Diff`, `TableHome`.
+"""Topics by key: tables as of a time, and what changed between two times. See docs/tables.md.
 
-Topics by key: tables as of a time, and what changed between two times. See docs/tables.md.
+Parts: `Table`, `Diff`, `TableHome`.
 
 `questions` has what is asked (`Table`, `Diff`), `homes` who answers: a directory, or, behind the
 same protocol, a cluster (`tidelog.remote.remote_directory`).

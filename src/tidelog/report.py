@@ -1,6 +1,6 @@
-"""Columns and cells of tables, HTML pages, plots.
+"""Reports for people who would rather look than read: one HTML file that needs nothing but itself.
 
-Reports for people who would rather look than read: one HTML file that needs nothing but itself.
+Parts: columns and cells of tables, HTML pages, plots.
 
 A report is a title and sections: texts, lists, tables and plots. Whatever comes from records or
 from users is escaped; there is no script and no address of anything elsewhere.

@@ -1,6 +1,6 @@
-"""BrokerConfig; what may change while running.
+"""A broker's settings as typed values.
 
-A broker's settings as typed values.
+Parts: BrokerConfig; what may change while running.
 
 Source: Kafka 4.3's `KafkaConfig`.
 

@@ -1,6 +1,6 @@
-"""Table of broker settings: places, listeners, groups, shares, cleaner.
+"""The one table of broker settings: names, types, defaults, ranges, documentation.
 
-The one table of broker settings: names, types, defaults, ranges, documentation.
+Parts: table of broker settings: places, listeners, groups, shares, cleaner.
 
 Names, defaults and ranges are Kafka 4.3's where Kafka has the setting. Settings of topics that a
 broker gives defaults for (`log.retention.hours` and the like) are in `topic_keys`, as synonyms.

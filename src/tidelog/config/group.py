@@ -1,6 +1,6 @@
-"""Settings of a group, `GroupSettings` for all three protocols, `ShareLimits`.
+"""Settings of single groups, each in the place of the broker's for all groups of its protocol.
 
-Settings of single groups, each in the place of the broker's for all groups of its protocol.
+Parts: settings of a group, `GroupSettings` for all three protocols, `ShareLimits`.
 
 Some of a share group's have nothing of the broker's behind them.
 

@@ -1,6 +1,6 @@
-"""Endpoint, listeners and what clients are told.
+"""Where a broker listens, by name: what each listener speaks and what its clients are told.
 
-Where a broker listens, by name: what each listener speaks and what its clients are told.
+Parts: endpoint, listeners and what clients are told.
 
 Source: Kafka's `listeners`, `advertised.listeners`, `listener.security.protocol.map`; KIP-103.
 

@@ -1,6 +1,6 @@
-"""TopicConfig; names people write -> keys.
+"""A topic's settings as typed values.
 
-A topic's settings as typed values.
+Parts: TopicConfig; names people write -> keys.
 
 Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 

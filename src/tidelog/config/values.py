@@ -1,6 +1,6 @@
-"""Kinds of values, `ConfigKey`.
+"""The kinds of value a setting can have: how each is read, printed and explained.
 
-The kinds of value a setting can have: how each is read, printed and explained.
+Parts: kinds of values, `ConfigKey`.
 
 Texts are read as Kafka reads them (white space around a value is dropped, `+5` is a number, words
 are matched by case), except where Kafka lets nonsense through (`NaN` as a ratio).

@@ -1,6 +1,6 @@
-"""Socket path, frames, JSON requests, responses, errors.
+"""Frames of the control channel: a length of 4 bytes, big-endian, and so many bytes of JSON.
 
-Frames of the control channel: a length of 4 bytes, big-endian, and so many bytes of JSON.
+Parts: socket path, frames, JSON requests, responses, errors.
 
 Pure: bytes in, objects out. A length over `FRAME_BYTES_MAX` is refused before anything is kept.
 

@@ -1,6 +1,6 @@
-"""Serve the channel, in a loop or from a thread.
+"""Serving a directory's control channel, in whatever loop its holder has.
 
-Serving a directory's control channel, in whatever loop its holder has.
+Parts: serve the channel, in a loop or from a thread.
 
 The server owns the socket and the connections, never the directory: `wait` takes bytes in and
 hands answers out, `run_pending` carries requests out, in the thread that may change the directory.

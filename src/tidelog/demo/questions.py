@@ -1,6 +1,6 @@
-"""Both clocks, aircraft, checks.
+"""One point in time on both clocks, and why the answers differ.
 
-One point in time on both clocks, and why the answers differ.
+Parts: both clocks, aircraft, checks.
 
 The demo's chapter on keys: each aircraft's last flight as of a date, of a compacted topic.
 

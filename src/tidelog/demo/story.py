@@ -1,6 +1,6 @@
-"""Words, tables, page.
+"""What the demo says: progress, tables and the sentences between them.
 
-What the demo says: progress, tables and the sentences between them.
+Parts: words, tables, page.
 
 The demo's report: what was asked and answered, as one HTML file with two plots.
 """

@@ -1,6 +1,6 @@
-"""The machine's side.
+"""The machine's side of the seam: its clocks, files and locks.
 
-The machine's side of the seam: its clocks, files and locks.
+Parts: the machine's side.
 
 Two system calls that Python's library does not give as we need them: maps, and locks of files.
 

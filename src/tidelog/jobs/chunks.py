@@ -1,6 +1,6 @@
-"""Chunks of offsets, rate limit.
+"""What a replay reads, cut into chunks: offsets of partitions, in the order they are replayed.
 
-What a replay reads, cut into chunks: offsets of partitions, in the order they are replayed.
+Parts: chunks of offsets, rate limit.
 
 A plan is fixed when a replay starts. Its chunks take from every partition a share in proportion to
 what is left there, so that all partitions end together and time passes in all of them alike. No

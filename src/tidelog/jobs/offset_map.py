@@ -1,6 +1,6 @@
-"""The map that a mirror keeps: ranges of offsets at source and target, its rows, its file.
+"""Where a mirror put which records: ranges of source offsets to ranges of target offsets.
 
-Where a mirror put which records: ranges of source offsets to ranges of target offsets.
+Parts: the map that a mirror keeps: ranges of offsets at source and target, its rows, its file.
 
 A mirror writes new offsets. The map says, for each partition of a source and each partition of the
 target, where they went; `offset_map_file` keeps it on disk, `failover_map` takes groups across.

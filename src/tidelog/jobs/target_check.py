@@ -1,6 +1,6 @@
-"""What a target would lose.
+"""What a target topic would refuse or lose of what a job is about to write. Decisions, no I/O.
 
-What a target topic would refuse or lose of what a job is about to write. Decisions, no I/O.
+Parts: what a target would lose.
 
 Checked before a job starts, from the topic's settings and what is known of the records:
 

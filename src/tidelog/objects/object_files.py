@@ -1,6 +1,6 @@
-"""From a URL to a store and to a file system over it.
+"""A `FileSystem` over an object store: a directory of topics there is read as one on disk is.
 
-A `FileSystem` over an object store: a directory of topics there is read as one on disk is.
+Parts: from a URL to a store and to a file system over it.
 
 Read-only. A path below the store's URL is an object, any other path a file of the machine, so that
 a reader's own files (caches) stay there. Folders are listed once, and what was listed answers for

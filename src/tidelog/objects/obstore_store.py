@@ -1,6 +1,6 @@
-"""A store over obstore: S3, Google, Azure; its settings.
+"""`ObjectStore` over obstore: S3 and what speaks its protocol, Google, Azure, memory.
 
-`ObjectStore` over obstore: S3 and what speaks its protocol, Google, Azure, memory.
+Parts: a store over obstore: S3, Google, Azure; its settings.
 
 Options of a store, sorted by whom they are for: the network, the repetitions, the store.
 """

@@ -1,6 +1,6 @@
-"""The seam, URLs, errors.
+"""What is asked of an object store: whole objects and ranges, listings, a put under a condition.
 
-What is asked of an object store: whole objects and ranges, listings, a put under a condition.
+Parts: the seam, URLs, errors.
 
 Keys are relative to the store's URL, parts separated by slashes, without a leading one; a prefix is
 a folder of keys, '' for all of them. Calls block, repeat what may pass (bounded, as are their

@@ -1,6 +1,6 @@
-"""Python source in the making, its errors.
+"""What the makers of readers and writers share: lines of Python, and the objects they name.
 
-What the makers of readers and writers share: lines of Python, and the objects they name.
+Parts: python source in the making, its errors.
 
 Names in the lines come from declarations and from counters, values only as objects in the name
 space: nothing from outside ever becomes code.

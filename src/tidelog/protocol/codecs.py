@@ -1,6 +1,6 @@
-"""Readers and writers compiled from declarations.
+"""Codecs of declarations: made once for each message and version, at their first use.
 
-Codecs of declarations: made once for each message and version, at their first use.
+Parts: readers and writers compiled from declarations.
 
 A declaration becomes Python, compiled as people's own modules are; `read_code` and `write_code`
 make the lines. See docs/protocol.md.

@@ -1,6 +1,6 @@
-"""Message declarations, `Api`.
+"""Messages as declarations: dataclasses whose fields say how they lie on the wire.
 
-Messages as declarations: dataclasses whose fields say how they lie on the wire.
+Parts: message declarations, `Api`.
 
     @dataclass(slots=True, kw_only=True)
     class FetchPartition:

@@ -1,6 +1,6 @@
-"""Buffers used again.
+"""Buffers that serve again, for what is needed only while something is looked at.
 
-Buffers that serve again, for what is needed only while something is looked at.
+Parts: buffers used again.
 
 A large buffer that is made and dropped for each batch costs more than what is done with it: the
 system hands out its pages one by one, each of them cleared.

@@ -1,6 +1,6 @@
-"""Codecs with caps, snappy and zstd frames.
+"""The codecs of a batch, each with Kafka's framing and with a hard cap on what comes out.
 
-The codecs of a batch, each with Kafka's framing and with a hard cap on what comes out.
+Parts: codecs with caps, snappy and zstd frames.
 
 `compress` writes what Kafka's own clients write; `decompress` reads what they read. No codec is
 trusted with a length from outside: the frames are walked first, so that memory is asked for only

@@ -1,6 +1,6 @@
-"""Places and in-place changes of both headers.
+"""The 61 bytes before the records of a magic-2 batch: places, masks and the changes made in place.
 
-The 61 bytes before the records of a magic-2 batch: places, masks and the changes made in place.
+Parts: places and in-place changes of both headers.
 
 The CRC covers everything from the attributes on. Base offset and leader epoch lie before it, so
 that a leader can assign them without computing it anew.

@@ -1,6 +1,6 @@
-"""Magic 0 and 1: read and build.
+"""Magic 0 and 1: single messages, and wrapper messages that hold a compressed message set.
 
-Magic 0 and 1: single messages, and wrapper messages that hold a compressed message set.
+Parts: magic 0 and 1: read and build.
 
 A message is a batch of one record; a wrapper is a batch of the messages in it. The offset in a
 wrapper's frame is that of its last inner message:

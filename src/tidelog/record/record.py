@@ -1,6 +1,6 @@
-"""One record; keys and values alone; append stamp.
+"""One record as a reader sees it, and the magic-2 coding of a run of them.
 
-One record as a reader sees it, and the magic-2 coding of a run of them.
+Parts: one record; keys and values alone; append stamp.
 
 Owns the record's fields, their checks and the control records. Knows nothing of batch headers:
 what a record inherits from its batch comes in as `Inherited`.

@@ -1,6 +1,6 @@
-"""Requests to one broker.
+"""Questions to one broker over one connection, in the versions that both sides know.
 
-Questions to one broker over one connection, in the versions that both sides know.
+Parts: requests to one broker.
 
 Whatever goes wrong on the way (no connection, a broken message, an answer that refuses) is a
 ClusterFailure that names the broker and what was tried; the connection is then closed and the next

@@ -1,6 +1,6 @@
-"""Confluent-kafka at arm's length: deadlines, errors, offsets.
+"""The client library, held at arm's length: one admin client, consumers, errors, deadlines.
 
-The client library, held at arm's length: one admin client, consumers, errors, deadlines.
+Parts: confluent-kafka at arm's length: deadlines, errors, offsets.
 
 Nothing waits longer than its time-out, and whatever the library reports becomes a ClusterFailure
 that names the cluster, what was tried and what the broker said.

@@ -1,6 +1,6 @@
-"""A cluster: topics, groups, records through a consumer.
+"""A cluster of brokers, asked through confluent-kafka: topics, offsets, single records.
 
-A cluster of brokers, asked through confluent-kafka: topics, offsets, single records.
+Parts: a cluster: topics, groups, records through a consumer.
 
 Nothing waits longer than its time-out, and whatever the client library reports becomes a
 ClusterFailure that names the cluster, what was tried and what the broker said.

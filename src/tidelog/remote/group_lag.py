@@ -1,6 +1,6 @@
-"""Lag of a group, by a cluster or a broker's directory.
+"""How far a consumer group is behind: in offsets, in records, in seconds, and for how long still.
 
-How far a consumer group is behind: in offsets, in records, in seconds, and for how long still.
+Parts: lag of a group, by a cluster or a broker's directory.
 
 `observe` asks; everything else is arithmetic on what it saw. Seconds behind are the age of the
 first record that the group has not read: nothing is interpolated. Which clock that age is by is

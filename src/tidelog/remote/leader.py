@@ -1,6 +1,6 @@
-"""Topics, epochs, many partitions of a leader.
+"""The leading cluster as a standby asks it: topics, settings, ends of epochs, records.
 
-The leading cluster as a standby asks it: topics, settings, ends of epochs, records.
+Parts: topics, epochs, many partitions of a leader.
 
 Brokers are asked one by one, each about the partitions that it leads. A standby is no registered
 broker, so it asks as a consumer (replica id -1) and is shown records up to the high watermark.

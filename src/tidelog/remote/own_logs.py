@@ -1,6 +1,6 @@
-"""A broker's own directory: counts and times.
+"""A directory of topics beside the cluster that serves them: what brokers can't be asked for.
 
-A directory of topics beside the cluster that serves them: what brokers can't be asked for.
+Parts: a broker's own directory: counts and times.
 
 It knows when each record was appended, and how many records lie between two offsets, by zone maps
 and batch headers. The directory may be written to meanwhile; every question sees it anew.

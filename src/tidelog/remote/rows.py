@@ -1,6 +1,6 @@
-"""[k] Arrow from leaders or librdkafka, Arrow to them.
+"""Arrow columns as the Python objects that the client library takes, a column at a time.
 
-Arrow columns as the Python objects that the client library takes, a column at a time.
+Parts: arrow from leaders or librdkafka, Arrow to them.
 
 Rows from librdkafka's records: for brokers behind TLS or SASL, and settings that only it knows.
 

@@ -1,6 +1,6 @@
-"""Offsets for times on either clock; a plan.
+"""By which clock a broker answers searches by time: Kafka's by timestamps, ours as a topic says.
 
-By which clock a broker answers searches by time: Kafka's by timestamps, ours as a topic says.
+Parts: offsets for times on either clock; a plan.
 
 `tidelog.lookup.clock=append` makes ListOffsets a search by append time. Whoever means the record
 clock then has to look at the records, and whoever means the append clock needs no stamps.

@@ -1,6 +1,6 @@
-"""Topics and their changes.
+"""Topics of a cluster through its admin client: what they are, and changes to them.
 
-Topics of a cluster through its admin client: what they are, and changes to them.
+Parts: topics and their changes.
 
 Watermarks of partitions that a caller names, who may be wrong about them.
 """

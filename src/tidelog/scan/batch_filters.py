@@ -1,6 +1,6 @@
-"""[k] batches that need no opening.
+"""Which batches of a split need not be opened: aborted ones, and ones of another append time.
 
-Which batches of a split need not be opened: aborted ones, and ones of another append time.
+Parts: batches that need no opening.
 
 Works on batch tables (`tidelog.record.kernels.layout`), so no record is touched.
 

@@ -1,6 +1,6 @@
-"""Bytes of local files, stores, tiers.
+"""Where a scan's bytes come from: the seam between pieces of files and whatever stores them.
 
-Where a scan's bytes come from: the seam between pieces of files and whatever stores them.
+Parts: bytes of local files, stores, tiers.
 
 `Ranges` knows what a piece's path means. `LocalRanges` reads the machine's own files through `Env`;
 an object store needs the same three calls.

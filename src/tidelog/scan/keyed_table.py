@@ -1,6 +1,6 @@
-"""[k] a topic as of a time; differences.
+"""A topic as a table as of a time: for each key of a partition the record that wins there.
 
-A topic as a table as of a time: for each key of a partition the record that wins there.
+Parts: a topic as of a time; differences.
 
 Records with a time up to and with the asked one are ranked by the topic's compaction rule, the
 highest offset, record timestamp or version in a header; a key whose winner is a tombstone is not

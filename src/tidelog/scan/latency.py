@@ -1,6 +1,6 @@
-"""Latency by zone maps; lateness by `split_times`.
+"""Latency by hour: append time - create time of each record, from zone maps where there are some.
 
-Latency by hour: append time - create time of each record, from zone maps where there are some.
+Parts: latency by zone maps; lateness by `split_times`.
 
 Negative latencies are kept: a producer's clock was ahead. What no zone map tells is read: the
 active segment, a segment that the log start cuts, foreign segments without a zone cache. Records

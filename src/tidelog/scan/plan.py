@@ -1,6 +1,6 @@
-"""From topics and ranges to splits.
+"""Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
 
-Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
+Parts: from topics and ranges to splits.
 
 Reads names, indexes and append times, and records only where a time has to be looked up. Nothing
 is written, no lock is taken; a directory that is being written to may be planned.

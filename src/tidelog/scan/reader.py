@@ -1,6 +1,6 @@
-"""[k] a split to Arrow.
+"""Reads splits to Arrow record batches.
 
-Reads splits to Arrow record batches.
+Parts: a split to Arrow.
 
 A split's pieces are read one after another: bytes from `Ranges`, rows from the column decoder,
 which filters them exactly. Where a file has gone, was replaced or was cut since the plan, the rest

@@ -1,6 +1,6 @@
-"""[k] columns with topic, partition, append times.
+"""Rows as a scan hands them out: decoded columns, with topic and partition beside them.
 
-Rows as a scan hands them out: decoded columns, with topic and partition beside them.
+Parts: columns with topic, partition, append times.
 
 Append times of a piece as the decoder wants them: where runs start, and their times.
 

@@ -1,6 +1,6 @@
-"""Split, range, JSON, statistics.
+"""What one task reads: a split, and the pieces of files that it was planned to.
 
-What one task reads: a split, and the pieces of files that it was planned to.
+Parts: split, range, JSON, statistics.
 
 A split names topic, partition and offsets first, files and bytes second: the offsets say what is
 wanted, the pieces where it lay when it was planned. Where a file has gone since (deleted,

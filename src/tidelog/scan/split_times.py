@@ -1,6 +1,6 @@
-"""[k] latency and lateness, split by split, joined.
+"""Latency by hour on both clocks, and lateness, of splits: reduced one by one, then joined.
 
-Latency by hour on both clocks, and lateness, of splits: reduced one by one, then joined.
+Parts: latency and lateness, split by split, joined.
 
 A split is counted as if no record lay before it. What that gets wrong is known afterwards: records
 at its head may be behind a create time of a split before it. The head ends where the split's own

@@ -1,6 +1,6 @@
-"""Ranking, and when a table is exact.
+"""Whether a table as of a time is what it was, and why not: records of the past may have gone.
 
-Whether a table as of a time is what it was, and why not: records of the past may have gone.
+Parts: ranking, and when a table is exact.
 
 Compaction takes away records that later ones overrule, so a table as of a time before those is no
 longer whole; `compaction-history` says since when it is. Retention and DeleteRecords take away the

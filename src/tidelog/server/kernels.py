@@ -1,8 +1,7 @@
-"""Load numba kernels in a thread after listening.
+"""Loads the kernels beside the loop, once the broker listens; until then the plain code works.
 
-Compile in another process where no cache exists.
-
-Loads the kernels beside the loop, once the broker listens; until then the plain code works.
+Parts: load numba kernels in a thread after listening; compile in another process where no cache
+exists.
 
 Loading takes half a second where compiled code is kept, and seconds where it is not: another
 process compiles all of it then, since a thread that compiles holds up all others, and requests that

@@ -1,6 +1,6 @@
-"""Brokers: ranges, epochs.
+"""Brokers as a query's backend: any Kafka, asked through `tidelog.remote`.
 
-Brokers as a query's backend: any Kafka, asked through `tidelog.remote`.
+Parts: brokers: ranges, epochs.
 
 Nothing is committed to a group, and nothing on the cluster is changed. What only Kafka's protocol
 can ask (ends of epochs) goes to brokers directly where they speak plain text, else it is unknown.

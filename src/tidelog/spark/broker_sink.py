@@ -1,6 +1,6 @@
-"""Rows to a producer, transactions.
+"""The sink to brokers, batch and stream: each task sends its own rows (`broker_task`).
 
-The sink to brokers, batch and stream: each task sends its own rows (`broker_task`).
+Parts: rows to a producer, transactions.
 
 With `delivery=exactly-once` each task's rows of a batch are there once, however often the task, its
 executor or the driver comes again; the rows of different tasks become visible one by one.

@@ -1,6 +1,6 @@
-"""Workers' reads of brokers.
+"""What workers read from brokers: one range of offsets of one partition.
 
-What workers read from brokers: one range of offsets of one partition.
+Parts: workers' reads of brokers.
 
 Two ways, equal rows: batches from the leader, decoded by column (`remote.rows`), and
 where that can't be, records through librdkafka (`remote.rows`).

@@ -1,6 +1,6 @@
-"""Directories; opens either backend.
+"""A directory of topics as a query's backend: questions by the files, tasks by `tidelog.scan`.
 
-A directory of topics as a query's backend: questions by the files, tasks by `tidelog.scan`.
+Parts: directories; opens either backend.
 
 Where a query reads: the questions that it has to a log, and who answers them.
 

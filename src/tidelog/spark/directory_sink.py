@@ -1,6 +1,6 @@
-"""Staged by tasks, one commit.
+"""The sink to a directory: staged by the tasks, visible by one commit, batch and stream.
 
-The sink to a directory: staged by the tasks, visible by one commit, batch and stream.
+Parts: staged by tasks, one commit.
 
 Each task writes log files beside the partitions that its rows go to (`storage.directory.staging`),
 under names that carry the commit and the attempt, so attempts never meet. The driver then attaches

@@ -1,6 +1,6 @@
-"""Start, next offset, progress.
+"""Plans the micro-batches of one query: what is new, how much of it now, what was lost.
 
-Plans the micro-batches of one query: what is new, how much of it now, what was lost.
+Parts: start, next offset, progress.
 
 Knows nothing of Spark. Offsets go in and out as the JSON that Spark keeps.
 

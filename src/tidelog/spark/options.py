@@ -1,6 +1,6 @@
-"""Options of reads.
+"""Option texts of `format("tidelog")`: names, and how their text is read.
 
-Option texts of `format("tidelog")`: names, and how their text is read.
+Parts: options of reads.
 
 Where a meaning is the same as the Kafka connector's, so is the name. Names are case-insensitive.
 An option that nobody knows is an error that names the nearest one: a misspelled filter would read

@@ -1,6 +1,6 @@
-"""Work in parts; progress; what every job asks.
+"""Work in parts: each part described by a text, done by a worker, and answered by one row.
 
-Work in parts: each part described by a text, done by a worker, and answered by one row.
+Parts: work in parts; progress; what every job asks.
 
 The texts are plain data (JSON as a rule), so nothing but tidelog's own functions is pickled. Spark
 gets a range of numbers, one for each part, and a task for each; this works in local mode, on

@@ -1,6 +1,6 @@
-"""Filters as ranges.
+"""Filters that Spark hands over, as limits of what is read: partitions, offsets, times.
 
-Filters that Spark hands over, as limits of what is read: partitions, offsets, times.
+Parts: filters as ranges.
 
 A filter that the limits obey to the letter need not be applied again by Spark; one that only
 narrows them is handed back. Topic, partition and offset are never null, so a filter on them is

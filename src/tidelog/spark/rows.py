@@ -1,6 +1,6 @@
-"""Spark's types; which partition a row goes to.
+"""Rows as Spark wants them: its types, its names, its exact Arrow schema.
 
-Rows as Spark wants them: its types, its names, its exact Arrow schema.
+Parts: spark's types; which partition a row goes to.
 
 Spark compares names, order, types and nullability of the first record batch with its own schema
 and trusts the rest, so every batch here has just that. Times become microseconds; what does not

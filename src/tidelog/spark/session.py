@@ -1,6 +1,6 @@
-"""Sessions, versions.
+"""Sessions: how the commands start one, and what any session should have set for tidelog.
 
-Sessions: how the commands start one, and what any session should have set for tidelog.
+Parts: sessions, versions.
 
 Spark's workers run whatever `python3` stands on the PATH unless PYSPARK_PYTHON says otherwise, and
 that one may lack tidelog; Spark itself says little of it. So whoever starts a session here has it

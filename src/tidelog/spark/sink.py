@@ -1,6 +1,6 @@
-"""Chooses the writer, checks columns.
+"""`df.write.format("tidelog")` and `df.writeStream.format("tidelog")`: which writer does it.
 
-`df.write.format("tidelog")` and `df.writeStream.format("tidelog")`: which writer does it.
+Parts: chooses the writer, checks columns.
 
 Rows are checked here by their type; where they go is for `sink_directory` and `broker_sink`.
 

@@ -1,6 +1,6 @@
-"""A log at one moment, by bytes.
+"""What a stream sees of its log at one moment, through a backend.
 
-What a stream sees of its log at one moment, through a backend.
+Parts: a log at one moment, by bytes.
 
 A batch names topics that must be there. A stream lives on when one of them is deleted, and finds
 what comes later: where a name is missing, all are looked for in what there is.

@@ -1,6 +1,6 @@
-"""Positions in JSON; still the same log?.
+"""The offset of a stream as Spark keeps it in its checkpoint: JSON whose text is stable.
 
-The offset of a stream as Spark keeps it in its checkpoint: JSON whose text is stable.
+Parts: positions in JSON; still the same log?.
 
 Spark compares offsets as texts: where two say the same they must be spelled the same, or it runs
 empty batches. So all names are sorted as text, and what did not move is kept as it was.

@@ -1,6 +1,6 @@
-"""Options and limits of streams.
+"""What a stream by `format("tidelog")` was asked for: a read's options, but for what ends it.
 
-What a stream by `format("tidelog")` was asked for: a read's options, but for what ends it.
+Parts: options and limits of streams.
 
 What makes sense only in a batch, or only in a stream, is refused in the other with the reason.
 

@@ -1,6 +1,6 @@
-"""Tables as DataFrames, `table=true`.
+"""Tables as of a time, and what changed between two, as DataFrames over splits.
 
-Tables as of a time, and what changed between two, as DataFrames over splits.
+Parts: tables as DataFrames, `table=true`.
 
 Every split is read once by a task of its own and reduced there by kernel: of each key one row
 crosses into Spark, tombstones too, since they may overrule rows of other splits. Then Spark takes

@@ -1,6 +1,6 @@
-"""`Backend`, `Task`; why a range is empty.
+"""What a query asks of a log, whoever keeps it, and the tasks that it makes of the answers.
 
-What a query asks of a log, whoever keeps it, and the tasks that it makes of the answers.
+Parts: `Backend`, `Task`; why a range is empty.
 
 One backend belongs to one query and lives on the driver; what workers get are its tasks, which are
 plain values. `tidelog.spark.directory_backend` opens the one that options name.

@@ -1,6 +1,6 @@
-"""Packages, compiled kernels, early input, task facts.
+"""What a Spark worker's Python needs: the packages, and kernels that are compiled once.
 
-What a Spark worker's Python needs: the packages, and kernels that are compiled once.
+Parts: packages, compiled kernels, early input, task facts.
 
 A worker's process lives for a task or for many. Compiled kernels are kept on disk, so that one
 process of a machine compiles and all others load: `prepare` chooses the folder where nobody has and

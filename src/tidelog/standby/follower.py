@@ -1,6 +1,6 @@
-"""Rounds, control verbs.
+"""A standby: copies a leader's partitions into a directory, and goes on doing so.
 
-A standby: copies a leader's partitions into a directory, and goes on doing so.
+Parts: rounds, control verbs.
 
 Each round asks every broker for records of the partitions that it leads and writes what comes, as
 it is: same bytes, offsets, leader epochs, timestamps. Whatever is remembered between two runs lies

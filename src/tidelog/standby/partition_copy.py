@@ -1,6 +1,6 @@
-"""One partition: where logs part, what is taken.
+"""One partition on its way from leader to standby: where it is, what is done with an answer.
 
-One partition on its way from leader to standby: where it is, what is done with an answer.
+Parts: one partition: where logs part, what is taken.
 
 All state that matters lies in the standby's log: where it ends is where the copy goes on, its
 leader epochs say what was copied from whom. A `Copy` can be thrown away at any time.

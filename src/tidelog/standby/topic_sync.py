@@ -1,6 +1,6 @@
-"""Topics, settings, group offsets.
+"""Topics of a standby as its leader has them: names, ids, partitions, settings.
 
-Topics of a standby as its leader has them: names, ids, partitions, settings.
+Parts: topics, settings, group offsets.
 
 A topic whose id differs from the leader's is another topic: its directory is refused before
 anything is changed. Settings of the leader that this release does not know are left out and named.

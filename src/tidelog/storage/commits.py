@@ -1,6 +1,6 @@
-"""Commit records: several files visible at once; versions of outside writers.
+"""Commit records: several files become visible together, or not at all.
 
-Commit records: several files become visible together, or not at all.
+Parts: commit records: several files visible at once; versions of outside writers.
 
 Whoever adds finished segments from outside (the Spark sink, say) writes them beside the others
 under staged names, makes them durable, and then renames one small record into place:

@@ -1,6 +1,6 @@
-"""Erase a key: tombstone, segments and tier objects without it, receipt.
+"""Erasing a key: a tombstone for those who follow, and no record of the key left in the files.
 
-Erasing a key: a tombstone for those who follow, and no record of the key left in the files.
+Parts: erase a key: tombstone, segments and tier objects without it, receipt.
 
 1. All files of the topic's partitions are read from end to end for records of the key, whatever
    became of their transactions; each file's SHA-256 says what was read.

@@ -1,6 +1,6 @@
-"""Bounded caches of open files and maps; what small files said when last read.
+"""Open files and maps, both in bounded caches, and reading a log file batch by batch.
 
-Open files and maps, both in bounded caches, and reading a log file batch by batch.
+Parts: bounded caches of open files and maps; what small files said when last read.
 
 Owns every handle that storage holds: `FilePool` for files that are written or read by position
 (the active segments), `MapCache` for closed segments. A file that is evicted is opened again at

@@ -1,8 +1,7 @@
-"""Kafka's checkpoints, `partition.metadata`, `meta.properties`, clean-stop mark.
+"""Kafka's small text files: checkpoints, `partition.metadata`, the mark of a clean stop.
 
-Typed JSON fields.
-
-Kafka's small text files: checkpoints, `partition.metadata`, the mark of a clean stop.
+Parts: kafka's checkpoints, `partition.metadata`, `meta.properties`, clean-stop mark; typed JSON
+fields.
 
 The epochs of `leader-epoch-checkpoint` are in `epochs`, which shares `encode_checkpoint`;
 `meta.properties` has its own module.

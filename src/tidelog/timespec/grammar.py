@@ -1,6 +1,6 @@
-"""Points and ranges, rpk forms.
+"""Points and ranges in time out of what people write; ranges are half open: [start, end).
 
-Points and ranges in time out of what people write; ranges are half open: [start, end).
+Parts: points and ranges, rpk forms.
 
 rpk's `@` forms: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`.
 

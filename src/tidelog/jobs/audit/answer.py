@@ -1,6 +1,6 @@
-"""Figures and rows of an audit's answer.
+"""From what an audit has come to know to its answer: figures, spans of time, named keys.
 
-From what an audit has come to know to its answer: figures, spans of time, named keys.
+Parts: figures and rows of an audit's answer.
 
 What an audit found, as objects and as the rows of its tables.
 """

@@ -1,6 +1,6 @@
-"""Sides, pairs, cuts.
+"""What an audit reads of one side: its topics, where each partition is cut, and the parts of tasks.
 
-What an audit reads of one side: its topics, where each partition is cut, and the parts of tasks.
+Parts: sides, pairs, cuts.
 
 A partition is cut at the offset where it ends when the audit looks at it (what an offset map or the
 caller says may lie before), so that what is appended meanwhile plays no part. Runs that are known

@@ -1,6 +1,6 @@
-"""Verdict of a key.
+"""What an audit says of a key, by what is known of it on both sides. Pure; no record is read here.
 
-What an audit says of a key, by what is known of it on both sides. Pure; no record is read here.
+Parts: verdict of a key.
 
 A key's row tells its last record (partition, offset, create time, digest of the value), how many
 records it has, and two digests of all of them: one that minds their order and one that doesn't.

@@ -1,6 +1,6 @@
-"""The steps of an audit, in order.
+"""An audit on its way: read what is new, compare, look at the order of keys, fetch the keys found.
 
-An audit on its way: read what is new, compare, look at the order of keys, fetch the keys found.
+Parts: the steps of an audit, in order.
 
 Rows of keys lie in a folder that driver and workers share. Where a file of it turns out to be
 damaged, its run is read again.

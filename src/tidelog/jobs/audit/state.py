@@ -1,6 +1,6 @@
-"""What earlier audits have read.
+"""What an audit has read already: runs of records reduced to files of rows, and the note of them.
 
-What an audit has read already: runs of records reduced to files of rows, and the note of them.
+Parts: what earlier audits have read.
 
 A run is a range of offsets of one partition of one side, reduced to rows by key. It is as good as
 the records themselves as long as the log still has them: the note keeps marks of the bytes that it

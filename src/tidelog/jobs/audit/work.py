@@ -1,6 +1,6 @@
-"""Work of an audit's tasks: reduce, compare, fetch keys.
+"""What a worker does for an audit first: reads a part of one side, and reduces it to rows by key.
 
-What a worker does for an audit first: reads a part of one side, and reduces it to rows by key.
+Parts: work of an audit's tasks: reduce, compare, fetch keys.
 
 Nothing but the note of the run comes back to the driver; the rows stay in the folder.
 

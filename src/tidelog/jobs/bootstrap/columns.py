@@ -1,6 +1,6 @@
-"""Table columns to records.
+"""From a table's columns to those of records: key, value, create time, headers, partition.
 
-From a table's columns to those of records: key, value, create time, headers, partition.
+Parts: table columns to records.
 
 Column expressions of Spark alone: nothing is read here. Text and bytes stay as they are; whatever
 else becomes text as SQL's cast has it, structures JSON.

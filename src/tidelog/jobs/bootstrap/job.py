@@ -1,6 +1,6 @@
-"""The public function of bootstrap, and its run.
+"""`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one step.
 
-`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one step.
+Parts: the public function of bootstrap, and its run.
 
 1. The topic's settings are held against the table (`checks`), as they are or as they will be; then
    a missing topic is made.

@@ -1,6 +1,6 @@
-"""The public function of compaction by Spark, tiers included.
+"""Compaction of a directory by Spark: the same segments as the cleaner's, rewritten side by side.
 
-Compaction of a directory by Spark: the same segments as the cleaner's, rewritten side by side.
+Parts: the public function of compaction by Spark, tiers included.
 
 The driver holds the directory's lock from the first look to the last swap. It makes the cleaner's
 own job for a partition, and cuts it into parts: each task maps the keys of the whole head, with the

@@ -1,6 +1,6 @@
-"""The plan of a fail-over, and starts by the map.
+"""The whole of a failover: positions on A, the margin, partitions that correspond, starts on B.
 
-The whole of a failover: positions on A, the margin, partitions that correspond, starts on B.
+Parts: the plan of a fail-over, and starts by the map.
 
 Positions are read before anything else: whatever the group consumes meanwhile is only read twice.
 Nothing is changed here but by `execute`.

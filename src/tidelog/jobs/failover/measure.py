@@ -1,6 +1,6 @@
-"""Latency seen on a cluster.
+"""From create time to append time of topics on clusters: how large it gets, and how sure that is.
 
-From create time to append time of topics on clusters: how large it gets, and how sure that is.
+Parts: latency seen on a cluster.
 
 Brokers don't tell when they appended a record of a CreateTime topic. A consumer at the tail sees a
 record soon after that, so arrival - create time is the latency plus a short way: a little too much

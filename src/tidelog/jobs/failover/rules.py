@@ -1,8 +1,7 @@
-"""The proof of a fail-over.
+"""From a group's position on cluster A to the offsets on cluster B from which nothing is missed.
 
-From a position on one cluster to offsets of another; corresponding partitions.
-
-From a group's position on cluster A to the offsets on cluster B from which nothing is missed.
+Parts: the proof of a fail-over: from a position on one cluster to offsets of another; corresponding
+partitions.
 
 Both clusters hold a topic's records in orders of their own (producers write to both, or a mirror
 copies), so offsets mean nothing across; times do. Words, for a record r:

@@ -1,6 +1,6 @@
-"""Records compared and counted.
+"""Whether a failover misses records, by comparing the records themselves; and how many come twice.
 
-Whether a failover misses records, by comparing the records themselves; and how many come twice.
+Parts: records compared and counted.
 
 A record is known again by key, create time and a digest of its value; where a topic shows append
 times on one of the clusters, create times don't reach consumers and key and value must do. Equal

@@ -1,6 +1,6 @@
-"""The public function of lag, and its counting.
+"""How far all consumer groups are behind in all topics: by partition, and by hour on both clocks.
 
-How far all consumer groups are behind in all topics: by partition, and by hour on both clocks.
+Parts: the public function of lag, and its counting.
 
 Positions come from the cluster, from the files of a broker (`__consumer_offsets`), from a standby's
 `tidelog-groups.json`, or from a table of the caller's. What is said of a partition is what `tidelog

@@ -1,6 +1,6 @@
-"""Positions and counts, in a worker.
+"""Where consumer groups stand: asked of a cluster, or read of a directory that knows of groups.
 
-Where consumer groups stand: asked of a cluster, or read of a directory that knows of groups.
+Parts: positions and counts, in a worker.
 
 What a worker does for a lag report: counts unread records by hour, on both clocks.
 

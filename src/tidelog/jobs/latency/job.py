@@ -1,6 +1,6 @@
-"""The public function of latency, for directories and brokers.
+"""How long records took to the log, by topic and hour, on both clocks; and what watermarks lose.
 
-How long records took to the log, by topic and hour, on both clocks; and what watermarks lose.
+Parts: the public function of latency, for directories and brokers.
 
 Every record is read once, by as many tasks as there are splits, and reduced where it is read: what
 comes back of a split are histograms. A second, small job looks again at those heads of splits whose

@@ -1,6 +1,6 @@
-"""A batch at target and in the map; over Spark Connect.
+"""From the reports of a batch's tasks to what the target has and the offset map gains.
 
-From the reports of a batch's tasks to what the target has and the offset map gains.
+Parts: a batch at target and in the map; over Spark Connect.
 
 A directory: the segments of all tasks are attached by one commit that carries the batch's number
 and what the tasks noted, counted from the first offset that the commit gives each partition. A

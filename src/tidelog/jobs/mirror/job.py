@@ -1,6 +1,6 @@
-"""The public function of the mirror, and its summary.
+"""`mirror`: topics of clusters and directories copied into those of another, batch or continuous.
 
-`mirror`: topics of clusters and directories copied into those of another, batch or continuous.
+Parts: the public function of the mirror, and its summary.
 
 Records keep key, value, headers and create time; offsets and append times are the target's own. The
 offset map says what went where (`jobs.offset_map`), and `tidelog failover` takes groups across

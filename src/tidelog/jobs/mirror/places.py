@@ -1,6 +1,6 @@
-"""Sources, targets, growth of a mirror.
+"""What a mirror asks the places it copies between: topics and offsets; and its map of them.
 
-What a mirror asks the places it copies between: topics and offsets; and its map of them.
+Parts: sources, targets, growth of a mirror.
 
 The target's side of a mirror: its topics are found or made, and held against what is coming.
 

@@ -1,6 +1,6 @@
-"""What goes where; checkpoint JSON.
+"""What a mirror was asked for: which topics of which places go into which topics of the target.
 
-What a mirror was asked for: which topics of which places go into which topics of the target.
+Parts: what goes where; checkpoint JSON.
 
 Decisions and their text in the checkpoint; no I/O. Topics are named, or found by a pattern: those
 that are found get their numbers behind the named ones, in the order in which they were found.

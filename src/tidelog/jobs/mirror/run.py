@@ -1,6 +1,6 @@
-"""The running query of a mirror.
+"""A running mirror: one structured streaming query, and what is written down with each batch.
 
-A running mirror: one structured streaming query, and what is written down with each batch.
+Parts: the running query of a mirror.
 
 The checkpoint is a folder that the driver can write to:
 

@@ -1,6 +1,6 @@
-"""Tasks of a mirror and their ledger.
+"""The tasks of a mirror: rows of a micro-batch to the target, and a report of where they went.
 
-The tasks of a mirror: rows of a micro-batch to the target, and a report of where they went.
+Parts: tasks of a mirror and their ledger.
 
 They run by `mapInArrow` and hand the driver one small report each; the rows stay in the workers.
 A task of a directory stages segments, which the driver attaches all together. A task of brokers

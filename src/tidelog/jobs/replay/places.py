@@ -1,6 +1,6 @@
-"""Source and target of a replay.
+"""What a replay reads: offsets that hold a range of time, and what is known of them beforehand.
 
-What a replay reads: offsets that hold a range of time, and what is known of them beforehand.
+Parts: source and target of a replay.
 
 Offsets are found once, when a replay starts, and fixed. They hold every record of the range and
 may hold others, which each chunk leaves out by the records' own times: exact for any order. A

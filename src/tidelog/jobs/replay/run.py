@@ -1,6 +1,6 @@
-"""Chunks of a replay, and its journal.
+"""One run of a replay: begins or goes on, chunk after chunk.
 
-One run of a replay: begins or goes on, chunk after chunk.
+Parts: chunks of a replay, and its journal.
 
 How far a job has come, in a file: what a restart needs to go on exactly where it stopped.
 

@@ -1,6 +1,6 @@
-"""[k] Arrow arrays over kernel buffers.
+"""Arrow arrays over the buffers that the kernels have filled, one builder per column.
 
-Arrow arrays over the buffers that the kernels have filled, one builder per column.
+Parts: arrow arrays over kernel buffers.
 
 Where a fixed-width column has -1 for what is missing, Arrow gets null. A column without nulls has
 no validity bitmap.

@@ -1,6 +1,6 @@
-"""[k] table of batches, checksums, opened bodies.
+"""From bytes to batch tables: the walk, the checksums, and which batches need no opening.
 
-From bytes to batch tables: the walk, the checksums, and which batches need no opening.
+Parts: table of batches, checksums, opened bodies.
 
 Checksums come first: what is left out is left out because of a header whose CRC was right. Only
 of a group that is opened whole may the decoder check them: each just before the batch is decoded.

@@ -1,6 +1,6 @@
-"""[k] log bytes to Arrow; folds; last record by key.
+"""Log bytes to Arrow record batches by column: no Python object per record, nulls kept.
 
-Log bytes to Arrow record batches by column: no Python object per record, nulls kept.
+Parts: log bytes to Arrow; folds; last record by key.
 
 Owns the choice of batches and the shape of the result; the work on records is in
 `tidelog.record.kernels`, whose rules are those of the plain path (`tidelog.record.batch_walk`).

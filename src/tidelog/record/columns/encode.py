@@ -1,6 +1,6 @@
-"""[k] Arrow to batches; partitions of a column.
+"""Arrow tables to magic-2 batches: the way in, which imports Arrow and Numba only when called.
 
-Arrow tables to magic-2 batches: the way in, which imports Arrow and Numba only when called.
+Parts: arrow to batches; partitions of a column.
 
 Arrow tables to magic-2 batches: the kernel writes records, this writes headers and checksums.
 

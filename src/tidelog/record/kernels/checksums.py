@@ -1,6 +1,6 @@
-"""CRC of batches, sums of parts.
+"""Checksums of whole batches, without the GIL: as fast as memory is, and in several threads.
 
-Checksums of whole batches, without the GIL: as fast as memory is, and in several threads.
+Parts: CRC of batches, sums of parts.
 
 The instruction for CRC-32C answers after three steps of the clock and takes a new one at each, so
 three runs of bytes are summed side by side. Their registers become one by a table for their size:

@@ -1,6 +1,6 @@
-"""Key, value, partition hash.
+"""The hash of a key, inlined into the kernels that walk over records.
 
-The hash of a key, inlined into the kernels that walk over records.
+Parts: key, value, partition hash.
 
 `tidelog.record.key_hash` is the plain reference, a test holds both together.
 

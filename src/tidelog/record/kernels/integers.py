@@ -1,6 +1,6 @@
-"""Wrapping arithmetic, varints.
+"""Sums of int64 that wrap, their bits moved about, their length, compiled and interpreted alike.
 
-Sums of int64 that wrap, their bits moved about, their length, compiled and interpreted alike.
+Parts: wrapping arithmetic, varints.
 
 Compiled integers wrap silently where the interpreter's grow, so kernels compare values with their
 bounds before they add. Timestamps are the one case where wrapping is the rule: Kafka's producers

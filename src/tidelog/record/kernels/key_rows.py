@@ -1,6 +1,6 @@
-"""One row a key with digests.
+"""Records reduced to one row for each key in one pass, from where they lie in the log.
 
-Records reduced to one row for each key in one pass, from where they lie in the log.
+Parts: one row a key with digests.
 
 A record is hashed and put into a window of rows; a full window goes into the table. By then what
 the table has of these keys was sent for, since a table is larger than caches. Nothing is copied,

@@ -1,6 +1,6 @@
-"""The record that stands for each key.
+"""Which record of each key wins, over columns of records: open addressing, keys compared whole.
 
-Which record of each key wins, over columns of records: open addressing, keys compared whole.
+Parts: the record that stands for each key.
 
 A map holds for each key the hash, the key's bytes, and for each `side` (a point in time that is
 asked for) the version, offset and kind of the record that wins there. The plain reference is a

@@ -1,6 +1,6 @@
-"""Columns and statuses, words.
+"""Columns of the batch table, and the statuses that kernels return. Integer constants only.
 
-Columns of the batch table, and the statuses that kernels return. Integer constants only.
+Parts: columns and statuses, words.
 
 A batch table is `int64[n, BATCH_FIELDS]`, one row per batch, made by `scan_batches`; the columns
 below are its second index. `POSITION`, `BODY_START` and `BODY_END` are places in the array that

@@ -1,6 +1,6 @@
-"""Compaction's map, windows, versions, samples.
+"""The offset map: which record of each key is the latest, from whole batches, in one pass.
 
-The offset map: which record of each key is the latest, from whole batches, in one pass.
+Parts: compaction's map, windows, versions, samples.
 
 Two parallel arrays: the key's hash, and the number of its record, counted over all records that go
 into the map. Where another record of a key takes the place of one, the bit of the one that lost is

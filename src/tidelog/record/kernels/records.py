@@ -1,6 +1,6 @@
-"""Bodies to columns; counts; validation.
+"""Records of magic 2 bodies to columns in one pass; it stops when the columns are full.
 
-Records of magic 2 bodies to columns in one pass; it stops when the columns are full.
+Parts: bodies to columns; counts; validation.
 
 A body is walked record by record. Every length is compared with what is left before it is used,
 and a record is taken only where its fields end exactly where it does. Rows outside the filter are

@@ -1,6 +1,6 @@
-"""Cleaned batches and index entries.
+"""Writes cleaned batches: copies, batches with some of their records, empty ones.
 
-Writes cleaned batches: copies, batches with some of their records, empty ones.
+Parts: cleaned batches and index entries.
 
 What stays of a batch keeps offsets, keys, values, headers and times; the header keeps base and
 last offset, leader epoch, the producer's fields and the flags. Records are copied as they lie

@@ -1,6 +1,6 @@
-"""Append time of rows, lateness.
+"""Passes over times: the append time of each row, and whether a batch's create times are lost.
 
-Passes over times: the append time of each row, and whether a batch's create times are lost.
+Parts: append time of rows, lateness.
 
 Latency by hour on two clocks, and lateness, of records whose two times are arrays.
 

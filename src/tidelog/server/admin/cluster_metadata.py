@@ -1,6 +1,6 @@
-"""Users, ACLs, quotas, changed settings: one state, one durable change at a time.
+"""What a small file of the directory keeps for the broker: read at the start, changed in order.
 
-What a small file of the directory keeps for the broker: read at the start, changed in order.
+Parts: users, ACLs, quotas, changed settings: one state, one durable change at a time.
 
 Changes are durable before they are answered, and come one after the other; readers see the old
 state or the new one, whole.

@@ -1,6 +1,6 @@
-"""Which quota applies, usage per second, throttle time, filter and change rules.
+"""Quotas of clients: which one holds for whom, how much was used, how long to wait.
 
-Quotas of clients: which one holds for whom, how much was used, how long to wait.
+Parts: which quota applies, usage per second, throttle time, filter and change rules.
 
 Rules without I/O; what is kept lies in `server/admin/cluster_metadata.py`, and a connection is
 silenced in `server/net/connection.py`.

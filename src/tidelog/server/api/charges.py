@@ -1,6 +1,6 @@
-"""What a request costs its quotas: bytes produced, bytes fetched, loop time.
+"""What a request counts for its client's quotas, once its answer is known.
 
-What a request counts for its client's quotas, once its answer is known.
+Parts: what a request costs its quotas: bytes produced, bytes fetched, loop time.
 
 `request_percentage` counts the time that the loop worked on a request, from its frame on: waits
 do not count, nor what threads beside the loop or tasks of their own did. 100 is all of its time.

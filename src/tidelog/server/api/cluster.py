@@ -1,6 +1,6 @@
-"""A cluster of one: quorum, features, elections, reassignments, log directories.
+"""Controllers and features, of a broker that is its own controller: 55, 57, 64, 80 and 81.
 
-Controllers and features, of a broker that is its own controller: 55, 57, 64, 80 and 81.
+Parts: a cluster of one: quorum, features, elections, reassignments, log directories.
 
 The broker votes alone, on a metadata log that has no records. A feature stays at the level that
 this release has: what changes nothing is done, everything else is refused.

@@ -1,6 +1,6 @@
-"""What Alter makes of the settings of a broker and of a group.
+"""Changes of the broker's own settings, and of those for all brokers.
 
-Changes of the broker's own settings, and of those for all brokers.
+Parts: what Alter makes of the settings of a broker and of a group.
 
 Source: KIP-226, KIP-339; answers of Kafka 4.3.
 

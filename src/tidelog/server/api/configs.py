@@ -1,6 +1,6 @@
-"""DescribeConfigs, AlterConfigs, ListConfigResources, client quotas.
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
 
-DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
+Parts: DescribeConfigs, AlterConfigs, ListConfigResources, client quotas.
 
 Settings of topics change while these are used; so do those of groups, and those of the broker that
 Kafka lets change.

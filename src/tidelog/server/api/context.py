@@ -1,6 +1,6 @@
-"""One request: client, version, `Access` (its rights), `LargeResponse`.
+"""A request on its way to its handler, and the forms that an answer can take.
 
-A request on its way to its handler, and the forms that an answer can take.
+Parts: one request: client, version, `Access` (its rights), `LargeResponse`.
 
 Which topics who asks may know of.
 """

@@ -1,6 +1,6 @@
-"""Fetch: session, rights per topic, read, wait, response. It asks for rights itself, as today.
+"""Fetch: record batches as they lie in the log, now or when enough of them are there.
 
-Fetch: record batches as they lie in the log, now or when enough of them are there.
+Parts: fetch: session, rights per topic, read, wait, response. It asks for rights itself, as today.
 
 Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, ReplicaManager;
 KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.

@@ -1,6 +1,6 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit.
+"""OffsetCommit, OffsetFetch and OffsetDelete: how far groups have read.
 
-OffsetCommit, OffsetFetch and OffsetDelete: how far groups have read.
+Parts: OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit.
 
 Source: Kafka's protocol guide, APIs 8, 9 and 47; KIP-709 (many groups at once), KIP-848 (topic
 ids).

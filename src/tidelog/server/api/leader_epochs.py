@@ -1,6 +1,6 @@
-"""Partitions that a request names, and their leader epochs.
+"""Leader epochs of many partitions, without stalling the loop: a slice at a time.
 
-Leader epochs of many partitions, without stalling the loop: a slice at a time.
+Parts: partitions that a request names, and their leader epochs.
 
 Whoever asks for metadata wants the epochs of all, each of which is in a file until its partition is
 used. Reading one takes a fraction of a millisecond, which thousands of them turn into a second.

@@ -1,6 +1,6 @@
-"""ListOffsets, OffsetForLeaderEpoch.
+"""ListOffsets: where logs begin and end, and where a time does.
 
-ListOffsets: where logs begin and end, and where a time does.
+Parts: ListOffsets, OffsetForLeaderEpoch.
 
 Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5),
 KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore.

@@ -1,6 +1,6 @@
-"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions.
+"""Metadata: the broker and its topics; topics that are not there may be created by asking.
 
-Metadata: the broker and its topics; topics that are not there may be created by asking.
+Parts: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions.
 
 A topic's answer has its partitions' leader epochs, which are read for it: at once where they are
 few, else a slice at a time, and the answer comes later.

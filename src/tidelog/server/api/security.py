@@ -1,6 +1,6 @@
-"""ACLs, SCRAM users, SASL without a login.
+"""DescribeAcls, CreateAcls, DeleteAcls: the rules of the authorizer, where there is one.
 
-DescribeAcls, CreateAcls, DeleteAcls: the rules of the authorizer, where there is one.
+Parts: ACLs, SCRAM users, SASL without a login.
 
 Without one each is answered with error 54, as by a Kafka that has none set.
 

@@ -1,6 +1,6 @@
-"""ShareFetch, ShareAcknowledge: session, acknowledgements, acquire, wait.
+"""ShareFetch and ShareAcknowledge: records are lent to a member, and it says what became of them.
 
-ShareFetch and ShareAcknowledge: records are lent to a member, and it says what became of them.
+Parts: ShareFetch, ShareAcknowledge: session, acknowledgements, acquire, wait.
 
 A fetch may say so of what was lent before; that is taken first. Both go by the member's session.
 

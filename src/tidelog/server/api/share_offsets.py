@@ -1,6 +1,6 @@
-"""Describe-, Alter-, DeleteShareGroupOffsets.
+"""From where on share groups read: told, changed, forgotten.
 
-From where on share groups read: told, changed, forgotten.
+Parts: describe-, Alter-, DeleteShareGroupOffsets.
 
 Only a group without members may be changed. Source: Kafka's protocol guide, APIs 90 to 92; KIP-932,
 KIP-1226 (lag); Kafka 4.3's group coordinator.

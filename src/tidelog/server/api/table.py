@@ -1,6 +1,6 @@
-"""A row per API: versions, handler, guard. ApiVersions announces it; no guard = closed.
+"""Which handler answers which API, in which versions; a module is imported at its first request.
 
-Which handler answers which API, in which versions; a module is imported at its first request.
+Parts: a row per API: versions, handler, guard. ApiVersions announces it; no guard = closed.
 
 A version stands here only when all of it works: this table is what ApiVersions announces.
 

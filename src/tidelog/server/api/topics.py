@@ -1,6 +1,6 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
+"""CreateTopics, DeleteTopics and CreatePartitions.
 
-CreateTopics, DeleteTopics and CreatePartitions.
+Parts: CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
 
 Items of one request are looked at one by one: what one is refused for is not the others' business.
 

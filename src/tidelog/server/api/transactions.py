@@ -1,8 +1,7 @@
-"""InitProducerId, AddPartitions/OffsetsToTxn, EndTxn, WriteTxnMarkers.
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: a producer's transaction, from its first partition.
 
+Parts: InitProducerId, AddPartitions/OffsetsToTxn, EndTxn, WriteTxnMarkers,
 Describe-/ListTransactions, DescribeProducers.
-
-AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: a producer's transaction, from its first partition.
 
 Source: Kafka's protocol guide, APIs 24 to 26; KIP-98, KIP-890.
 

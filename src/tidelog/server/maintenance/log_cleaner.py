@@ -1,6 +1,6 @@
-"""Compaction threads: choose the dirtiest partition, clean, retry; jobs lent to other machines.
+"""The broker's cleaners: choose the filthiest compacted partition, clean it, go on.
 
-The broker's cleaners: choose the filthiest compacted partition, clean it, go on.
+Parts: compaction threads: choose the dirtiest partition, clean, retry; jobs lent to other machines.
 
 Choosing and swapping in touch logs, which belong to the loop: they run in a thread, on stand-ins
 whose calls come back to the loop. The cleaning itself is another process's, which only reads

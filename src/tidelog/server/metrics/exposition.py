@@ -1,6 +1,6 @@
-"""Prometheus text, made in chunks from counters, partitions and groups.
+"""The broker's figures as text for Prometheus, made piece by piece so that clients don't wait.
 
-The broker's figures as text for Prometheus, made piece by piece so that clients don't wait.
+Parts: prometheus text, made in chunks from counters, partitions and groups.
 
 Nothing is kept up to date for it: partitions, groups and counters are looked at when somebody asks.
 Written by hand, since a client library makes several objects for each of what may be 100,000

@@ -1,6 +1,6 @@
-"""/metrics, /healthz, /readyz.
+"""A few pages over HTTP beside the broker: /metrics, /healthz, /readyz.
 
-A few pages over HTTP beside the broker: /metrics, /healthz, /readyz.
+Parts: /metrics, /healthz, /readyz.
 
 Only GET and HEAD, one request a connection, small and bounded in every way: Prometheus and probes
 need no more. Nobody without a log-in can shut out a probe: at the bound of connections the one goes

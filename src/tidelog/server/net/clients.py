@@ -1,8 +1,7 @@
-"""All connections: limits per address, idle time-outs.
+"""Who is connected: limits on their number, and an end for those that say nothing.
 
-The memory budget of requests and unsent responses.
-
-Who is connected: limits on their number, and an end for those that say nothing.
+Parts: all connections: limits per address, idle time-outs, the memory budget of requests and unsent
+responses.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`.

@@ -1,8 +1,7 @@
-"""One client connection.
+"""One client's connection: bytes to requests, answers to bytes, one request at a time, in order.
 
-Frames in, one request at a time, response to the send queue, half-close.
-
-One client's connection: bytes to requests, answers to bytes, one request at a time, in order.
+Parts: one client connection: frames in, one request at a time, response to the send queue, half-
+close.
 
 As in Kafka a connection's next request is looked at when the answer to the last one was handed to
 the system. So what one client can make the broker hold is one request, one answer, and what had

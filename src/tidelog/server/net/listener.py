@@ -1,8 +1,7 @@
-"""Listening sockets, plain and TLS.
+"""Sockets that clients come to: many are taken at a time, and count as soon as they come.
 
-Accept in batches, count before the handshake, inherited options.
-
-Sockets that clients come to: many are taken at a time, and count as soon as they come.
+Parts: listening sockets, plain and TLS: accept in batches, count before the handshake, inherited
+options.
 
 A loop may take one at each of its turns (uvloop does): where many come, and turns are long, the
 last of them would wait for long. And it tells of a TLS client when its handshake is done: who never

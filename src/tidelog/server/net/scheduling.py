@@ -1,8 +1,7 @@
-"""Who gets the loop next.
+"""Who has more to ask than one turn takes waits in line: everybody's share of the loop is the same.
 
-Fair queue of pipelined requests, busy polling for one, coalesced writes for many.
-
-Who has more to ask than one turn takes waits in line: everybody's share of the loop is the same.
+Parts: who gets the loop next: fair queue of pipelined requests, busy polling for one, coalesced
+writes for many.
 
 Clients that send many requests in a row would else have the loop for themselves until each of them
 had its turn, while those that ask one thing, or only come, wait. As in Kafka the next in line is

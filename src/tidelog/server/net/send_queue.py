@@ -1,6 +1,6 @@
-"""Bytes and file regions to send; sendfile from the page cache, else chunks read in a thread.
+"""What a connection has to send: buffers, and pieces of files that are read as the client takes.
 
-What a connection has to send: buffers, and pieces of files that are read as the client takes.
+Parts: bytes and file regions to send; sendfile from the page cache, else chunks read in a thread.
 
 Bytes go to the socket at once, past the transport, and the loop says when it takes more. What lies
 in the page cache is sent by the kernel, without a copy here; else it is read by chunks in a thread.

@@ -1,6 +1,6 @@
-"""Partitions of a fetch: checks, read under one limit, wait for more, append times, counters.
+"""One partition of a fetch: the checks before the read, the read, the answer.
 
-One partition of a fetch: the checks before the read, the read, the answer.
+Parts: partitions of a fetch: checks, read under one limit, wait for more, append times, counters.
 
 Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, UnifiedLog.read.
 

@@ -1,8 +1,7 @@
-"""All open partitions: find, open in threads, reopen, leader epochs.
+"""The broker's partitions: a log, how far its readers may see, and who waits for more.
 
-Locks on topics and partitions whose segments are being replaced.
-
-The broker's partitions: a log, how far its readers may see, and who waits for more.
+Parts: all open partitions: find, open in threads, reopen, leader epochs; locks on topics and
+partitions whose segments are being replaced.
 
 What a broker says of leader epochs: is the asker's right, and where does one end.
 

@@ -1,6 +1,6 @@
-"""Which bytes of which segment answer a read; memory only, or blocking; `FileRegion`.
+"""How the broker reads segments: on its loop only what is in memory, else in a thread.
 
-How the broker reads segments: on its loop only what is in memory, else in a thread.
+Parts: which bytes of which segment answer a read; memory only, or blocking; `FileRegion`.
 
 A read on the loop that would wait for a disk or a store raises `ColdRead`; the same is then done
 again with a source that may block, in a thread.

@@ -1,6 +1,6 @@
-"""Topics by name and id; create, grow, alter, delete; directories of deleted topics.
+"""The broker's topics: by name, by id, created where a client asks for one that is not there.
 
-The broker's topics: by name, by id, created where a client asks for one that is not there.
+Parts: topics by name and id; create, grow, alter, delete; directories of deleted topics.
 
 What deleted topics have left on the disk goes behind the answer, beside the loop.
 

@@ -1,6 +1,6 @@
-"""Timers, slices, end of a loop iteration, uvloop.
+"""Things to do later, by the injected clock.
 
-Things to do later, by the injected clock.
+Parts: timers, slices, end of a loop iteration, uvloop.
 
 A real loop wakes up for the next one; a test moves its clock and calls `run_due`.
 

@@ -1,6 +1,6 @@
-"""One value, now or later; observers.
+"""An answer that may come later, without an event loop: the rules of groups make them.
 
-An answer that may come later, without an event loop: the rules of groups make them.
+Parts: one value, now or later; observers.
 
 Waiting on the loop for an answer that the rules give without one.
 

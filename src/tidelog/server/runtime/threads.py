@@ -1,6 +1,6 @@
-"""Worker threads, a log's deferred tasks, calls from threads to the loop.
+"""Blocking work beside the event loop: a few threads, with a bound on what waits for them.
 
-Blocking work beside the event loop: a few threads, with a bound on what waits for them.
+Parts: worker threads, a log's deferred tasks, calls from threads to the loop.
 
 Work that logs leave for later, done in threads: one log's in its order, many logs' side by side.
 

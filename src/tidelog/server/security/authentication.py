@@ -1,6 +1,6 @@
-"""What a listener demands of a client; certificate subject -> principal.
+"""What the owner of a certificate is called: its subject as text, and rules that shorten it.
 
-What the owner of a certificate is called: its subject as text, and rules that shorten it.
+Parts: what a listener demands of a client; certificate subject -> principal.
 
 The text is that of RFC 2253 as Java writes it, for rules are made for that: the most special part
 first, `CN=kafka1,OU=streams,O=example,C=DE`; of attributes that RFC 2253 has no word for the number

@@ -1,6 +1,6 @@
-"""The users file of PLAIN.
+"""Users of PLAIN, from a file: what is kept in memory is hashed, what is compared takes as long.
 
-Users of PLAIN, from a file: what is kept in memory is hashed, what is compared takes as long.
+Parts: the users file of PLAIN.
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
 base64, which `hashed` makes; lines that begin with `#` are passed over. The name ends at the first

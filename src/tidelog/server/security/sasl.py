@@ -1,6 +1,6 @@
-"""PLAIN, SCRAM, OAUTHBEARER exchanges and credentials.
+"""SASL mechanisms as exchanges of tokens, the server's side.
 
-SASL mechanisms as exchanges of tokens, the server's side.
+Parts: PLAIN, SCRAM, OAUTHBEARER exchanges and credentials.
 
 Source: RFC 4616 (PLAIN), RFC 7628 (OAUTHBEARER); Kafka 4.3's PlainSaslServer, ScramSaslServer and
 OAuthBearerSaslServer, whose sentences clients print.

@@ -1,6 +1,6 @@
-"""TLS contexts reloaded from files, alerts for failed handshakes.
+"""TLS of listeners: contexts from PEM files, read again when those change.
 
-TLS of listeners: contexts from PEM files, read again when those change.
+Parts: TLS contexts reloaded from files, alerts for failed handshakes.
 
 Every handshake looks whether the files are still the same.
 

@@ -1,6 +1,6 @@
-"""A share partition in use: its waiters in turn, its lock timer, its writes.
+"""A share partition that is being read: its rules, its log, its timer, and what it writes down.
 
-A share partition that is being read: its rules, its log, its timer, and what it writes down.
+Parts: a share partition in use: its waiters in turn, its lock timer, its writes.
 
 What members say is written first and holds then. Locks run out by one timer for all of them.
 

@@ -1,6 +1,6 @@
-"""Ranges of records that are alike; record states, acknowledgement types.
+"""The records between the start of a share partition and the last one delivered, in runs.
 
-The records between the start of a share partition and the last one delivered, in runs.
+Parts: ranges of records that are alike; record states, acknowledgement types.
 
 A run is a range of offsets that are alike. Runs lie side by side without a gap; where offsets of
 one become unlike it is split, and neighbours that become alike are one again. Offsets that the log

@@ -1,6 +1,6 @@
-"""Rules of one partition in one share group: acquire, acknowledge, expire.
+"""One partition as one share group sees it: who has which record, and what is done with it.
 
-One partition as one share group sees it: who has which record, and what is done with it.
+Parts: rules of one partition in one share group: acquire, acknowledge, expire.
 
     AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
         ^                      |

@@ -1,6 +1,6 @@
-"""All open share partitions and share sessions.
+"""All share partitions that are being read, and what is kept of the others.
 
-All share partitions that are being read, and what is kept of the others.
+Parts: all open share partitions and share sessions.
 
 One is opened at the first fetch that names it, from what is kept of it; where nothing is, it begins
 where the group's settings say. It is let go of when nobody has a record of it, or its topic or what

@@ -1,6 +1,6 @@
-"""From decision to markers in all partitions and groups, retried until complete.
+"""Markers: the end of transactions, written into the logs of the partitions in them.
 
-Markers: the end of transactions, written into the logs of the partitions in them.
+Parts: from decision to markers in all partitions and groups, retried until complete.
 
 Source: Kafka 4.3's KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-1228.
 

@@ -1,6 +1,6 @@
-"""One transactional id and its states.
+"""What is known of one transactional id, and the states that it goes through.
 
-What is known of one transactional id, and the states that it goes through.
+Parts: one transactional id and its states.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort

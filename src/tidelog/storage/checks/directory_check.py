@@ -1,6 +1,6 @@
-"""A directory: partitions, checkpoints.
+"""The check of a directory of topics: each partition, then the files at the top.
 
-The check of a directory of topics: each partition, then the files at the top.
+Parts: a directory: partitions, checkpoints.
 
 What can't be looked at (a file that may not be read, a disk that fails) is an error, no finding:
 nobody may take silence for soundness.

@@ -1,6 +1,6 @@
-"""Findings, and where and how a check looks.
+"""What a check says: one finding for each thing that is not as it should be.
 
-What a check says: one finding for each thing that is not as it should be.
+Parts: findings, and where and how a check looks.
 
 Where a check looks, and how: files are opened, read, closed, and never written.
 """

@@ -1,6 +1,6 @@
-"""A log file by itself; goes on behind damage.
+"""Checks of a log file by itself: frames, checksums, the order of offsets and epochs, records.
 
-Checks of a log file by itself: frames, checksums, the order of offsets and epochs, records.
+Parts: a log file by itself; goes on behind damage.
 
 One pass that goes on behind damage. What it learns of sound batches is left in `LogFacts` for the
 checks of the files beside the log, and in `ProducerStates` for those of producers.

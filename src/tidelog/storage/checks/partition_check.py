@@ -1,6 +1,6 @@
-"""One partition: segments, names, what speaks of the whole.
+"""The check of one partition: every segment, then what speaks of the whole log.
 
-The check of one partition: every segment, then what speaks of the whole log.
+Parts: one partition: segments, names, what speaks of the whole.
 
 Segments are gone through from the first to the last, since what producers did and which epochs
 wrote is known only in order.

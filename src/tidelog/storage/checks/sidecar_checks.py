@@ -1,6 +1,6 @@
-"""Indexes, append times, snapshots, epochs against the log.
+"""Checks of both index files against the log beside them.
 
-Checks of both index files against the log beside them.
+Parts: indexes, append times, snapshots, epochs against the log.
 
 An entry of the offset index must name a batch's real last offset and place; one of the time index
 the first batch that reached a new largest timestamp, and the last entry of a finished segment the

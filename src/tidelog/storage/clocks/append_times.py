@@ -1,6 +1,6 @@
-"""The file `.appendtime`: rows, runs, look-up by time and by offset.
+"""The append clock of a segment, `BASE.appendtime`: when the log took each record.
 
-The append clock of a segment, `BASE.appendtime`: when the log took each record.
+Parts: the file `.appendtime`: rows, runs, look-up by time and by offset.
 
 A row (ms, offset) says: records from `offset` on, up to the next row's offset, were appended at
 `ms`; -1 says that nobody knows. Below the first row nothing is known. Offsets grow strictly, but

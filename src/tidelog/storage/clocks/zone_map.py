@@ -1,6 +1,6 @@
-"""The file `.zones`: layout, rows, blocks, selection by time.
+"""What `BASE.zones` is made of: the words of a zone map, their layout, and how it is written.
 
-What `BASE.zones` is made of: the words of a zone map, their layout, and how it is written.
+Parts: the file `.zones`: layout, rows, blocks, selection by time.
 
 File: header (layout of a row, so that fields of later versions can be skipped), rows by blocks,
 then the footer: the table of blocks, sections (sums of the sibling files, latencies), trailer. The

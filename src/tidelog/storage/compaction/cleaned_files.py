@@ -1,6 +1,6 @@
-"""[k] the `.cleaned` files: bytes, indexes, times, zone map.
+"""The files of one `.cleaned` segment: written in large pieces, synced, or removed again.
 
-The files of one `.cleaned` segment: written in large pieces, synced, or removed again.
+Parts: the `.cleaned` files: bytes, indexes, times, zone map.
 
 The log comes batch by batch; indexes, append times and the index of aborted transactions are made
 on the way, the zone map at the end. Nothing is renamed: the lock's holder swaps.

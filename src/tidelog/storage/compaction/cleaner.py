@@ -1,6 +1,6 @@
-"""Plan, work, swap in, history, checkpoint, again.
+"""Cleaning one partition: look, clean, swap in, remember.
 
-Cleaning one partition: look, clean, swap in, remember.
+Parts: plan, work, swap in, history, checkpoint, again.
 
 `looking` says what may be cleaned and whether it is due, and makes a job of it; a worker (this
 process or another one) carries that out on files alone, `take_in` swaps its segments in, one after

@@ -1,6 +1,6 @@
-"""State of a partition, the `Scheduler` seam, brute force, preview, next history.
+"""What of a partition may be cleaned now, and the job that does it.
 
-What of a partition may be cleaned now, and the job that does it.
+Parts: state of a partition, the `Scheduler` seam, brute force, preview, next history.
 
 `look` asks the log and its files, `eligibility` judges, `plan_cleaning` makes a job of it. Nothing
 is changed. `log_dir` may be a stand-in whose calls are carried out in another thread.

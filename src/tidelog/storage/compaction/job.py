@@ -1,6 +1,6 @@
-"""A cleaning as plain values: job, groups, parts, result, rules.
+"""What a cleaning is told to do, and what it tells afterwards: plain values, that go through JSON.
 
-What a cleaning is told to do, and what it tells afterwards: plain values, that go through JSON.
+Parts: a cleaning as plain values: job, groups, parts, result, rules.
 
 A job holds everything that a cleaning needs to know beside the segments' files, so that it can run
 in another process, without the directory's lock. Paths in it are the machine's own.

@@ -1,6 +1,6 @@
-"""[k] first pass: keys into the offset map; transactions and batches that stay.
+"""The first pass: the keys of a job's dirty offsets go into the map, older records of a key lose.
 
-The first pass: the keys of a job's dirty offsets go into the map, older records of a key lose.
+Parts: first pass: keys into the offset map; transactions and batches that stay.
 
 What the second pass needs of a batch is noted here (size, records, tombstones), so that it reads
 only batches with a record that is left, and opens only those that have lost some but not all.

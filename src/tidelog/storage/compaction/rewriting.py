@@ -1,6 +1,6 @@
-"""[k] second pass: what stays of each batch.
+"""The second pass: what is left of each source goes into `.cleaned` segments, batch by batch.
 
-The second pass: what is left of each source goes into `.cleaned` segments, batch by batch.
+Parts: second pass: what stays of each batch.
 
 A source has up to three parts, in order of their offsets: what was cleaned before (its keys are
 hashed and held against the map), what was mapped (one bit says of each record whether it lost) and

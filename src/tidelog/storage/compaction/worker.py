@@ -1,6 +1,6 @@
-"""A job done here or in a process of its own.
+"""A cleaning in a process of its own, which only reads segments and writes `.cleaned` files.
 
-A cleaning in a process of its own, which only reads segments and writes `.cleaned` files.
+Parts: a job done here or in a process of its own.
 
 The broker asks, a line of JSON at a time; the process answers each with a line. It ends when its
 input does: at once, whatever it is at, so that nobody writes `.cleaned` files any more once the

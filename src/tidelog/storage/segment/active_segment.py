@@ -1,6 +1,6 @@
-"""The last segment: `TailSegment` for readers, `ActiveSegment` that also appends.
+"""The segment that takes appends: log, both indexes, the append times, all written through.
 
-The segment that takes appends: log, both indexes, the append times, all written through.
+Parts: the last segment: `TailSegment` for readers, `ActiveSegment` that also appends.
 
 Order of an append: the append-time row (where time moved), the log bytes, the index entries. A
 crash may keep any part of what was not synced; recovery puts the files in accord again. The index

@@ -1,6 +1,6 @@
-"""Offset, time and transaction index: sorted entries, look-up, append, truncation.
+"""What the offset index and the time index share: sorted entries of one size in one buffer.
 
-What the offset index and the time index share: sorted entries of one size in one buffer.
+Parts: offset, time and transaction index: sorted entries, look-up, append, truncation.
 
 A writer appends to memory and hands the same bytes to the file; a closed segment brings a
 read-only view of its mapped file, which is searched in place and never copied. The buffer of a

@@ -1,6 +1,6 @@
-"""What an index must prove before a search skips records: `position_floor`, `time_floor`.
+"""Whether the index files of a finished segment can be believed, before they lead anybody astray.
 
-Whether the index files of a finished segment can be believed, before they lead anybody astray.
+Parts: what an index must prove before a search skips records: `position_floor`, `time_floor`.
 
 Order and bounds are checked when they are loaded (`index_files`), which says nothing of entries
 that are in order and wrong, or gone. Where a zone map is there, it knows both files' checksums: a

@@ -1,8 +1,7 @@
-"""Proofs of where a log ends, and sound batches behind damage.
+"""Proofs of where a log ends: one rule for readers, for opening and for `tidelog doctor`.
 
-One rule for readers, opening and `tidelog doctor`.
-
-Proofs of where a log ends: one rule for readers, for opening and for `tidelog doctor`.
+Parts: proofs of where a log ends, and sound batches behind damage: one rule for readers, opening
+and `tidelog doctor`.
 
 The last segment ends at its last whole, valid batch, and bytes behind that are "not written yet" to
 a reader and a torn write to recovery. Both guesses are wrong where something proves that more was

@@ -1,6 +1,6 @@
-"""When an append ends a segment; roll storms.
+"""When an append starts a new segment: a decision without effects.
 
-When an append starts a new segment: a decision without effects.
+Parts: when an append ends a segment; roll storms.
 
 Time is that of messages where the segment's first batch has a timestamp, else wall time since the
 segment was opened. No timer rolls an idle segment: only an append asks.

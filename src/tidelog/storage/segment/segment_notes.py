@@ -1,6 +1,6 @@
-"""The file `segment-notes` and its keeper: why and when rolled, when seen.
+"""What is remembered of each segment of a partition, in the text file `segment-notes`.
 
-What is remembered of each segment of a partition, in the text file `segment-notes`.
+Parts: the file `segment-notes` and its keeper: why and when rolled, when seen.
 
 A note says why and when a segment was rolled, and by when all of its records were there (when it
 was first seen, for one that somebody else wrote). Files don't keep that: a copy changes their

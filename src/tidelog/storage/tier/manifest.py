@@ -1,6 +1,6 @@
-"""The manifest and its rows: a tier's segments and garbage.
+"""The manifest of a partition's tier: which segments it has, and what is to be thrown away.
 
-The manifest of a partition's tier: which segments it has, and what is to be thrown away.
+Parts: the manifest and its rows: a tier's segments and garbage.
 
 One object per partition, replaced by compare-and-swap, so any set of segments is exchanged in one
 step: a reader sees the old set or the new one. Everything here is immutable and pure: changes

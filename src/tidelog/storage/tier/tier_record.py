@@ -1,6 +1,6 @@
-"""What a directory knows of its tier; segments it stands for; tiers of deleted topics.
+"""What a partition's directory knows of its tier, in the file `tidelog-tier.json`.
 
-What a partition's directory knows of its tier, in the file `tidelog-tier.json`.
+Parts: what a directory knows of its tier; segments it stands for; tiers of deleted topics.
 
 It holds the URL (never credentials), a copy of the manifest as the directory's owner has last
 written or read it, and where the local part begins. So opening, planning and appending ask no

@@ -1,6 +1,6 @@
-"""One run over a partition: settle, copy, retain, status, exchange.
+"""One run over a partition: copy what is finished, then let go of what may go.
 
-One run over a partition: copy what is finished, then let go of what may go.
+Parts: one run over a partition: settle, copy, retain, status, exchange.
 
 1. The manifest in the store and the record beside the files are brought together (`merging`).
 2. Finished segments that the tier lacks are copied and read back, oldest first. Every few of them

@@ -1,6 +1,6 @@
-"""Orphans collected, a lost record restored.
+"""Collecting orphans: objects that no manifest names and none will.
 
-Collecting orphans: objects that no manifest names and none will.
+Parts: orphans collected, a lost record restored.
 
 A copy that failed half way, or whose compare-and-swap never came, leaves a folder that nobody looks
 at. The store is listed first and the manifest read after, so a folder that has got into it in

@@ -1,6 +1,6 @@
-"""Compaction of what only the tier has.
+"""Compaction of what only a tier has: cleaned like local segments, exchanged in the manifest.
 
-Compaction of what only a tier has: cleaned like local segments, exchanged in the manifest.
+Parts: compaction of what only the tier has.
 
 The segments that have no local file any more are read from the store, cleaned by brute force into
 `.cleaned` files, copied under new names, read back, and put into the manifest in the place of those

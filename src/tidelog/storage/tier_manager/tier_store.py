@@ -1,6 +1,6 @@
-"""A partition's folder: manifest by compare-and-swap, copy, verify, garbage.
+"""One partition's folder in a store: its manifest by compare-and-swap, its objects by key.
 
-One partition's folder in a store: its manifest by compare-and-swap, its objects by key.
+Parts: a partition's folder: manifest by compare-and-swap, copy, verify, garbage.
 
 The manifest is the only object that changes. Whoever changes it reads it, and writes only where
 nobody has written since; a lost race is begun anew with what the other has written. Only the holder

@@ -1,6 +1,6 @@
-"""How much is alive, from sampled keys.
+"""How much of a segment is alive, from the sampled keys whose last record lies in it.
 
-How much of a segment is alive, from the sampled keys whose last record lies in it.
+Parts: how much is alive, from sampled keys.
 
 A segment's own sample is small where a log has many segments, and who picks the segments that look
 emptiest picks those whose sample errs. But segments that were written one after the other and

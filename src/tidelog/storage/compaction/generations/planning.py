@@ -1,6 +1,6 @@
-"""What to clean, merge, drop.
+"""The next cleaning of a partition: when it is due, what is cleaned, what is merged, what may go.
 
-The next cleaning of a partition: when it is due, what is cleaned, what is merged, what may go.
+Parts: what to clean, merge, drop.
 
 A cleaning is due when the log, its active segment counted as full, would pass its bound:
 `tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound

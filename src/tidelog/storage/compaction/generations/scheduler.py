@@ -1,6 +1,6 @@
-"""The `Scheduler` that bounds space: load, sample, plan, remember.
+"""How a partition is cleaned generationally: what `runner` asks `generations`, and tells it.
 
-How a partition is cleaned generationally: what `runner` asks `generations`, and tells it.
+Parts: the `Scheduler` that bounds space: load, sample, plan, remember.
 
 Where `tidelog.compaction.scheduler` says so, `look_generation` takes the place of the dirty ratio
 in deciding whether a cleaning is due, and its plan that of brute force in what is rewritten. After

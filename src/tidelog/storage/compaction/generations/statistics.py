@@ -1,6 +1,6 @@
-"""The file `compaction-statistics`.
+"""What is remembered of each finished segment between cleanings, in `compaction-statistics`.
 
-What is remembered of each finished segment between cleanings, in `compaction-statistics`.
+Parts: the file `compaction-statistics`.
 
 Derived: where the file is lost, damaged or about other segments, what it said is unknown, the
 partition's `cleaner-offset-checkpoint` says how far it is clean, and sampling begins anew. A row
