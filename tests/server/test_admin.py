@@ -222,7 +222,7 @@ class TestSettings:
 
 def test_newest_versions_of_each(java_like: KafkaAdminClient, broker: Broker) -> None:
     made = java_like.create_topics({TOPIC: {"num_partitions": 2, "replication_factor": 1}})
-    assert [topic["error_code"] for topic in made["topic_registry"]] == [0]
+    assert [topic["error_code"] for topic in made["topics"]] == [0]
     cluster = java_like.describe_cluster()
     assert cluster["controller_id"] == 0
     assert [f"{b['host']}:{b['port']}" for b in cluster["brokers"]] == [broker.bootstrap_servers]

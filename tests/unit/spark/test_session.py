@@ -50,7 +50,7 @@ def test_a_connect_server_has_its_own_driver(tmp_path: Path) -> None:
     [
         (TRACE, ("MessageTooLarge", "a batch of 9 bytes, max.message.bytes is 5")),
         (
-            "x\ntidelog.spark.jobs.checks.TargetLoses: t at d: all\n",
+            "x\ntidelog.jobs.target_check.TargetLoses: t at d: all\n",
             ("TargetLoses", "t at d: all"),
         ),
         ("[A] Failed: tidelog.errors.InvalidRequest: no b\n SQLSTATE", ("InvalidRequest", "no b")),
