@@ -1,6 +1,6 @@
 """One partition behind the broker: appends, the high watermark, syncs of several appends at once.
 
-Also what a partition knows of transactions beside its log: who may begin one, and which end is safe.
+Also what it knows of transactions beside its log: who may begin one, and which end is safe.
 
 A producer's first batch of a transaction is taken only after the coordinator has said that the
 partition is in it. Between that question and the append the transaction may be ended; so the asker
