@@ -262,10 +262,6 @@ def main() -> None:
         answers.flush()
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Every bit of both halves of a hash counts.
 WHOLE_HASH: Final = (-1, -1)
 
@@ -310,3 +306,7 @@ def clean(
     except BaseException:
         work.discard()
         raise
+
+
+if __name__ == "__main__":
+    main()
