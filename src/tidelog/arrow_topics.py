@@ -1,16 +1,16 @@
-"""Arrow in and out of whole topics, for `tidelog.Directory`.
+"""Arrow tables into topics, for `tidelog.Directory` and clusters.
 
 Imports Arrow, numpy and numba: reached only by the calls that need them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.append import AppendOrigin, AppendResult
 from tidelog.storage.log.log import Log
-from tidelog.types import ClockName, Codec, IsolationLevel
+from tidelog.types import Codec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,6 @@ try:
     import pyarrow as pa
 
     from tidelog.record.columns.encode import check_times, choose_partitions, encode_table
-    from tidelog.scan import COLUMNS, ReadOptions, ScanStats, Wanted, plan, to_reader
 except ImportError as error:
     from tidelog.errors import MissingDependency
 
@@ -195,29 +194,3 @@ def _as_numbers(
     except pa.ArrowInvalid as error:
         raise InvalidRequest(f"column 'partition': {error}") from error
     return np.asarray(given.combine_chunks().fill_null(keyless))
-
-
-def read_topic(  # noqa: PLR0913 - the keywords of `Directory.read`
-    log_dir: LogDir,
-    topic: str,
-    *,
-    times: tuple[int | None, int | None],
-    clock: ClockName,
-    columns: Sequence[str] | None,
-    isolation: IsolationLevel,
-    strict: bool,
-    stats: ScanStats | None,
-) -> pa.RecordBatchReader:
-    """See `tidelog.Directory.read`."""
-    wanted_columns = COLUMNS if columns is None else columns
-    splits = plan(
-        log_dir,
-        topic,
-        wanted=Wanted(start_ms=times[0], end_ms=times[1]),
-        clock=clock,
-        isolation=isolation,
-        columns=wanted_columns,
-        strict=strict,
-    )
-    options = ReadOptions(strict=strict, env=log_dir.env)
-    return to_reader(splits, wanted_columns, options=options, stats=stats)

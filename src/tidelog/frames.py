@@ -115,23 +115,21 @@ class ArrowSource(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Scan(ArrowSource):
-    """Records of one or more topics, chosen by time, for whoever wants them.
+class RecordScan(ArrowSource):
+    """Records of one or more topics, chosen by time.
 
-    Any tool that takes an Arrow stream takes a scan as it is (`__arrow_c_stream__`), as often as it
-    wants: `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
+    Any tool that takes an Arrow stream takes a scan (`__arrow_c_stream__`), as often as it wants:
+    `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
 
     Attributes:
-        log_dir: The directory; it must be open while a plan is made.
-        topics: Topics or single partitions, all where None.
-        wanted: The range.
-        clock: Which of a record's two times the range is about.
+        topics: Topics or single partitions. None: all topics; in a cluster without Kafka's own.
+        wanted: The range of time.
+        clock: Clock of the range.
         columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         strict: Raise where records have no time on that clock; else they are left out.
     """
 
-    log_dir: LogDir
     topics: TopicChoice = None
     wanted: Wanted = field(default_factory=Wanted)
     clock: ClockName = ClockName.RECORD
@@ -139,16 +137,35 @@ class Scan(ArrowSource):
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     strict: bool = False
 
-    def __repr__(self) -> str:
-        return f"Scan({self._what()!r} of {self.log_dir.path!r})"
-
     @property
     def schema(self) -> "pa.Schema":
         """Names and types of the columns; raises InvalidRequest for one that does not exist."""
-        needs_arrow()
-        from tidelog.scan import schema
+        return schema_of(self.columns)
 
-        return schema(self._columns())
+    @abstractmethod
+    def to_arrow(self, *, stats: ScanStats | None = None) -> "pa.RecordBatchReader":
+        """Return the records as an Arrow reader; `stats` is counted up while reading."""
+
+    @abstractmethod
+    def count(self) -> RecordCount:
+        """Return the number of records."""
+
+    def _columns(self) -> tuple[str, ...]:
+        return columns_of(self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Scan(RecordScan):
+    """A `RecordScan` of a directory of topics.
+
+    Attributes:
+        log_dir: The directory; it must be open while a plan is made.
+    """
+
+    log_dir: LogDir
+
+    def __repr__(self) -> str:
+        return f"Scan({self._what()!r} of {self.log_dir.path!r})"
 
     def plan(self) -> ScanPlan:
         """What would be read now; raises as `tidelog.scan.plan`."""
@@ -213,14 +230,6 @@ class Scan(ArrowSource):
 
     def _check(self) -> None:
         self.plan()
-
-    def _columns(self) -> tuple[str, ...]:
-        if self.columns is not None:
-            return tuple(self.columns)
-        needs_arrow()
-        from tidelog.scan import COLUMNS
-
-        return COLUMNS
 
     def _options(self) -> "ReadOptions":
         from tidelog.scan import ReadOptions
@@ -310,6 +319,29 @@ def _time(ms: int | None) -> str:
         return format_ms(ms)
     except (ValueError, OverflowError):
         return str(ms)  # a time that no calendar holds
+
+
+def columns_of(chosen: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the chosen columns; the usual ones where None, raises MissingDependency."""
+    if chosen is not None:
+        return tuple(chosen)
+    needs_arrow()
+    from tidelog.scan import COLUMNS
+
+    return COLUMNS
+
+
+def schema_of(chosen: Sequence[str] | None) -> "pa.Schema":
+    """Return names and types of the chosen columns.
+
+    Raises:
+        MissingDependency: pyarrow, numpy or numba is not installed.
+        InvalidRequest: A column does not exist.
+    """
+    needs_arrow()
+    from tidelog.scan import schema
+
+    return schema(columns_of(chosen))
 
 
 def needs_arrow() -> None:

@@ -1,15 +1,9 @@
-"""Topics by key: tables as of a time, and what changed between two times. See docs/tables.md.
+"""`Table` and `Diff`: a topic by key, as of a time or between two times (docs/tables.md).
 
-Parts: `Table`, `Diff`, `TableHome`.
-
-`questions` has what is asked (`Table`, `Diff`), `homes` who answers: a directory, or, behind the
-same protocol, a cluster (`tidelog.remote.remote_directory`).
-
-Who has a topic that is asked for by key: what a table needs of it, and a directory's answers.
-
-A table as of a time, and what changed between two times, for other tools.
-
-A `Table` or a `Diff` reads nothing until it is asked, and every question plans and reads anew.
+Both are choices: they read nothing until one asks, and each call plans and reads anew. `TableHome`
+is what they need of the topic's place; `DirectoryHome` is a directory's, and a cluster's is
+`tidelog.remote.remote_directory.ClusterHome`. How keys are reduced is `scan.keyed_table`'s, what
+makes a table inexact `scan.table_rules`'.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
-from tidelog.frames import ArrowSource, needs_arrow
+from tidelog.frames import ArrowSource, columns_of, needs_arrow, schema_of
 from tidelog.scan import Wanted, plan
 from tidelog.scan.plan import THREAD_SPLIT_BYTES, list_partitions, with_directory
 from tidelog.scan.table_rules import (
@@ -239,10 +233,7 @@ class Table(ArrowSource):
     @property
     def schema(self) -> "pa.Schema":
         """Names and types of the columns; raises InvalidRequest for one that does not exist."""
-        needs_arrow()
-        from tidelog.scan import schema
-
-        return schema(self._columns())
+        return schema_of(self.columns)
 
     def doubts(self) -> list[Doubt]:
         """Why the table may differ from what it was then; empty where it is exact.
@@ -303,12 +294,7 @@ class Table(ArrowSource):
         return self.home.partitions(self.topic)
 
     def _columns(self) -> tuple[str, ...]:
-        if self.columns is not None:
-            return tuple(self.columns)
-        needs_arrow()
-        from tidelog.scan import COLUMNS
-
-        return COLUMNS
+        return columns_of(self.columns)
 
 
 class _Question(Protocol):

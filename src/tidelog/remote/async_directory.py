@@ -1,39 +1,31 @@
-"""`tidelog.connect_async`: the calls of `RemoteDirectory` for a program with an event loop.
+"""`tidelog.connect_async`: `RemoteDirectory` for a program with an event loop.
 
-Nothing blocks the loop: what waits runs in a few threads of the connection's own, and an append
-occupies one only while its records are queued, not while they are on their way.
+The loop never blocks: blocking calls run in a few threads of the connection, and an append uses one
+only while its records are queued, not while they are sent. Contracts and docs are those of
+`RemoteDirectory`, taken from there by `awaited` and `sent`.
 
 Life cycle: `await connect_async(...)` -> calls -> `await close()`, best by `async with`. For one
 loop; any number of its tasks.
 """
 
 import asyncio
+import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from tidelog.arguments import reads_arguments
-from tidelog.directory import When
 from tidelog.env import Env
 from tidelog.errors import Closed
+from tidelog.front_door import When
 from tidelog.record.record import Record
 from tidelog.remote.cluster import TIMEOUT_S
 from tidelog.remote.remote_directory import RemoteDirectory, connect
-from tidelog.remote.topics import RemoteTopic
-from tidelog.storage.log.append import AppendResult
-from tidelog.types import (
-    ClockName,
-    Compression,
-    Isolation,
-    IsolationLevel,
-    NewRecord,
-    OffsetAndTimestamp,
-    RecordCount,
-    TopicPartition,
-)
+from tidelog.types import ClockName, Isolation, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,15 +40,61 @@ _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
 
 
+_P = ParamSpec("_P")
+
+
+_Ask = TypeVar("_Ask", bound=Callable[..., object])
+
+
 # Questions that wait side by side; more wait their turn.
 _THREADS: Final = 8
 
 
+def awaited(
+    call: Callable[Concatenate[RemoteDirectory, _P], _Answer],
+) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Answer]]:
+    """Return a call of `RemoteDirectory` to be awaited: same arguments, result, errors, docs."""
+
+    async def ask(
+        self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
+    ) -> _Answer:
+        return await self._run(lambda: call(self._directory, *args, **keywords))
+
+    return _described(ask, call)
+
+
+def sent(
+    call: Callable[Concatenate[RemoteDirectory, _P], _Answer],
+    send: "Callable[Concatenate[RemoteDirectory, _P], Future[_Answer]]",
+) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Answer]]:
+    """Return an append to be awaited: `send` queues the records of a `call` in a thread."""
+
+    async def ask(
+        self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
+    ) -> _Answer:
+        sending = await self._run(lambda: send(self._directory, *args, **keywords))
+        # Cancelling the call does not call the records back.
+        return await asyncio.shield(asyncio.wrap_future(sending))
+
+    return _described(ask, call)
+
+
+def _described(ask: _Ask, call: Callable[..., object]) -> _Ask:
+    """Give a call the name, the signature and the docs of another one."""
+    wraps(call)(ask)
+    del ask.__wrapped__  # type: ignore[attr-defined]  # it is a coroutine function, `call` is none
+    ask.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+    ask.__qualname__ = f"AsyncRemoteDirectory.{ask.__name__}"
+    ask.__doc__ = inspect.getdoc(call)
+    return ask
+
+
 @reads_arguments()
 class AsyncRemoteDirectory:
-    """The topics of a cluster; every call is `RemoteDirectory`'s, awaited.
+    """The topics of a cluster: the calls of `RemoteDirectory`, awaited.
 
-    Arguments, answers and errors are those of the call of the same name there.
+    Arguments, results and errors are those of `RemoteDirectory`. Records of an append that is
+    cancelled may be in the log.
     """
 
     def __init__(self, directory: RemoteDirectory) -> None:
@@ -74,101 +112,29 @@ class AsyncRemoteDirectory:
             raise Closed(f"the connection to {self.bootstrap} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
-    # -- topics ------------------------------------------------------------------------------
+    topics = awaited(RemoteDirectory.topics)
+    topic = awaited(RemoteDirectory.topic)
+    partitions = awaited(RemoteDirectory.partitions)
+    create_topic = awaited(RemoteDirectory.create_topic)
+    delete_topic = awaited(RemoteDirectory.delete_topic)
+    alter_config = awaited(RemoteDirectory.alter_config)
 
-    async def topics(self) -> Mapping[str, RemoteTopic]:
-        """See `RemoteDirectory.topics`."""
-        return await self._run(self._directory.topics)
+    append = sent(RemoteDirectory.append, RemoteDirectory.send)
+    append_table = sent(RemoteDirectory.append_table, RemoteDirectory.send_table)
+    flush = awaited(RemoteDirectory.flush)
 
-    async def topic(self, name: str) -> RemoteTopic:
-        """See `RemoteDirectory.topic`."""
-        return await self._run(lambda: self._directory.topic(name))
-
-    async def partitions(self, topic: str) -> list[TopicPartition]:
-        """See `RemoteDirectory.partitions`."""
-        return await self._run(lambda: self._directory.partitions(topic))
-
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        config: Mapping[str, str] | None = None,
-        exist_ok: bool = False,
-    ) -> None:
-        """See `RemoteDirectory.create_topic`."""
-        make = self._directory.create_topic
-        await self._run(lambda: make(name, partitions=partitions, config=config, exist_ok=exist_ok))
-
-    async def delete_topic(self, name: str) -> None:
-        """See `RemoteDirectory.delete_topic`."""
-        await self._run(lambda: self._directory.delete_topic(name))
-
-    async def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """See `RemoteDirectory.alter_config`."""
-        await self._run(lambda: self._directory.alter_config(name, changes))
-
-    # -- appending ---------------------------------------------------------------------------
-
-    async def append(
-        self,
-        topic: str,
-        records: Iterable[NewRecord],
-        *,
-        partition: int | None = None,
-        codec: Compression | None = None,
-    ) -> dict[int, AppendResult]:
-        """See `RemoteDirectory.append`; records of a call that is cancelled may be in the log."""
-        send = self._directory.send
-        sent = await self._run(lambda: send(topic, records, partition=partition, codec=codec))
-        return await _answer_of(sent)
-
-    async def append_table(
-        self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Compression | None = None
-    ) -> dict[int, AppendResult]:
-        """See `RemoteDirectory.append_table`."""
-        send = self._directory.send_table
-        return await _answer_of(await self._run(lambda: send(topic, table, codec=codec)))
-
-    async def flush(self) -> None:
-        """See `RemoteDirectory.flush`."""
-        await self._run(self._directory.flush)
-
-    # -- lookups by time ---------------------------------------------------------------------
-
-    async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], *, clock: str = ClockName.RECORD
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """See `RemoteDirectory.offsets_for_times`."""
-        return await self._run(lambda: self._directory.offsets_for_times(times, clock=clock))
-
-    async def offsets_at(
-        self, topic: str, when: When, *, clock: str = ClockName.RECORD
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """See `RemoteDirectory.offsets_at`."""
-        return await self._run(lambda: self._directory.offsets_at(topic, when, clock=clock))
-
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """See `RemoteDirectory.beginning_offsets`."""
-        return await self._run(lambda: self._directory.beginning_offsets(partitions))
-
-    async def end_offsets(
-        self,
-        partitions: Iterable[TopicPartition],
-        *,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
-    ) -> dict[TopicPartition, int]:
-        """See `RemoteDirectory.end_offsets`."""
-        return await self._run(lambda: self._directory.end_offsets(partitions, isolation=isolation))
+    offsets_for_times = awaited(RemoteDirectory.offsets_for_times)
+    offsets_at = awaited(RemoteDirectory.offsets_at)
+    beginning_offsets = awaited(RemoteDirectory.beginning_offsets)
+    end_offsets = awaited(RemoteDirectory.end_offsets)
+    count = awaited(RemoteDirectory.count)
 
     def point(self, when: When) -> int:
-        """See `RemoteDirectory.point`; asks nobody."""
+        """Return a point in time in ms, as `RemoteDirectory.point`; sends no request."""
         return self._directory.point(when)
 
     def range(self, text: str) -> tuple[int, int]:
-        """See `RemoteDirectory.range`; asks nobody."""
+        """Return a range of time in ms, as `RemoteDirectory.range`; sends no request."""
         return self._directory.range(text)
 
     # -- reading -----------------------------------------------------------------------------
@@ -221,19 +187,6 @@ class AsyncRemoteDirectory:
         )
         return await self._run(found.to_table)
 
-    async def count(
-        self,
-        topic: str,
-        *,
-        start: When | None = None,
-        end: When | None = None,
-        clock: str = ClockName.RECORD,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
-    ) -> RecordCount:
-        """See `RemoteDirectory.count`."""
-        found = self._directory.scan(topic, start=start, end=end, clock=clock, isolation=isolation)
-        return await self._run(found.count)
-
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
         """The items of an iterator that blocks, each taken in a thread.
 
@@ -272,11 +225,6 @@ class AsyncRemoteDirectory:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-async def _answer_of(sent: "Future[_Answer]") -> _Answer:
-    """The answer of records on their way; cancelling does not call them back."""
-    return await asyncio.shield(asyncio.wrap_future(sent))
 
 
 class _Steps(Generic[_Item]):

@@ -1,17 +1,13 @@
-"""`BrokerRecords`, a `RecordSource`; append times.
+"""Records of a cluster: one by one, or by columns as splits; `RemoteScan`.
 
-Records of one partition from its leader, one by one, with the append times that it tells.
+`Reading` reads one partition's records from its leader with our own client, and with librdkafka
+where connections are not plain text. Its `batches` need Arrow; its `records` need neither numpy nor
+Arrow, and are for small amounts. `ToldTimes` finds append times of records that librdkafka has
+returned, since librdkafka drops what tidelog's brokers add to a response: it fetches the same
+batches again for the times alone. An append time that can't be had is unknown, never an error.
 
-For as many records as people look at, without numpy; `fetched_rows` does the same by columns.
-
-Append times of records that came through librdkafka, which does not see what our broker tells.
-
-The same batches are fetched once more for the times alone; a broker that tells none is not asked
-again. What can't be had is unknown, and the records go on coming.
-
-Life cycle: time_of* -> close. One owner.
-
-Records of a cluster for Arrow, Polars, DuckDB and pandas: `tidelog.frames.Scan` over brokers.
+Offsets, and which of them a range of time covers, come from `remote.time_lookup`.
+Life cycle of `ToldTimes`: time_of* -> close. One owner.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +25,7 @@ from tidelog.errors import (
     OffsetOutOfRange,
     TidelogError,
 )
-from tidelog.frames import ArrowSource, TopicChoice, needs_arrow
+from tidelog.frames import RecordScan, needs_arrow
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.offset_order import in_order
@@ -310,6 +306,33 @@ class Reading:
         bootstrap = self.cluster.bootstrap
         return PartitionFetch(bootstrap, name, seams, topic_id=topic_id, settings=settings)
 
+    def partitions(self, chosen: str | TopicPartition) -> list[TopicPartition]:
+        """Return a topic's partitions, or the named one.
+
+        Raises:
+            UnknownTopic, ClusterFailure: As their names say.
+            InvalidRequest: The topic has no such partition.
+        """
+        if isinstance(chosen, str):
+            return self.cluster.partitions(chosen)
+        there = self.cluster.partitions(chosen.topic)
+        if chosen not in there:
+            last = len(there) - 1
+            raise InvalidRequest(f"{chosen.topic} has partitions 0 to {last}, not {chosen}")
+        return [chosen]
+
+    def plan(
+        self,
+        names: Sequence[TopicPartition],
+        wanted: Wanted,
+        clock: ClockName,
+        isolation: IsolationLevel,
+    ) -> list[Split]:
+        """Return the splits that hold a range now, with their topics' ids; as `plan_remote`."""
+        splits = plan_remote(self.cluster, names, wanted, clock=clock, isolation=isolation)
+        ids = self.topic_ids(sorted({split.topic for split in splits}))
+        return [replace(split, topic_id=ids[split.topic]) for split in splits]
+
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Topics' ids as 32 hexadecimal digits, "" where the cluster can't tell."""
         try:
@@ -322,40 +345,17 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RemoteScan(ArrowSource):
-    """Records of one or more topics of a cluster, chosen by time, for whoever wants them.
-
-    Nothing is read until it is asked, and every question plans and reads anew. Any tool that takes
-    an Arrow stream takes a scan as it is.
+class RemoteScan(RecordScan):
+    """A `RecordScan` of a cluster.
 
     Attributes:
-        reading: Whom to ask.
-        topics: Topics or single partitions, all but Kafka's own where None.
-        wanted: The range of time.
-        clock: Which of a record's two times the range is about.
-        columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
-        isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-        strict: Raise where records have no time on that clock; else they are left out.
+        reading: The cluster's records.
     """
 
     reading: Reading
-    topics: TopicChoice = None
-    wanted: Wanted = field(default_factory=Wanted)
-    clock: ClockName = ClockName.RECORD
-    columns: Sequence[str] | None = None
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    strict: bool = False
 
     def __repr__(self) -> str:
         return f"RemoteScan({self.topics!r} of {self.reading.cluster.bootstrap!r})"
-
-    @property
-    def schema(self) -> "pa.Schema":
-        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
-        needs_arrow()
-        from tidelog.scan import schema
-
-        return schema(self._columns())
 
     def plan(self) -> list[Split]:
         """Which offsets would be read now.
@@ -363,12 +363,7 @@ class RemoteScan(ArrowSource):
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: As their names say.
         """
-        names = self._partitions()
-        splits = plan_remote(
-            self.reading.cluster, names, self.wanted, clock=self.clock, isolation=self.isolation
-        )
-        ids = self.reading.topic_ids(sorted({split.topic for split in splits}))
-        return [replace(split, topic_id=ids[split.topic]) for split in splits]
+        return self.reading.plan(self._partitions(), self.wanted, self.clock, self.isolation)
 
     def to_arrow(self, *, stats: ScanStats | None = None) -> "pa.RecordBatchReader":
         """The records as an Arrow reader, in bounded memory.
@@ -449,24 +444,4 @@ class RemoteScan(ArrowSource):
             topics = sorted(name for name in counts if not name.startswith("__"))
             return [TopicPartition(name, n) for name in topics for n in range(counts[name])]
         chosen = [self.topics] if isinstance(self.topics, str | TopicPartition) else self.topics
-        found: dict[TopicPartition, None] = {}
-        for one in chosen:
-            for name in self._named(cluster, one):
-                found[name] = None
-        return list(found)
-
-    @staticmethod
-    def _named(cluster: Cluster, one: str | TopicPartition) -> list[TopicPartition]:
-        if isinstance(one, str):
-            return cluster.partitions(one)
-        there = cluster.partitions(one.topic)
-        if one not in there:
-            raise InvalidRequest(f"{one.topic} has partitions 0 to {len(there) - 1}, not {one}")
-        return [one]
-
-    def _columns(self) -> tuple[str, ...]:
-        if self.columns is not None:
-            return tuple(self.columns)
-        from tidelog.scan import COLUMNS
-
-        return COLUMNS
+        return list(dict.fromkeys(name for one in chosen for name in self.reading.partitions(one)))

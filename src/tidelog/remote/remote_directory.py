@@ -1,31 +1,24 @@
-"""`RemoteDirectory`, `ClusterHome`, `tidelog.table`.
+"""`RemoteDirectory`: topics that brokers hold; `tidelog.connect`, `tidelog.table`.
 
-The front door to topics that brokers hold: `tidelog.connect`, with the calls of `Directory`.
-
-Works with any Kafka, through confluent-kafka; records are read by batches from their leaders where
-brokers speak plain text. What is of one directory alone (logs, durability, the append clock of
-topics that brokers don't stamp) is not here.
+`RemoteDirectory` implements `FrontDoor` over a `Cluster`, so it works with any Kafka through
+confluent-kafka. Records are read by batches from their leaders where connections are plain text.
+What only a directory has is not here: logs, retention, append times of topics that brokers don't
+stamp. `ClusterHome` is what `keyed.Table` needs of a cluster: brokers keep no history of
+compaction, so of a compacted topic every table as of a time is inexact.
 
 Life cycle: `tidelog.connect` -> calls -> close, best by `with`. Safe for several threads.
-
-Tables as of a time of topics that brokers hold.
-
-Brokers keep no history of what they compacted, so no table as of a time of a compacted topic is
-known to be whole; of other topics it is, as far as their settings and their log start say.
-
-`tidelog.table`: a topic as a table as of a time, wherever it is.
 """
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.arguments import codec_of, level_of, reads_arguments
-from tidelog.closing import Closing
-from tidelog.directory import Directory, When
+from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
+from tidelog.front_door import FrontDoor, When
 from tidelog.objects import env_for, local_path
 from tidelog.record.partitioner import Partitioner
 from tidelog.record.record import Record, appended_at
@@ -33,13 +26,13 @@ from tidelog.remote import producer, topics
 from tidelog.remote.client_settings import translate_settings
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, require_client
 from tidelog.remote.records import Reading, RemoteScan
-from tidelog.remote.time_lookup import offsets_for_times, plan_remote, without_append_time
+from tidelog.remote.time_lookup import offsets_for_times, without_append_time
 from tidelog.remote.topics import RemoteTopic, describe, named_watermarks
 from tidelog.report import html_table
 from tidelog.scan import Split, Wanted
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.storage.log.append import AppendResult
-from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
+from tidelog.timespec import parse_point
 from tidelog.types import (
     INT32_MAX,
     INT64_MAX,
@@ -50,7 +43,6 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
-    RecordCount,
     TopicPartition,
 )
 
@@ -60,8 +52,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tidelog.frames import TopicChoice
-    from tidelog.keyed import Diff, Table
+    from tidelog.frames import RecordScan, TopicChoice
+    from tidelog.keyed import Table
     from tidelog.scan import ScanStats
     from tidelog.scan.keyed_table import RowSource
     from tidelog.storage.directory.numbered_loads import Loaded
@@ -75,16 +67,16 @@ _COUNTS_MAX: Final = 10_000
 
 
 @reads_arguments()
-class RemoteDirectory(Closing):
+class RemoteDirectory(FrontDoor):
     """The topics of a cluster, called as those of a `tidelog.Directory`."""
 
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, env: Env
     ) -> None:
+        super().__init__(env)
         client = translate_settings(config)
         codec_name = client.pop("compression.codec", Codec.NONE.config_name)
         codec_name = client.pop("compression.type", codec_name)
-        self._env = env
         self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
         self._cluster.admin()  # made now, so that threads need not agree who makes it
         self._reading = Reading(cluster=self._cluster, client=client, env=env)
@@ -306,154 +298,45 @@ class RemoteDirectory(Closing):
         self._cluster.ensure_open()
         self._sender.flush()
 
-    # -- lookups by time ---------------------------------------------------------------------
-
-    def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], *, clock: str = ClockName.RECORD
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The earliest record at or after a time, for each partition. Source: KIP-79.
-
-        Args:
-            times: ms since the epoch, 0 or more.
-            clock: `record`, or `append` where brokers know it: ours, and others on topics with
-                LogAppendTime.
-
-        Returns:
-            Every partition asked; None where no record is that late. On the append clock,
-            `without_time` is the number of records before the answer whose append time is unknown,
-            or None where the brokers don't tell it. Where the answer is None,
-            `without_append_time` tells how many there are in all, and a warning is logged if there
-            are any.
-
-        Raises:
-            ValueError: A negative time, or an unknown clock.
-            UnknownTopic: A topic or partition is not there.
-            InvalidRequest: Append times are asked for that the brokers don't know.
-        """
-        return offsets_for_times(self._cluster, times, ClockName(clock))
+    # -- lookups by time and reading ---------------------------------------------------------
 
     def without_append_time(self, partition: TopicPartition) -> int | None:
-        """Number of records of a partition whose append time is unknown, None where not told.
+        """Return the number of records of a partition whose append time is unknown.
 
-        Brokers of ours tell it, in plain text.
+        None where it is not known: only tidelog's brokers report it, on connections in plain text.
         """
         marks = named_watermarks(self._cluster, [partition])
         return without_append_time(self._cluster, marks)[partition]
 
-    def offsets_at(
-        self, topic: str, when: When, *, clock: str = ClockName.RECORD
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        return self._cluster.partitions(topic)
+
+    def _first_at(
+        self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """`offsets_for_times` for every partition of a topic and one point in time.
+        return offsets_for_times(self._cluster, times, clock)
 
-        Args:
-            topic: Its name.
-            when: ms since the epoch, or text such as `2013-02-08 12:00 America/New_York`, `-6h`.
-            clock: `record` or `append`.
-
-        Raises:
-            InvalidTime: Text that can't be read as one point.
-        """
-        time_ms = self.point(when)
-        partitions = self._cluster.partitions(topic)
-        return self.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=clock)
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that can be read; raises UnknownTopic. Source: KIP-79."""
+    def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         marks = named_watermarks(self._cluster, partitions)
         return {partition: mark.start for partition, mark in marks.items()}
 
-    def end_offsets(
-        self,
-        partitions: Iterable[TopicPartition],
-        *,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+    def _ends(
+        self, partitions: Iterable[TopicPartition], isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last visible record; raises UnknownTopic. Source: KIP-79."""
-        marks = named_watermarks(self._cluster, partitions, level_of(isolation))
+        marks = named_watermarks(self._cluster, partitions, isolation)
         return {partition: mark.end for partition, mark in marks.items()}
 
-    def point(self, when: When) -> int:
-        """A point in time in ms; text is read by the grammar of docs/time.md."""
-        if isinstance(when, int):
-            return when
-        return parse_point(when, now_ms=self._env.clock.now_ms())
-
-    def range(self, text: str) -> tuple[int, int]:
-        """A range in time [start, end) in ms, from text such as `-6h..now` or `2013-02-08`."""
-        return parse_range(text, now_ms=self._env.clock.now_ms())
-
-    # -- reading -----------------------------------------------------------------------------
-
-    def records(
-        self,
-        topic: str,
-        *,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+    def _records(
+        self, topic: str, isolation: IsolationLevel
     ) -> Iterator[tuple[TopicPartition, Record]]:
-        """Every record of a topic, partition after partition; for small amounts.
-
-        With append times from a broker of ours in plain text; from others, and behind TLS or SASL,
-        where brokers stamp records.
-        """
         names = self._cluster.partitions(topic)
-        level = level_of(isolation)
-        for name, mark in self._cluster.watermarks(names, isolation=level).items():
+        for name, mark in self._cluster.watermarks(names, isolation=isolation).items():
             self._cluster.ensure_open()
-            found = self._reading.records(name, mark.start, mark.end, level)
-            for record, append_ms in found:
+            records = self._reading.records(name, mark.start, mark.end, isolation)
+            for record, append_ms in records:
                 yield name, appended_at(record, append_ms)
 
-    def read(  # noqa: PLR0913 - one keyword for each way to choose
-        self,
-        topic: str,
-        *,
-        start: When | None = None,
-        end: When | None = None,
-        clock: str = ClockName.RECORD,
-        columns: Sequence[str] | None = None,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
-        strict: bool = False,
-        stats: "ScanStats | None" = None,
-    ) -> "pa.RecordBatchReader":
-        """A topic's records as an Arrow reader, a time range of them where one is given.
-
-        Arguments as of `tidelog.Directory.read`.
-
-        Returns:
-            Exactly the records of the range that are there now, by partition and offset. By create
-            time everything behind the first one that is late enough is fetched, since later
-            records may have earlier times (docs/connect.md).
-
-        Raises:
-            InvalidTime: A point in time that can't be read.
-            InvalidRequest: Append times are asked for that the brokers don't know.
-            UnknownTopic, MissingDependency, ClusterFailure: As their names say.
-            MissingTimestamps, CorruptData, OffsetOutOfRange: While reading.
-        """
-        found = self.scan(
-            topic,
-            start=start,
-            end=end,
-            clock=clock,
-            columns=columns,
-            isolation=isolation,
-            strict=strict,
-        )
-        return found.to_arrow(stats=stats)
-
-    def count(
-        self,
-        topic: str,
-        *,
-        start: When | None = None,
-        end: When | None = None,
-        clock: str = ClockName.RECORD,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
-    ) -> RecordCount:
-        """How many records `read` would hand out of the same range; they are all fetched."""
-        return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
-
-    def scan(  # noqa: PLR0913 - one keyword for each way to choose
+    def scan(  # noqa: D102, PLR0913 - the contract is FrontDoor's
         self,
         topics: "TopicChoice" = None,
         *,
@@ -465,18 +348,9 @@ class RemoteDirectory(Closing):
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
     ) -> RemoteScan:
-        """Records for Arrow, Polars, DuckDB or pandas; nothing is read until they ask.
-
-        Arguments as of `tidelog.Directory.scan`; all topics but Kafka's own where None.
-
-        Raises:
-            InvalidTime: A point or a range in time that can't be read.
-            InvalidRequest: `during` beside `start` or `end`.
-        """
-        one = str | TopicPartition
         return RemoteScan(
             reading=self._reading,
-            topics=topics if topics is None or isinstance(topics, one) else tuple(topics),
+            topics=self._choice(topics),
             wanted=self._wanted(start, end, during),
             clock=ClockName(clock),
             columns=columns,
@@ -484,66 +358,11 @@ class RemoteDirectory(Closing):
             strict=strict,
         )
 
-    # -- tables by key -----------------------------------------------------------------------
+    def _read(self, scan: "RecordScan", stats: "ScanStats | None") -> "pa.RecordBatchReader":
+        return scan.to_arrow(stats=stats)
 
-    def table(
-        self,
-        topic: str | TopicPartition,
-        *,
-        at: When | None = None,
-        clock: str = ClockName.RECORD,
-        columns: Sequence[str] | None = None,
-        inexact: str = "refuse",
-    ) -> "Table":
-        """A topic as a table as of a time; as `tidelog.Directory.table`.
-
-        Brokers don't say what compaction took away: of a compacted topic every table as of a time
-        is inexact, and of one that no longer begins with its first record.
-        """
-        from tidelog.keyed import Table
-
-        return Table(
-            home=ClusterHome(self._reading),
-            topic=topic,
-            at_ms=None if at is None else self.point(at),
-            clock=ClockName(clock),
-            columns=columns,
-            inexact=inexact,
-        )
-
-    def diff(
-        self,
-        topic: str | TopicPartition,
-        before: When,
-        after: When | None = None,
-        *,
-        clock: str = ClockName.RECORD,
-        inexact: str = "refuse",
-    ) -> "Diff":
-        """What changed in a topic's table between two times; as `tidelog.Directory.diff`."""
-        from tidelog.keyed import Diff
-
-        return Diff(
-            home=ClusterHome(self._reading),
-            topic=topic,
-            before_ms=self.point(before),
-            after_ms=None if after is None else self.point(after),
-            clock=ClockName(clock),
-            inexact=inexact,
-        )
-
-    def _wanted(self, start: When | None, end: When | None, during: str | None) -> Wanted:
-        if during is None:
-            return Wanted(
-                start_ms=None if start is None else self.point(start),
-                end_ms=None if end is None else self.point(end),
-            )
-        if (start, end) != (None, None):
-            raise InvalidRequest(f"during={during!r} is a whole range; leave start and end out")
-        low, high = self.range(during)
-        return Wanted(
-            start_ms=None if low == OPEN_START else low, end_ms=None if high == OPEN_END else high
-        )
+    def _home(self) -> "ClusterHome":
+        return ClusterHome(self._reading)
 
     def _repr_html_(self) -> str:
         """The cluster for a notebook: its topics."""
@@ -633,12 +452,7 @@ class ClusterHome:
 
     def partitions(self, topic: str | TopicPartition) -> list[TopicPartition]:
         """See `TableHome`."""
-        if isinstance(topic, str):
-            return self._cluster.partitions(topic)
-        there = self._cluster.partitions(topic.topic)
-        if topic not in there:
-            raise InvalidRequest(f"{topic.topic} has partitions 0 to {len(there) - 1}, not {topic}")
-        return [topic]
+        return self.reading.partitions(topic)
 
     def ranking(self, topic: str) -> Ranking:
         """See `TableHome`; Kafka's own brokers know no rule but the offset."""
@@ -680,10 +494,8 @@ class ClusterHome:
         found: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         wanted = Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1)
         level = IsolationLevel.READ_COMMITTED
-        planned = plan_remote(self._cluster, names, wanted, clock=clock, isolation=level)
-        ids = self.reading.topic_ids(sorted({split.topic for split in planned}))
-        for split in planned:
-            found[split.topic_partition].append(replace(split, topic_id=ids[split.topic]))
+        for split in self.reading.plan(names, wanted, clock, level):
+            found[split.topic_partition].append(split)
         return found
 
     def compacted_to(self, name: TopicPartition) -> int:  # noqa: ARG002 - brokers don't say it

@@ -1,0 +1,364 @@
+"""Calls on topics that a directory and a cluster share.
+
+`FrontDoor` holds each shared call once: its signature, its contract and its docstring. A door
+(`tidelog.directory.Directory`, `tidelog.remote.remote_directory.RemoteDirectory`) implements the
+hooks below, `scan`, and the calls whose contracts differ: topics, settings, appends.
+
+The module opens nothing and owns no state but the environment. Every argument is checked before a
+hook runs. Calls that need Arrow import it themselves.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.arguments import level_of, reads_arguments
+from tidelog.closing import Closing
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.record.record import Record
+from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
+from tidelog.types import (
+    ClockName,
+    Isolation,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    RecordCount,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.frames import RecordScan, TopicChoice
+    from tidelog.keyed import Diff, Table, TableHome
+    from tidelog.scan import ScanStats, Wanted
+
+# A point in time: ms since the epoch, or text in the grammar of docs/time.md.
+When = int | str
+
+
+@reads_arguments()
+class FrontDoor(Closing):
+    """Topics of a directory or of a cluster: lookups by time, reads, tables by key."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+
+    # -- what a door implements ----------------------------------------------------------------
+
+    @abstractmethod
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic; raises UnknownTopic."""
+
+    @abstractmethod
+    def _first_at(
+        self, times: Mapping[TopicPartition, int], clock: ClockName
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """See `offsets_for_times`."""
+
+    @abstractmethod
+    def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `beginning_offsets`."""
+
+    @abstractmethod
+    def _ends(
+        self, partitions: Iterable[TopicPartition], isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        """See `end_offsets`."""
+
+    @abstractmethod
+    def _records(
+        self, topic: str, isolation: IsolationLevel
+    ) -> Iterator[tuple[TopicPartition, Record]]:
+        """See `records`."""
+
+    @abstractmethod
+    def _read(self, scan: "RecordScan", stats: "ScanStats | None") -> "pa.RecordBatchReader":
+        """Return a reader of a scan's records by topic, partition and offset."""
+
+    @abstractmethod
+    def _home(self) -> "TableHome":
+        """Return what tables by key are read from."""
+
+    # -- lookups by time -----------------------------------------------------------------------
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], *, clock: str = ClockName.RECORD
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the earliest record at or after a time, for each partition. Source: KIP-79.
+
+        Args:
+            times: ms since the epoch, 0 or more.
+            clock: `record` or `append`. In a cluster, tidelog's brokers know append times, and
+                other brokers on topics with LogAppendTime.
+
+        Returns:
+            Every partition of `times`, with None where no record is that late. On the append
+            clock, `without_time` is the number of records before the result whose append time is
+            unknown, or None where the brokers don't report it. Where the result is None,
+            `without_append_time` returns the number in the whole partition, and a warning is
+            logged unless it is 0.
+
+        Raises:
+            ValueError: A negative time, or an unknown clock.
+            UnknownTopic: A topic or partition does not exist.
+            InvalidRequest: The brokers don't know append times.
+        """
+        return self._first_at(times, ClockName(clock))
+
+    def offsets_at(
+        self, topic: str, when: When, *, clock: str = ClockName.RECORD
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return `offsets_for_times` of one point in time for every partition of a topic.
+
+        Args:
+            topic: Its name.
+            when: ms since the epoch, or text such as `2013-02-08 12:00 America/New_York`, `-6h`.
+            clock: `record` or `append`.
+
+        Raises:
+            InvalidTime: The text is no point in time.
+            As `offsets_for_times`.
+        """
+        time_ms = self.point(when)
+        return self.offsets_for_times(dict.fromkeys(self._partitions(topic), time_ms), clock=clock)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first readable offset of each; raises UnknownTopic. Source: KIP-79."""
+        return self._starts(partitions)
+
+    def end_offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, int]:
+        """Return the offset after the last visible record; raises UnknownTopic. Source: KIP-79."""
+        return self._ends(partitions, level_of(isolation))
+
+    def point(self, when: When) -> int:
+        """Return a point in time in ms; text has the grammar of docs/time.md."""
+        if isinstance(when, int):
+            return when
+        return parse_point(when, now_ms=self._env.clock.now_ms())
+
+    def range(self, text: str) -> tuple[int, int]:
+        """Return a range of time [start, end) in ms, from `-6h..now` or `2013-02-08`, say."""
+        return parse_range(text, now_ms=self._env.clock.now_ms())
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def records(
+        self,
+        topic: str,
+        *,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Iterator[tuple[TopicPartition, Record]]:
+        """Yield every record of a topic with its append time, by partition; for small amounts.
+
+        In a cluster, tidelog's brokers report append times on connections in plain text. From
+        other brokers, and over TLS or SASL, only records with a LogAppendTime stamp have one.
+        """
+        return self._records(topic, level_of(isolation))
+
+    def read(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topic: str,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+        strict: bool = False,
+        stats: "ScanStats | None" = None,
+    ) -> "pa.RecordBatchReader":
+        """Return the records of a topic, or those of a time range, as an Arrow reader.
+
+        Args:
+            topic: Its name.
+            start: Earliest time, inclusive; the log's start where None.
+            end: End of the range, exclusive; the log's end where None.
+            clock: Clock of the range: `record` or `append`.
+            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+            strict: Raise where records have no time on that clock; else they are left out.
+            stats: Counted up while reading: rows and bytes read, records without a time.
+
+        Returns:
+            Exactly the records of the range in the log at the time of the call, by partition and
+            offset; create times may be in any order. For a range of create times, a cluster sends
+            everything after the first record that is late enough, since later records may have
+            earlier times (docs/connect.md).
+
+        Raises:
+            InvalidTime: A start or an end is no point in time.
+            InvalidRequest: A column doesn't exist, or the brokers don't know append times.
+            UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't answer.
+            MissingDependency: pyarrow, numpy or numba is not installed.
+            MissingTimestamps, CorruptData, OffsetOutOfRange: While reading.
+        """
+        scan = self.scan(
+            topic,
+            start=start,
+            end=end,
+            clock=clock,
+            columns=columns,
+            isolation=isolation,
+            strict=strict,
+        )
+        return self._read(scan, stats)
+
+    def count(
+        self,
+        topic: str,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        clock: str = ClockName.RECORD,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+    ) -> RecordCount:
+        """Return the number of records that `read` returns for the same range.
+
+        A directory counts mostly by zone maps; from a cluster all records are fetched.
+
+        Returns:
+            The number, an int. Its `without_time` is the number of records that have no time on
+            the clock, and so are in no range.
+
+        Raises:
+            As `read`; for figures by partition see `tidelog.scan.count`.
+        """
+        return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
+
+    @abstractmethod
+    def scan(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topics: "TopicChoice" = None,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        during: str | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+        strict: bool = False,
+    ) -> "RecordScan":
+        """Return records for Arrow, Polars, DuckDB or pandas; reads nothing until one asks.
+
+        Args:
+            topics: Topics or single partitions. None: all topics; in a cluster without Kafka's
+                own, whose names begin with `__`.
+            start: Earliest time, inclusive; the log's start where None.
+            end: End of the range, exclusive; the log's end where None.
+            during: Both at once, as text: `2013-02-08`, `-6h..now`.
+            clock: Clock of the range: `record` or `append`.
+            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+            strict: Raise where records have no time on that clock; else they are left out.
+
+        Raises:
+            InvalidTime: A start, an end or a range is no time.
+            InvalidRequest: `during` beside `start` or `end`.
+        """
+
+    @staticmethod
+    def _choice(topics: "TopicChoice") -> "TopicChoice":
+        """Return the topics that a scan's argument names, in a form that doesn't change later."""
+        if topics is None or isinstance(topics, str | TopicPartition):
+            return topics
+        return tuple(topics)
+
+    def _wanted(self, start: When | None, end: When | None, during: str | None) -> "Wanted":
+        """Return the range of time that a scan's arguments name."""
+        from tidelog.scan import Wanted
+
+        first, last = self._maybe_point(start), self._maybe_point(end)
+        if during is None:
+            return Wanted(start_ms=first, end_ms=last)
+        if (start, end) != (None, None):
+            raise InvalidRequest(f"during={during!r} is a whole range; leave start and end out")
+        low, high = self.range(during)
+        return Wanted(
+            start_ms=None if low == OPEN_START else low, end_ms=None if high == OPEN_END else high
+        )
+
+    def _maybe_point(self, when: When | None) -> int | None:
+        return None if when is None else self.point(when)
+
+    # -- tables by key -------------------------------------------------------------------------
+
+    def table(
+        self,
+        topic: str | TopicPartition,
+        *,
+        at: When | None = None,
+        clock: str = ClockName.RECORD,
+        columns: Sequence[str] | None = None,
+        inexact: str = "refuse",
+    ) -> "Table":
+        """Return a topic as a table as of a time: the winning record of each key (docs/tables.md).
+
+        Of a partition's committed records up to and including that time, the winner is the one
+        that the topic's compaction rule prefers, unless it is a tombstone. Records without a key
+        are left out.
+
+        Brokers don't report what compaction removed. In a cluster, a table as of a time is
+        therefore inexact if the topic is compacted, or no longer begins with its first record.
+
+        Args:
+            topic: Its name, or one of its partitions.
+            at: The time; all that the log holds where None.
+            clock: Clock of that time: `record` or `append`.
+            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            inexact: `refuse` raises where compaction or retention has removed records that the
+                table consisted of at that time; `mark` returns the rest, and `Table.doubts` gives
+                the reasons.
+
+        Raises:
+            InvalidTime, InvalidRequest: `at` is no time, or `inexact` no choice. Other errors come
+                with the first rows, see `Table.to_arrow`.
+        """
+        from tidelog.keyed import Table
+
+        return Table(
+            home=self._home(),
+            topic=topic,
+            at_ms=self._maybe_point(at),
+            clock=ClockName(clock),
+            columns=columns,
+            inexact=inexact,
+        )
+
+    def diff(
+        self,
+        topic: str | TopicPartition,
+        before: When,
+        after: When | None = None,
+        *,
+        clock: str = ClockName.RECORD,
+        inexact: str = "refuse",
+    ) -> "Diff":
+        """Return the keys of a topic's table added, changed or deleted between two times.
+
+        Args:
+            topic: Its name, or one of its partitions.
+            before: The earlier time; records of that time are in the first table.
+            after: The later time; all that the log holds where None.
+            clock: Clock of both times: `record` or `append`.
+            inexact: `refuse` or `mark`, as in `table`.
+
+        Raises:
+            InvalidTime, InvalidRequest: As `table`, or `after` is earlier than `before`.
+        """
+        from tidelog.keyed import Diff
+
+        return Diff(
+            home=self._home(),
+            topic=topic,
+            before_ms=self.point(before),
+            after_ms=self._maybe_point(after),
+            clock=ClockName(clock),
+            inexact=inexact,
+        )
