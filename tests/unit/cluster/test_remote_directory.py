@@ -1,5 +1,6 @@
 """`tidelog.connect` without a broker: what is refused before one is asked."""
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -104,3 +105,31 @@ def test_a_closed_connection_answers_nothing(name: str) -> None:
     with pytest.raises(Closed, match=f"the connection to {NOWHERE} is closed"):
         CALLS[name](log)
     assert log.point("0") == 0
+
+
+DOORS = (tidelog.Directory, tidelog.RemoteDirectory, tidelog.AsyncRemoteDirectory)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=[door.__name__ for door in DOORS])
+def test_help_shows_a_text_for_each_call_of_a_door(door: type) -> None:
+    calls = inspect.getmembers(door, lambda one: inspect.isfunction(one) or inspect.ismethod(one))
+    names = [name for name, _ in calls if not name.startswith("_")]
+    assert {"topics", "offsets_at", "read", "count"} <= {*names}
+    assert not [name for name in names if not inspect.getdoc(getattr(door, name))]
+
+
+AWAITED = (
+    *("topics", "topic", "partitions", "create_topic", "delete_topic", "alter_config"),
+    *("append", "append_table", "flush", "offsets_for_times", "offsets_at"),
+    *("beginning_offsets", "end_offsets", "count"),
+)
+
+
+@pytest.mark.parametrize("name", AWAITED)
+def test_an_awaited_call_shows_the_signature_and_the_text_of_the_call(name: str) -> None:
+    call = getattr(tidelog.RemoteDirectory, name)
+    awaited = getattr(tidelog.AsyncRemoteDirectory, name)
+    assert inspect.signature(awaited) == inspect.signature(call)
+    assert inspect.getdoc(awaited) == inspect.getdoc(call)
+    assert inspect.iscoroutinefunction(inspect.unwrap(awaited))
+    assert awaited.__qualname__ == f"AsyncRemoteDirectory.{name}"
