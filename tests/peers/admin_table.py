@@ -12,7 +12,7 @@ from tests.worlds.clients.rights_model import EVERYBODY, Rule, Rules
 from tests.worlds.clients.rights_talk import CLUSTER, FOR_ALL, GROUP, GROUPS, MADE, TOPIC, USERS
 from tests.worlds.clients.rights_talk import Rule as Written
 
-from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 
 HERE: Final = "127.0.0.1"
 # Whom nothing of the kind is known of.

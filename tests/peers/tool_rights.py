@@ -30,7 +30,7 @@ from tests.worlds.clients.rights_talk import (
 from tests.worlds.clients.secured import TIMEOUT_S
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.server.security.operations import Operation, ResourceType
 
 # A code of the protocol, or what a client shows in its place.
 Shown = int | str

@@ -27,7 +27,7 @@ from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.security import CreateAclsRequest
 from tidelog.server.embedded import Broker
-from tidelog.server.security.authorizer import ResourceType
+from tidelog.server.security.operations import ResourceType
 
 # Each user's rules, and the topics that it may write and read.
 USERS: Final[dict[str, tuple[list[Rule], str, str]]] = {

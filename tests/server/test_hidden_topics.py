@@ -25,7 +25,7 @@ from tidelog.protocol.messages.topics import DeleteTopicsRequest
 from tidelog.server.api import topics as topic_handlers
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime.errors import Refusal
-from tidelog.server.security.authorizer import ResourceType
+from tidelog.server.security.operations import ResourceType
 
 UNKNOWN_TOPIC: Final = 3
 GROUP_ID_NOT_FOUND: Final = 69

@@ -59,13 +59,8 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.server.api.node import Node
 from tidelog.server.groups.classic_group import ClassicGroup, Member
 from tidelog.server.groups.committed_offsets import CommittedOffset
-from tidelog.server.security.authorizer import (
-    Acl,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.storage.directory.broker_files import ScramCredential
 from tidelog.storage.log.producers import ProducerEntry
 

@@ -19,9 +19,8 @@ from tests.worlds.clients.rights_table import (
 )
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.server.security.authorizer import (
-    Acl,
-    Authorizer,
+from tidelog.server.security.authorizer import Acl, Authorizer
+from tidelog.server.security.operations import (
     Client,
     Operation,
     PatternType,

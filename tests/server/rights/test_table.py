@@ -15,7 +15,7 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
-from tidelog.server.security.authorizer import ResourceType
+from tidelog.server.security.operations import ResourceType
 
 ROWS_LEAST = 400
 # Those whom ./run test asks.

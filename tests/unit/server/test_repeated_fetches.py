@@ -13,13 +13,8 @@ from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.record.builder import build_batch
 from tidelog.server.api.node import ConnectionFacts
 from tidelog.server.partitions.segment_reads import PIECE_MIN_BYTES
-from tidelog.server.security.authorizer import (
-    Acl,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.types import NewRecord
 
 VERSIONS = range(4, 19)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.protocol.messages.security import AclCreation
-from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"

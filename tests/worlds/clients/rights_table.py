@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tests.worlds.clients.rights_model import CLUSTER, EVERYBODY, Rule, Rules
 
-from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.server.security.operations import Operation, ResourceType
 
 SEED: Final = 55
 HERE: Final = "127.0.0.1"

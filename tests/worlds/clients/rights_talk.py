@@ -64,7 +64,7 @@ from tidelog.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     InitProducerIdRequest,
 )
-from tidelog.server.security.authorizer import Operation, PatternType, Permission, ResourceType
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

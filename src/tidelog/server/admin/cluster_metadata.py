@@ -28,16 +28,7 @@ from tidelog.config import BrokerConfig
 from tidelog.env import Env
 from tidelog.errors import ConfigError, CorruptFile
 from tidelog.server.runtime.threads import FEW, Work
-from tidelog.server.security.authorizer import (
-    Acl,
-    Authorizer,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-    RuleTable,
-    parse_super_users,
-)
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.server.security.sasl import ScramMechanism, Shape, most_common, shape_of
 from tidelog.storage.directory.broker_files import (
     CLUSTER_FILE,
@@ -57,6 +48,7 @@ from tidelog.storage.open_files import as_storage_failure
 
 if TYPE_CHECKING:
     from tidelog.server.admin.metadata_records import MetadataImage, Record
+    from tidelog.server.security.authorizer import Acl, Authorizer, RuleTable
 
 
 State = TypeVar("State")
@@ -394,12 +386,12 @@ class Rules:
 
     def _prepare(self, before: SecurityState, now: SecurityState) -> "_Next":
         added = removed = frozenset[AclRow]()
-        table: RuleTable | None = None
+        table = None
         shapes: Mapping[int, Mapping[Shape, int]] | None = None
         if self.authorizer is not None:
             added, removed = now.acls - before.acls, before.acls - now.acls
         if len(added) + len(removed) > FEW:
-            table = RuleTable(map(_acl_of, now.acls))
+            table = _table_of(now.acls)
             added = removed = frozenset()
         if now.scram != before.scram:
             shapes = {mechanism: _shapes_of(now.scram, mechanism) for mechanism in ScramMechanism}
@@ -450,7 +442,7 @@ class Rules:
 
     # -- rights --------------------------------------------------------------------------------
 
-    async def add_acls(self, acls: Iterable[Acl]) -> frozenset[Acl]:
+    async def add_acls(self, acls: "Iterable[Acl]") -> "frozenset[Acl]":
         """Add rules, durably; those for which there was no room any more, first come first served.
 
         Raises:
@@ -469,7 +461,7 @@ class Rules:
         await self._kept.change(changed)
         return frozenset(refused)
 
-    async def remove_acls(self, acls: Collection[Acl]) -> None:
+    async def remove_acls(self, acls: "Collection[Acl]") -> None:
         """Remove rules, durably; raises StorageFailure, and then none was removed."""
         rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
         await self._kept.change(lambda state: replace(state, acls=state.acls - rows))
@@ -485,9 +477,9 @@ class _Next(NamedTuple):
         shapes: Forms of salts and iterations by mechanism; None where no user has changed.
     """
 
-    table: RuleTable | None
-    added: Collection[Acl]
-    removed: Collection[Acl]
+    table: "RuleTable | None"
+    added: "Collection[Acl]"
+    removed: "Collection[Acl]"
     shapes: Mapping[int, Mapping[Shape, int]] | None
 
 
@@ -501,7 +493,9 @@ def _shapes_of(
     )
 
 
-def _authorizer(config: BrokerConfig) -> Authorizer | None:
+def _authorizer(config: BrokerConfig) -> "Authorizer | None":
+    from tidelog.server.security.authorizer import Authorizer, parse_super_users
+
     try:
         super_users = parse_super_users(config.super_users)
     except ValueError:
@@ -514,12 +508,20 @@ def _authorizer(config: BrokerConfig) -> Authorizer | None:
     )
 
 
-def _row_of(acl: Acl) -> AclRow:
+def _table_of(rows: Iterable[AclRow]) -> "RuleTable":
+    from tidelog.server.security.authorizer import RuleTable
+
+    return RuleTable(map(_acl_of, rows))
+
+
+def _row_of(acl: "Acl") -> AclRow:
     what = (int(acl.resource_type), acl.name, int(acl.pattern))
     return (*what, acl.principal, acl.host, int(acl.operation), int(acl.permission))
 
 
-def _acl_of(row: AclRow) -> Acl:
+def _acl_of(row: AclRow) -> "Acl":
+    from tidelog.server.security.authorizer import Acl
+
     try:
         return Acl(
             resource_type=ResourceType(row[0]),

@@ -43,7 +43,7 @@ from tidelog.server.groups.replay import AnyGroup
 from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, SyncAsked, Synced
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.runtime.reply import arrival
-from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.server.security.operations import Operation, ResourceType
 
 # JoinGroup
 MEMBER_ID_FIRST_VERSION: Final = 4

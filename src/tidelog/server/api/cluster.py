@@ -78,7 +78,7 @@ from tidelog.server.api.metadata import FEATURES
 from tidelog.server.api.node import Node
 from tidelog.server.api.table import CLUSTER_DENIED_TEXT, Asker
 from tidelog.server.runtime.errors import Refusal
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.storage import files
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC

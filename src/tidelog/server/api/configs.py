@@ -90,7 +90,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.api.table import CLUSTER_DENIED_TEXT, DENIED_TEXT, Asker, then
 from tidelog.server.runtime.errors import Refusal, refusal_of
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.broker_files import ALL_BROKERS, ClusterState, Entity, Quotas
 from tidelog.storage.directory.topic_registry import TopicInfo
 

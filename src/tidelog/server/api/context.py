@@ -132,7 +132,7 @@ def sees_topics(context: RequestContext) -> Callable[[str], bool]:
     authorizer = context.node.authorizer
     if authorizer is None:
         return lambda _name: True
-    from tidelog.server.security.authorizer import Client, Operation, ResourceType
+    from tidelog.server.security.operations import Client, Operation, ResourceType
 
     who = Client(context.connection.principal, context.connection.host)
     return lambda name: authorizer.may(who, Operation.DESCRIBE, ResourceType.TOPIC, name)

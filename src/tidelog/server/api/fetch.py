@@ -160,7 +160,7 @@ def denied_topics(
     """
     authorizer, connection = context.node.authorizer, context.connection
     assert authorizer is not None
-    from tidelog.server.security.authorizer import Client, Operation, ResourceType
+    from tidelog.server.security.operations import Client, Operation, ResourceType
 
     who = Client(connection.principal, connection.host)
     if is_follower:

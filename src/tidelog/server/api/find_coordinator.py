@@ -20,7 +20,7 @@ from tidelog.protocol.messages.classic_groups import (
 )
 from tidelog.server.api.context import Answer, RequestContext
 from tidelog.server.api.table import DENIED_TEXT, Asker, then
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.types import INT32_MAX, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 TRANSACTION_KEY_TYPE: Final = 1

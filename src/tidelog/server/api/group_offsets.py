@@ -60,7 +60,7 @@ from tidelog.server.groups.offset_commits import Commit, fetch_error
 from tidelog.server.groups.requests import CommitAsked
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import arrival
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.types import NO_OFFSET
 
 TOP_ERROR_FIRST_VERSION: Final = 2

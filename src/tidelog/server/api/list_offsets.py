@@ -46,7 +46,7 @@ from tidelog.server.partitions.offset_lookup import (
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem, epochs_of
 from tidelog.server.runtime.threads import Work
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.segment import Segment
 from tidelog.types import (

@@ -58,7 +58,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.api.table import ROWS, Asker, then, then_keep
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.server.security.operations import Operation, ResourceType
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.types import TopicPartition

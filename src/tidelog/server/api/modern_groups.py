@@ -56,7 +56,7 @@ from tidelog.server.groups.modern_group import (
 )
 from tidelog.server.groups.requests import Beat, BeatAsked, ShareBeatAsked
 from tidelog.server.runtime.loop import in_slices
-from tidelog.server.security.authorizer import Operation, ResourceType
+from tidelog.server.security.operations import Operation, ResourceType
 
 CLASSIC_MEMBER: Final = 0
 

@@ -16,7 +16,7 @@ from tidelog.server.partitions.topics import Removals, Topics
 from tidelog.server.runtime.counters import Counters
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.threads import Work
-from tidelog.server.security.authorizer import ANONYMOUS
+from tidelog.server.security.operations import ANONYMOUS
 from tidelog.storage.directory.broker_files import (
     ALL_BROKERS,
     GROUPS_FILE,

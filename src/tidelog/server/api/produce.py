@@ -78,7 +78,7 @@ from tidelog.server.api.table import Asker, then
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
 from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.errors import Unanswered
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.storage.log.append import AppendResult, LongCheck
 from tidelog.storage.log.append_writer import PlainAppend, append_together
 from tidelog.storage.log.message_sets import PreparedSet

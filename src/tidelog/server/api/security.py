@@ -59,11 +59,9 @@ from tidelog.server.api.context import MANY, Answer, Long, RequestContext, long_
 from tidelog.server.api.table import CLUSTER_DENIED_TEXT, Asker
 from tidelog.server.runtime.errors import Refusal, refusal_of
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.security.authorizer import (
+from tidelog.server.security.authorizer import IN_ORDER, Acl, AclFilter
+from tidelog.server.security.operations import (
     CLUSTER_NAME,
-    IN_ORDER,
-    Acl,
-    AclFilter,
     Operation,
     PatternType,
     Permission,

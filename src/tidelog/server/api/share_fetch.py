@@ -140,7 +140,7 @@ def _may(context: RequestContext, kind: str, name: str) -> bool:
     authorizer, connection = context.node.authorizer, context.connection
     if authorizer is None:
         return True
-    from tidelog.server.security.authorizer import Client, Operation, ResourceType
+    from tidelog.server.security.operations import Client, Operation, ResourceType
 
     who = Client(connection.principal, connection.host)
     return authorizer.may(who, Operation.READ, ResourceType[kind], name)

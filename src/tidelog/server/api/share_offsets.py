@@ -39,7 +39,7 @@ from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply, arrival
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.server.shares.state_topic import UNKNOWN_COUNT, UNKNOWN_START, KeptState, ShareKey
 
 _UNKNOWN: Final = "This server does not host this topic-partition."

@@ -28,13 +28,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.api.context import Answer, Handler, Long, RequestContext
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.runtime.threads import FEW
-from tidelog.server.security.authorizer import (
-    CLUSTER_NAME,
-    Client,
-    Operation,
-    ResourceType,
-    operations_bits,
-)
+from tidelog.server.security.operations import CLUSTER_NAME, Client, Operation, ResourceType
 from tidelog.server.security.sasl import NotLoggedIn
 
 if TYPE_CHECKING:
@@ -659,7 +653,7 @@ class Asker:
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
         """What of that he may do, as bits by the operations' numbers."""
-        return operations_bits(self._authorizer, self._who, kind, name, possible)
+        return self._authorizer.operations_bits(self._who, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
         """The same of the cluster; nothing is said to who may not describe it."""

@@ -59,7 +59,7 @@ from tidelog.server.api.table import DENIED_TEXT, TOPIC_DENIED_TEXT, Asker, then
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.errors import Refusal, refusal_of
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.log.deletion import HIGH_WATERMARK

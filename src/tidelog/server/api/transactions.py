@@ -80,7 +80,7 @@ from tidelog.server.regexes import UnusableRegex, find_matches
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices, in_slices
 from tidelog.server.runtime.reply import arrival
-from tidelog.server.security.authorizer import Operation
+from tidelog.server.security.operations import Operation
 from tidelog.server.transactions.coordinator import TransactionCoordinator
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata, TransactionState
 from tidelog.server.transactions.rules import AddAsked, EndAsked, ProducerRef

@@ -15,7 +15,7 @@ from tidelog.config import BrokerConfig
 from tidelog.config.listeners import ListenerPlan
 from tidelog.errors import ConfigError
 from tidelog.server.api.node import Address, Node
-from tidelog.server.security.authorizer import ANONYMOUS
+from tidelog.server.security.operations import ANONYMOUS
 from tidelog.server.security.sasl import NONCE_BYTES
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ class Door:
         Raises:
             LoginFailed: There is a certificate, and no rule says what its owner is called.
         """
-        from tidelog.server.security.authentication import name_of, short_name
-
         found = transport.get_extra_info("peercert") if self._tls is not None else None
         if not found or self.has_sasl:
             return ANONYMOUS
+        from tidelog.server.security.authentication import name_of, short_name
+
         return f"User:{short_name(self._mapping, name_of(found.get('subject', ())))}"
 
 

@@ -1,7 +1,7 @@
 """Who a client is and what it may do: rules without sockets, without a loop.
 
-`sasl`, `scram`, `passwords` and `bearer_tokens` tell who somebody is, `principals` what a
-certificate's owner is called, `authorizer` what is allowed; `listeners` and `tls` read the settings
-of doors.
+`sasl`, `plain_users` and `bearer_tokens` tell who somebody is, `authentication` what a
+certificate's owner is called, `operations` what rights are about, `authorizer` what is allowed;
+`tls` reads the certificates of listeners.
 Nothing here imports the rest of the server. Threats and answers: docs/security.md.
 """

@@ -14,71 +14,24 @@ Source: Kafka 4.3's StandardAuthorizer and Authorizer.authorizeByResourceType; K
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
-from enum import IntEnum
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
+
+from tidelog.server.security.operations import (
+    CLUSTER_NAME,
+    Client,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 
 WILDCARD: Final = "*"
 EVERYBODY: Final = "User:*"
-CLUSTER_NAME: Final = "kafka-cluster"
-ANONYMOUS: Final = "User:ANONYMOUS"
 # Answers that are remembered; each is for one principal, address, operation and resource.
 REMEMBERED_MAX: Final = 10_000
 # Longer names are no topics' (249 characters at most); clients may send 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
-
-
-class ResourceType(IntEnum):
-    """Kafka's numbers."""
-
-    UNKNOWN = 0
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class PatternType(IntEnum):
-    """Kafka's numbers; ANY and MATCH are for filters only."""
-
-    UNKNOWN = 0
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class Operation(IntEnum):
-    """Kafka's numbers; ANY is for filters only."""
-
-    UNKNOWN = 0
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class Permission(IntEnum):
-    """Kafka's numbers; ANY is for filters only."""
-
-    UNKNOWN = 0
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
 
 
 # By which allowed operations another is allowed as well.
@@ -164,18 +117,6 @@ class AclFilter:
         if self.pattern is PatternType.MATCH:
             return acl.is_about(self.name)
         return self.name == acl.name
-
-
-class Client(NamedTuple):
-    """Who asks, from where.
-
-    Attributes:
-        principal: Such as `User:alice`.
-        host: The address, as text.
-    """
-
-    principal: str
-    host: str
 
 
 class _Rules:
@@ -310,6 +251,14 @@ class Authorizer:
                 is_allowed = True
         return is_allowed if is_named else self._allows_without_rules
 
+    def operations_bits(self, who: Client, kind: ResourceType, name: str, possible: int) -> int:
+        """Which of some operations somebody may do to a resource, as bits by their numbers."""
+        return sum(
+            1 << operation
+            for operation in Operation
+            if possible >> operation & 1 and self.may(who, operation, kind, name)
+        )
+
     def may_cluster(self, who: Client, operation: Operation) -> bool:
         """Whether somebody may do something to the cluster."""
         return self.may(who, operation, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -351,17 +300,6 @@ def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
         if acl.name in denied[PatternType.LITERAL]:
             return False
     return not any(acl.name.startswith(prefix) for prefix in denied[PatternType.PREFIXED])
-
-
-def operations_bits(
-    authorizer: Authorizer, who: Client, kind: ResourceType, name: str, possible: int
-) -> int:
-    """Which of some operations somebody may do to a resource, as bits by their numbers."""
-    return sum(
-        1 << operation
-        for operation in Operation
-        if possible >> operation & 1 and authorizer.may(who, operation, kind, name)
-    )
 
 
 def parse_super_users(text: str) -> frozenset[str]:

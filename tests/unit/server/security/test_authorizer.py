@@ -14,13 +14,14 @@ from tidelog.server.security.authorizer import (
     Acl,
     AclFilter,
     Authorizer,
+    parse_super_users,
+)
+from tidelog.server.security.operations import (
     Client,
     Operation,
     PatternType,
     Permission,
     ResourceType,
-    operations_bits,
-    parse_super_users,
 )
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -196,7 +197,7 @@ def test_whether_there_is_any_resource(rules: tuple[Acl, ...], *, is_allowed: bo
 def test_operations_as_bits() -> None:
     found = Authorizer([rule(operation=Operation.ALTER)])
     possible = sum(1 << operation for operation in (3, 7, 8))
-    assert operations_bits(found, ALICE, TOPIC, "flights", possible) == 1 << 7 | 1 << 8
+    assert found.operations_bits(ALICE, TOPIC, "flights", possible) == 1 << 7 | 1 << 8
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,8 @@ from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired,
 
 from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
-from tidelog.server.security.authorizer import (
-    Acl,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.server.shares.record_runs import AckType
 
 ANNA = "User:anna"

@@ -1,0 +1,77 @@
+"""What rights are about: resources, patterns, operations, whom they are given to.
+
+Apart from the authorizer, which a broker that everybody may use never loads.
+
+Source: Kafka 4.3's ResourceType, PatternType, AclOperation, AclPermissionType.
+"""
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+CLUSTER_NAME: Final = "kafka-cluster"
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+class ResourceType(IntEnum):
+    """Kafka's numbers."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """Kafka's numbers; ANY and MATCH are for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """Kafka's numbers; ANY is for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """Kafka's numbers; ANY is for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+class Client(NamedTuple):
+    """Who asks, from where.
+
+    Attributes:
+        principal: Such as `User:alice`.
+        host: The address, as text.
+    """
+
+    principal: str
+    host: str
