@@ -77,7 +77,7 @@ async def _of_share_partitions(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     sound = {key for key in request.coordinator_keys if _names_share_partition(key)}
-    code = await context.node.shares.states.ensure_topic() if sound else ErrorCode.NONE
+    code = await context.node.shares.states.topic.ensure_topic() if sound else ErrorCode.NONE
     return FindCoordinatorResponse(
         coordinators=[
             _coordinator(context, key, code if key in sound else ErrorCode.INVALID_REQUEST)

@@ -131,7 +131,7 @@ async def _create(node: Node, name: str) -> None:
         case types.TRANSACTIONS_TOPIC:
             await node.transactions.log.ensure_topic()
         case types.SHARE_STATE_TOPIC:
-            await node.shares.states.ensure_topic()
+            await node.shares.states.topic.ensure_topic()
         case _:
             with suppress(TidelogError):  # the client asks again
                 await topic_changes.create(node, name, node.config.num_partitions)

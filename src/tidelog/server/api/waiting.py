@@ -72,8 +72,8 @@ def after_load(api_key: int, handler: "Handler") -> "Handler":
         return answer_states(context, request)
 
     def answer_states(context: "RequestContext", request: "DataclassInstance") -> "Answer":
-        if api_key in _OF_SHARE_STATES and context.node.shares.states.is_loading:
-            return _later(context.node.shares.states, None, lambda: handler(context, request))
+        if api_key in _OF_SHARE_STATES and context.node.shares.states.topic.is_loading:
+            return _later(context.node.shares.states.topic, None, lambda: handler(context, request))
         return handler(context, request)
 
     return answer

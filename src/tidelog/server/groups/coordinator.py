@@ -1,13 +1,13 @@
 """The group coordinator: loading, expiry, deleted topics, the entry for handlers.
 
-The group coordinator: what handlers ask. It knows which groups are loaded, and what time it is.
+It knows which groups are loaded, and is the state machine of `__consumer_offsets`; what a group may
+do is its members' and commits' own.
+
+A topic that is deleted is forgotten by groups that are there. Others have their offsets of it
+still: those of a partition that is being read, or was lost before all of it was written. So the
+last deleted topics are remembered, and forgotten by groups that are loaded later.
 
 Source: Kafka 4.3's group coordinator.
-
-Topics that were deleted, for groups that are loaded behind that.
-
-A deletion is carried out on groups that are there. Others have their offsets of it still: those of
-a partition of `__consumer_offsets` that is being read, or was lost before all of it was written.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from typing import Final
 
 from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
-from tidelog.server.coordinator.host import Host
+from tidelog.server.coordinator.host import LOGGER, Host
 from tidelog.server.groups.classic_in_consumer import ClassicMembers
 from tidelog.server.groups.classic_members import Membership
 from tidelog.server.groups.committed_offsets import DeletedTopic, PendingOffsets
@@ -27,12 +27,14 @@ from tidelog.server.groups.group_updates import Steps
 from tidelog.server.groups.migration import Conversion, Fencing, Parts
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.offset_commits import Commits, TransactionalCommits
-from tidelog.server.groups.offsets_topic import Shards
+from tidelog.server.groups.offsets_topic import OffsetsTopic
 from tidelog.server.groups.rebalance import Rebalances
-from tidelog.server.groups.replay import AnyGroup, GroupTable
+from tidelog.server.groups.replay import AnyGroup, GroupTable, LoadedShard, Replay
 from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics
 from tidelog.server.groups.topic_regexes import Regexes, look_up_beside
+from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.runtime.loop import SLICE_MS
+from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import OFFSETS_TOPIC
 
@@ -100,7 +102,7 @@ class GroupCoordinator:
         self._clock = clock
         self._check_ms = config.offsets_retention_check_interval_ms
         self._deleted = DeletedTopics()
-        self.shards = Shards(node, self._let_go)
+        self.shards = OffsetsTopic(node, self)
         self._table = GroupTable(clock, self.shards.number_of)
         self._rebalances = Rebalances(self._table, self.shards, node.timers, clock, config)
         settings = GroupSettings(config, node.group_texts)
@@ -125,9 +127,6 @@ class GroupCoordinator:
         self.transactional = TransactionalCommits(
             self._table, self.shards, clock, config, self.pending
         )
-        self.shards.on_pending = self.transactional.load
-        self.shards.on_ended = self.transactional.end
-        self.shards.on_loaded = self._take_loaded
         self.resume()
         node.topics.on_deleted.append(self.forget_topic)
         node.timers.after(self._check_ms, self._expire)
@@ -138,7 +137,16 @@ class GroupCoordinator:
 
     # -- groups come and go ------------------------------------------------------------------
 
-    def _take_loaded(self, number: int, groups: Mapping[str, AnyGroup]) -> None:
+    def replay(self) -> Replay:
+        """A reader for a partition of the topic."""
+        return Replay(self._clock.now_ms)
+
+    def install(self, number: int, loaded: LoadedShard) -> None:
+        """Serve the groups of a partition from now on."""
+        for line in loaded.skipped:
+            LOGGER.warning("%s-%d: left out: %s", OFFSETS_TOPIC, number, line)
+        groups = loaded.groups
+        self.transactional.load(number, loaded.pending)
         self._table.put_all(number, groups)
         self._sweep(self._resume_group, groups.values())
         self._forget_deleted(groups.values())
@@ -151,7 +159,7 @@ class GroupCoordinator:
         else:
             self._rebalances.resume(group)
 
-    def _let_go(self, number: int | None) -> None:
+    def unload(self, number: int | None) -> None:
         """Groups of a partition, or of all, can't be served any more."""
         self.pending.unload(number)
         for group in self._table.take_out(number):
@@ -204,6 +212,13 @@ class GroupCoordinator:
         if not self.commits.forget_topic(group, gone.name, had):
             again = partial(self._sweep, partial(self._forget_topic, gone), [group])
             self._timers.after(PENDING_CHECK_MS, again)
+
+    def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
+        """End a producer's transaction in a partition; what it has committed there counts then."""
+        written = self.shards.end_transaction(number, end)
+        if not written.is_done or written.value is ErrorCode.NONE:
+            self.transactional.end(number, end)
+        return written
 
     def _expire(self) -> None:
         self._sweep(self.commits.expire, self.groups())

@@ -1,14 +1,11 @@
-"""Groups from the records of one partition.
-
-Groups out of the records of one partition of `__consumer_offsets`.
+"""Groups from the records of one partition of `__consumer_offsets`, and the table of loaded ones.
 
 Of each key only the last record counts, so the others are not even decoded: what is kept while
 reading is one value per key. What was committed in a transaction counts from its commit marker on,
-and only where nothing newer stands.
+and only where nothing newer stands. One group may have thousands of offsets, so all of it runs in a
+thread; the table belongs to the loop's.
 
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
-
-The groups that are loaded, of all protocols, and where they are written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +21,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import ControlType, read_pairs
 from tidelog.server.coordinator.log_loader import FindKernels, take_log
-from tidelog.server.coordinator.state_topic import ByPartition, KeyValue
+from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
@@ -73,7 +70,7 @@ class GroupTable:
     def __init__(self, clock: Clock, number_of: Callable[[str], int] = lambda _: 0) -> None:
         """No groups yet; `number_of` says which partition of the topic keeps one."""
         self._clock = clock
-        self._kept: ByPartition[AnyGroup] = ByPartition(number_of)
+        self._kept: PartitionedMap[AnyGroup] = PartitionedMap(number_of)
         self.groups: Mapping[str, AnyGroup] = self._kept.all
 
     def put(self, group: AnyGroup) -> None:
@@ -159,10 +156,17 @@ class LoadedPending(NamedTuple):
 
 
 class LoadedShard(NamedTuple):
-    """What a partition has: groups by id, and what open transactions have committed."""
+    """What a partition has.
+
+    Attributes:
+        groups: By id.
+        pending: What open transactions have committed.
+        skipped: Reasons why records were left out, of the first few.
+    """
 
     groups: dict[str, AnyGroup]
     pending: Sequence[LoadedPending]
+    skipped: Sequence[str]
 
 
 class Replay:
@@ -172,7 +176,9 @@ class Replay:
         skipped: Reasons why records were left out, of the first few.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        """Nothing yet; groups that have offsets only begin at `now_ms`."""
+        self._now_ms = now_ms
         self._latest: dict[bytes, Value] = {}
         self._pending: dict[int, list[tuple[bytes, Value]]] = {}
         self._deleted: dict[bytes, int] = {}
@@ -219,6 +225,15 @@ class Replay:
             known = self._latest.get(key)
             if known is None or known[1] < value[1]:
                 self._latest[key] = value
+
+    def result(self) -> LoadedShard:
+        """The groups as they were left, and what is pending."""
+        loaded, pending = self.groups(), self.pending()
+        for each in pending:
+            loaded.setdefault(each.found.group_id, LoadedGroup())
+        now_ms = self._now_ms()
+        groups = {group_id: revive(group_id, found, now_ms) for group_id, found in loaded.items()}
+        return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:
         """What is left, by group."""
@@ -286,11 +301,6 @@ def _records(batch: Batch) -> list[tuple[bytes, Value]]:
     base = batch.base_offset
     pairs = read_pairs(bytes(batch.body()), batch.record_count)
     return [(key, (value, base + delta)) for delta, key, value in pairs if key is not None]
-
-
-def revive_all(loaded: Mapping[str, LoadedGroup], now_ms: int) -> dict[str, AnyGroup]:
-    """All groups as they were left; one may have thousands of offsets, so not on a loop."""
-    return {group_id: revive(group_id, found, now_ms) for group_id, found in loaded.items()}
 
 
 def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:

@@ -212,16 +212,15 @@ class Shares:
     def __init__(self, node: ShareHost) -> None:
         """Begin to read what is kept."""
         self._node = node
-        self.states = ShareStates(node)
+        self.states = ShareStates(node, self._lose)
         self.sessions = ShareSessions(node.config.group_share_max_share_sessions)
         self.settings = ShareSettings(lambda: node.config, node.group_texts)
         self._around = Surroundings(node.env.clock, node.timers, self.states, self.settings.limits)
         self._live: dict[ShareKey, LiveShare] = {}
         self._opening: dict[ShareKey, asyncio.Task[LiveShare | ErrorCode]] = {}
-        self.states.on_lost = self._lose
         node.topics.on_deleted.append(self._forget_topic)
         node.closers.append(self.close)
-        self.states.resume()
+        self.states.topic.resume()
 
     def close(self) -> None:
         """Wait for nothing any more."""
@@ -298,7 +297,7 @@ class Shares:
 
     async def is_ready(self, key: ShareKey) -> bool:
         """Whether what is kept can be told, after a wait for it to be loaded."""
-        if await self.states.ensure_topic() is not ErrorCode.NONE:
+        if await self.states.topic.ensure_topic() is not ErrorCode.NONE:
             return False
         changed = asyncio.Event()
         self.states.watch(changed.set)
@@ -404,7 +403,7 @@ class Shares:
     def _forget_topic(self, info: TopicInfo) -> None:
         if info.name == SHARE_STATE_TOPIC:
             self._lose(list(self._live))
-            self.states.forget_topic()
+            self.states.topic.forget_topic()
             return
         gone = [live for live in self._live.values() if live.partition.is_gone]
         for live in gone:

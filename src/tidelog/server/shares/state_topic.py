@@ -1,31 +1,16 @@
-"""`__share_group_state`: persisted state, snapshot and update records, log start.
+"""`__share_group_state`: what is kept of all share partitions, in memory and in records.
 
-What is kept of all share partitions, in memory and in `__share_group_state`.
+Each share partition has its place by the hash of its name; a key names it, 0 for a snapshot, 1 for
+an update. A snapshot says all, one without a value that nothing is known any more; an update says
+what has changed since. What is said later of an offset replaces what was said before; offsets below
+the start are not spoken of. After so many updates comes a snapshot. What lies before everybody's
+last snapshot is of no use: the log's start moves there, and who has said nothing for long says all
+again.
 
-Each share partition has its place by the hash of its name. An update says what has changed; after
-so many of them a snapshot says all again. What lies before everybody's last snapshot
-is of no use any more: the log's start moves there, and who has said nothing for long says it again.
+How a partition of the topic is loaded, lost and loaded again is `coordinator.state_topic`'s.
 
-How a partition of the topic is loaded, lost and loaded again is `internal_topic`'s.
-
-Source: KIP-932; Kafka 4.3's ShareCoordinatorShard and ShareCoordinatorOffsetsManager.
-
-Records of `__share_group_state`: a key names a share partition, 0 for a snapshot, 1 an update.
-
-A snapshot without a value says that nothing is known of it any more.
-
-Source: Kafka 4.3's own records in that topic, ShareCoordinatorRecordHelpers.
-
-What one partition of `__share_group_state` says, read from its first record to its last.
-
-Source: Kafka 4.3's ShareCoordinatorShard.replay.
-
-What is kept of a share partition, and what one write after another makes of it.
-
-A snapshot says all, an update what has changed since. What is said later of an offset replaces what
-was said before; offsets below the start are not spoken of.
-
-Source: KIP-932; Kafka 4.3's ShareGroupOffset and PersisterStateBatchCombiner.
+Source: KIP-932; Kafka 4.3's ShareCoordinatorShard, ShareCoordinatorOffsetsManager,
+ShareCoordinatorRecordHelpers, ShareGroupOffset, PersisterStateBatchCombiner.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,18 +38,16 @@ from tidelog.protocol.messages.state_records import StateBatch as WrittenBatch
 from tidelog.protocol.wire import Reader
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
-from tidelog.record.builder import build_batch
 from tidelog.record.record import read_pairs
 from tidelog.server.coordinator.host import Host
-from tidelog.server.coordinator.log_loader import take_batches
-from tidelog.server.coordinator.state_topic import ByPartition, InternalTopic
+from tidelog.server.coordinator.log_loader import FindKernels, take_batches
+from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap, StateTopic, TopicSpec
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.reply import Reply, Watched
 from tidelog.server.shares.record_runs import RecordState, StateBatch
 from tidelog.storage.files import encode_topic_id
-from tidelog.storage.log.log import Log
 from tidelog.storage.segment.slices import LogSlice
-from tidelog.types import SHARE_STATE_TOPIC, NewRecord
+from tidelog.types import SHARE_STATE_TOPIC
 
 # In a write: the start stays where it was.
 UNCHANGED: Final = -1
@@ -209,9 +192,6 @@ UPDATE: Final = 1
 _VALUE: Final = 0
 
 
-KeyValue = tuple[bytes, bytes | None]
-
-
 def snapshot_record(key: ShareKey, kept: KeptState, now_ms: int) -> KeyValue:
     """All that is kept."""
     value = ShareSnapshotValue(
@@ -224,7 +204,7 @@ def snapshot_record(key: ShareKey, kept: KeptState, now_ms: int) -> KeyValue:
         write_timestamp=now_ms,
         state_batches=_written(kept.batches),
     )
-    return _snapshot_key(key), SHARE_SNAPSHOT_VALUE.write(_VALUE, value)
+    return KeyValue(_snapshot_key(key), SHARE_SNAPSHOT_VALUE.write(_VALUE, value))
 
 
 def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValue:
@@ -237,12 +217,12 @@ def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValu
         delivery_complete_count=update.complete_count,
         state_batches=_written(update.batches),
     )
-    return SHARE_UPDATE_KEY.write(UPDATE, named), SHARE_UPDATE_VALUE.write(_VALUE, value)
+    return KeyValue(SHARE_UPDATE_KEY.write(UPDATE, named), SHARE_UPDATE_VALUE.write(_VALUE, value))
 
 
 def forget_record(key: ShareKey) -> KeyValue:
     """Nothing is known any more."""
-    return _snapshot_key(key), None
+    return KeyValue(_snapshot_key(key), None)
 
 
 def _snapshot_key(key: ShareKey) -> bytes:
@@ -331,25 +311,38 @@ def _state(batch: WrittenBatch) -> RecordState:
     return RecordState(state)
 
 
-class ShareReplay:
-    """Collects records in the order of the log.
+class LoadedStates(NamedTuple):
+    """What a partition has of each share partition.
 
     Attributes:
-        found: What is kept of each share partition.
-        snapshots: The offset of each one's last snapshot.
+        kept: What is kept of it.
+        snapshots: The offset of its last snapshot.
     """
 
-    def __init__(self) -> None:
-        self.found: dict[ShareKey, KeptState] = {}
-        self.snapshots: dict[ShareKey, int] = {}
+    kept: dict[ShareKey, KeptState]
+    snapshots: dict[ShareKey, int]
 
-    def take(self, slices: Iterable[LogSlice]) -> Iterator[int]:
-        """Take all batches of a log; a pause after each piece of it, with its bytes.
+
+class ShareReplay:
+    """Collects records in the order of the log."""
+
+    def __init__(self) -> None:
+        self._kept: dict[ShareKey, KeptState] = {}
+        self._snapshots: dict[ShareKey, int] = {}
+
+    def take(
+        self, slices: Iterable[LogSlice], _find_kernels: FindKernels = lambda: None
+    ) -> Iterator[int]:
+        """Take all batches of a log plainly: of a key, not only the last record counts.
 
         Raises:
             CorruptData: A batch is damaged, or a record breaks a rule; names file and position.
         """
         return take_batches(slices, self.add)
+
+    def result(self) -> LoadedStates:
+        """What is kept."""
+        return LoadedStates(self._kept, self._snapshots)
 
     def add(self, batch: Batch) -> None:
         """Take a batch; raises CorruptData where its records can't be read."""
@@ -372,18 +365,18 @@ class ShareReplay:
 
     def _take_snapshot(self, key: ShareKey, value: bytes | None, offset: int) -> None:
         if value is None:
-            self.found.pop(key, None)
-            self.snapshots.pop(key, None)
+            self._kept.pop(key, None)
+            self._snapshots.pop(key, None)
         else:
-            self.found[key] = read_snapshot(value)
-            self.snapshots[key] = offset
+            self._kept[key] = read_snapshot(value)
+            self._snapshots[key] = offset
 
     def _take_update(self, key: ShareKey, value: bytes) -> None:
-        kept = self.found.get(key)
+        kept = self._kept.get(key)
         epoch, update = read_update(value)
         # One whose snapshot was removed since says nothing by itself.
         if kept is not None and kept.snapshot_epoch == epoch:
-            self.found[key] = kept.after(update)
+            self._kept[key] = kept.after(update)
 
 
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
@@ -420,13 +413,14 @@ class ShareStates(Watched):
     """Belongs to the loop's thread. Who watches is told when something was loaded, or lost.
 
     Attributes:
-        on_lost: Called with what can't be served any more.
+        topic: Where they are kept.
     """
 
-    def __init__(self, host: Host) -> None:
-        """Nothing is read yet."""
+    def __init__(self, host: Host, on_lost: Callable[[list[ShareKey]], None]) -> None:
+        """Nothing is read yet; `on_lost` is called with what can't be served any more."""
         super().__init__()
-        self._host = host
+        self._clock = host.env.clock
+        self._on_lost = on_lost
         config = host.config
         self._updates_max = config.share_coordinator_snapshot_update_records_per_snapshot
         settings = {
@@ -435,47 +429,23 @@ class ShareStates(Watched):
             "retention.ms": "-1",
             "segment.bytes": str(config.share_coordinator_state_topic_segment_bytes),
         }
-        self._topic: InternalTopic[ShareReplay] = InternalTopic(
-            host,
+        spec = TopicSpec(
             SHARE_STATE_TOPIC,
             LOGGER,
             partitions=config.share_coordinator_state_topic_num_partitions,
             settings=settings,
         )
-        self._topic.read, self._topic.take = self._read, self._take
-        self._topic.on_lost = self._lose
-        self._entries: ByPartition[Entry] = ByPartition(self._topic.number_of)
+        self.topic: StateTopic[LoadedStates] = StateTopic(host, self, spec)
+        self._entries: PartitionedMap[Entry] = PartitionedMap(self.topic.number_of)
         self._known: Mapping[str, Entry] = self._entries.all
         # Each partition's log end when it was looked at last.
         self._looked: dict[int, int] = {}
-        self.on_lost: Callable[[list[ShareKey]], None] = lambda _keys: None
-
-    def resume(self) -> None:
-        """Begin to read what the topic has; fine where that was begun, or there is nothing."""
-        self._topic.resume()
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether some partition of the topic waits to be loaded."""
-        return self._topic.is_loading
-
-    async def loaded(self, key: str | None, *, wait_s: float) -> None:
-        """Return when a share partition (all where None) is loaded, or after some seconds."""
-        await self._topic.loaded(key, wait_s=wait_s)
-
-    async def ensure_topic(self) -> ErrorCode:
-        """Create the topic where it is not there; why that can't be, `NONE` where it is."""
-        return await self._topic.ensure()
-
-    def forget_topic(self) -> None:
-        """The topic was deleted: nothing is kept any more."""
-        self._topic.forget()
 
     # -- questions ---------------------------------------------------------------------------
 
     def code_for(self, key: ShareKey) -> ErrorCode:
         """Why a share partition can't be served now, `NONE` where it can."""
-        return self._topic.code_for(key.text)
+        return self.topic.code_for(key.text)
 
     def find(self, key: ShareKey) -> KeptState | None:
         """What is kept of one; None for nothing. It must be served."""
@@ -498,7 +468,7 @@ class ShareStates(Watched):
     def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[ErrorCode]:
         """Begin anew from an offset on, or from where the group's settings say; when it is safe."""
         before = self.find(key)
-        now_ms = self._host.env.clock.now_ms()
+        now_ms = self._clock.now_ms()
         # Of what begins at a known offset nothing is done with yet.
         count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
         kept = KeptState(start=start, complete_count=count, created_ms=now_ms)
@@ -519,7 +489,7 @@ class ShareStates(Watched):
             return Reply.of(code)
         entry = self._known.get(key.text)
         if entry is None:
-            created = KeptState(created_ms=self._host.env.clock.now_ms()).after(update)
+            created = KeptState(created_ms=self._clock.now_ms()).after(update)
             return self._write_snapshot(key, replace(created, update_count=0))
         after = entry.kept.after(update)
         if after.update_count >= self._updates_max:
@@ -547,10 +517,10 @@ class ShareStates(Watched):
         return said
 
     def _put_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[ErrorCode]:
-        now_ms = self._host.env.clock.now_ms()
+        now_ms = self._clock.now_ms()
         said = self._append(key, snapshot_record(key, kept, now_ms))
         if _is_written(said):
-            number = self._topic.number_of(key.text)
+            number = self.topic.number_of(key.text)
             self._entries.put(key.text, Entry(key, kept, self._end(number) - 1))
         return said
 
@@ -558,22 +528,19 @@ class ShareStates(Watched):
         code = self.code_for(key)
         if code is not ErrorCode.NONE:
             return Reply.of(code)
-        now_ms = self._host.env.clock.now_ms()
-        named, value = record
-        made = build_batch([NewRecord(key=named, value=value, timestamp=now_ms)])
-        return self._topic.append(self._topic.number_of(key.text), made)
+        return self.topic.append_now(self.topic.number_of(key.text), [record])
 
     # -- the log's start ---------------------------------------------------------------------
 
     def _end(self, number: int) -> int:
-        partition = self._topic.partition(number)
+        partition = self.topic.partition(number)
         assert partition is not None  # it was written to just now
         return partition.log.log_end_offset
 
     def _look(self, key: ShareKey) -> None:
         """Once in a while: a look goes through all that a partition keeps."""
-        number = self._topic.number_of(key.text)
-        partition = self._topic.partition(number)
+        number = self.topic.number_of(key.text)
+        partition = self.topic.partition(number)
         if partition is None:
             return
         end = partition.log.log_end_offset
@@ -581,22 +548,23 @@ class ShareStates(Watched):
             return
         self._looked[number] = end
         if partition.log.log_start_offset < end - USELESS_MAX:
-            self._prune(number, partition)
+            self._prune(key, partition)
 
-    def _prune(self, number: int, partition: Partition) -> None:
+    def _prune(self, key: ShareKey, partition: Partition) -> None:
         """Let the log begin at the oldest snapshot that is needed; write the oldest ones again.
 
         That is cut once all up to now is safe: what replaces the records before it may not be yet.
         """
         end = partition.log.log_end_offset
-        oldest = nsmallest(COLD_MAX, self._entries.part(number), key=lambda each: each.snapshot)
+        part = self._entries.part(self.topic.number_of(key.text))
+        oldest = nsmallest(COLD_MAX, part, key=lambda each: each.snapshot)
         start = oldest[0].snapshot if oldest else end
 
         def cut(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
                 _cut(partition, start)
 
-        self._topic.settled(number).then(cut)
+        self.topic.settled(key.text).then(cut)
         for entry in oldest:
             if entry.snapshot < end - USELESS_MAX:
                 epoch = entry.kept.snapshot_epoch + 1
@@ -605,25 +573,23 @@ class ShareStates(Watched):
 
     # -- partitions come and go --------------------------------------------------------------
 
-    async def _read(self, log: Log) -> ShareReplay:
-        replay, work = ShareReplay(), self._host.work
-        if log.log_end_offset > log.log_start_offset:
-            pieces = replay.take(log.slices())
-            while await work.run(next, pieces, None) is not None:
-                pass
-        return replay
+    def replay(self) -> ShareReplay:
+        """A reader for a partition of the topic."""
+        return ShareReplay()
 
-    def _take(self, number: int, found: ShareReplay) -> None:
+    def install(self, number: int, loaded: LoadedStates) -> None:
+        """Serve what a partition says from now on."""
         entries = {
-            key.text: Entry(key, kept, found.snapshots[key]) for key, kept in found.found.items()
+            key.text: Entry(key, kept, loaded.snapshots[key]) for key, kept in loaded.kept.items()
         }
         self._entries.put_all(number, entries)
         self.notify()
 
-    def _lose(self, number: int | None) -> None:
+    def unload(self, number: int | None) -> None:
+        """What a partition says, or all, can't be served any more."""
         gone = self._entries.take_out(number)
         self._looked.clear()
-        self.on_lost([entry.key for entry in gone])
+        self._on_lost([entry.key for entry in gone])
         self.notify()
 
 

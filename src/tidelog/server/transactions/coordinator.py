@@ -60,7 +60,7 @@ class TransactionCoordinator:
         self._clock = host.env.clock
         self._timers = host.timers
         self._ids = host.producer_ids
-        self.table = TransactionTable(host)
+        self.table = TransactionTable(host, self._complete)
         self.log = self.table.log
         self._endings = Endings(self.table, markers, self._timers, self._clock)
         host.closers.append(self._endings.close)
@@ -71,6 +71,9 @@ class TransactionCoordinator:
     def resume(self) -> None:
         """Begin to read the transactional ids that there were, and complete what was decided."""
         self.log.resume()
+
+    def _complete(self, transaction: Transaction) -> None:
+        self._endings.begin(transaction)
 
     def _forget_topic(self, info: TopicInfo) -> None:
         if info.name == TRANSACTIONS_TOPIC:

@@ -65,7 +65,6 @@ class Endings:
         self._timers = timers
         self._clock = clock
         self._running = set[asyncio.Task[None]]()
-        table.on_prepared = self.begin
 
     def begin(self, transaction: Transaction) -> None:
         """Complete a transaction beside the requests; until then it takes no other step."""
@@ -239,7 +238,7 @@ class PartitionMarkers:
         info = self._node.topics.find(OFFSETS_TOPIC)
         if info is None or not 0 <= place.partition < info.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self._node.groups.shards.end_transaction(place.partition, end)
+        return self._node.groups.end_transaction(place.partition, end)
 
 
 def _of_group(code: ErrorCode) -> ErrorCode:

@@ -1,32 +1,19 @@
-"""`__transaction_state`: ids in memory, records, load, write-then-apply.
+"""`__transaction_state`: its records, and the transactional ids in memory.
 
-The partitions of `__transaction_state`: what is read of them, and written.
+An id changes in one way: a record, then, once that is safe, the state; whoever asked for it may
+have gone by then. The last record of a key is what is so. Values are written in version 1, as Kafka
+does where transactions of version 2 are finalized; both versions are read. A key of another version
+is of a kind that nobody knows, and stepped over. A value that can't be read is an error: what it
+says may have to be completed.
 
-How a partition is loaded, lost and loaded again is `internal_topic`'s.
+How a partition is loaded, lost and loaded again is `coordinator.state_topic`'s; which step may be
+taken is `rules`'.
 
-Source: Kafka 4.3's TransactionStateManager.
-
-What the coordinator leaves in `__transaction_state`: the last record of a key is what is so.
-
-Values are written in version 1, as Kafka does where transactions of version 2 are finalized; both
-versions are read. A key of another version is of a kind that nobody knows, and stepped over. A
-value that can't be read is an error: what it says may have to be completed.
-
-Source: Kafka 4.3's own records in that topic; KIP-915 (later fields are tagged).
-
-What one partition of `__transaction_state` says, read from its first record to its last.
-
-Only the last record of a key counts, so the others are not decoded.
-
-Source: Kafka 4.3's loader of that topic.
-
-All transactional ids in memory, and the one way in which they change: a record, then the state.
-
-Belongs to the loop's thread. A step is applied when its record is safe, whoever asked for it may
-have gone by then.
+Source: Kafka 4.3's TransactionStateManager, its loader and its own records in that topic; KIP-915
+(later fields are tagged).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tidelog.error_codes import ErrorCode
@@ -40,24 +27,21 @@ from tidelog.protocol.messages.state_records import (
 from tidelog.protocol.wire import Reader
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
-from tidelog.record.builder import build_batch
 from tidelog.record.record import read_pairs
 from tidelog.server.coordinator.host import Host
-from tidelog.server.coordinator.log_loader import FindKernels, KernelsOf, take_log
-from tidelog.server.coordinator.state_topic import ByPartition, InternalTopic
+from tidelog.server.coordinator.log_loader import FindKernels, take_log
+from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap, StateTopic, TopicSpec
 from tidelog.server.runtime.name_cache import is_short, remembers_short
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.transactions.metadata import (
     LOGGER,
     Transaction,
-    TransactionHost,
     TransactionMetadata,
     TransactionState,
     may_follow,
 )
-from tidelog.storage.log.log import Log
 from tidelog.storage.segment.slices import LogSlice
-from tidelog.types import TRANSACTIONS_TOPIC, NewRecord, TopicPartition
+from tidelog.types import TRANSACTIONS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.record.columns.decode import LatestRecord
@@ -196,7 +180,7 @@ class TransactionReplay:
             else:
                 self._latest[key] = value
 
-    def found(self) -> dict[str, TransactionMetadata]:
+    def result(self) -> dict[str, TransactionMetadata]:
         """What is known of each transactional id.
 
         Raises:
@@ -219,133 +203,42 @@ def _read(transactional_id: str, value: bytes) -> TransactionMetadata:
         raise CorruptMessage(reason) from error
 
 
-# A key, and its value or, to forget what the key names, None.
-KeyValue = tuple[bytes, bytes | None]
-
-
 LoadedIds = Mapping[str, TransactionMetadata]
 
 
-class TransactionLog:
-    """All partitions of the topic. Belongs to the loop's thread."""
+class TransactionTable:
+    """Transactional ids by name. Belongs to the loop's thread.
 
-    def __init__(
-        self,
-        host: Host,
-        on_loaded: Callable[[int, LoadedIds, int], None],
-        on_lost: Callable[[int | None], None],
-    ) -> None:
+    Attributes:
+        log: Where they are kept.
+    """
+
+    def __init__(self, host: Host, on_prepared: Callable[[Transaction], None]) -> None:
         """Nothing is read yet.
 
         Args:
             host: The broker.
-            on_loaded: Called with a partition's number, what it says, and the leader epoch that it
-                is loaded under.
-            on_lost: Called with the number of a partition that can't be served any more, None for
-                all.
+            on_prepared: Called with each one that was loaded whose end was decided, and is to be
+                completed.
         """
-        self._host = host
         config = host.config
         settings = {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
             "segment.bytes": str(config.transaction_state_log_segment_bytes),
         }
-        self._topic: InternalTopic[LoadedIds] = InternalTopic(
-            host,
+        spec = TopicSpec(
             TRANSACTIONS_TOPIC,
             LOGGER,
             partitions=config.transaction_state_log_num_partitions,
             settings=settings,
         )
-        self._topic.read, self._topic.take = self._read, self._take
-        self._topic.on_lost = on_lost
-        self._on_loaded = on_loaded
-
-    def resume(self) -> None:
-        """Begin to read what the topic has; fine where that was begun, or there is nothing."""
-        self._topic.resume()
-
-    # -- questions ---------------------------------------------------------------------------
-
-    def number_of(self, transactional_id: str) -> int:
-        """An id's partition; there must be some."""
-        return self._topic.number_of(transactional_id)
-
-    def code_for(self, transactional_id: str) -> ErrorCode:
-        """Why an id can't be served now, `NONE` where it can."""
-        return self._topic.code_for(transactional_id)
-
-    @property
-    def has_topic(self) -> bool:
-        """Whether the topic is there."""
-        return self._topic.is_there
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether some partition waits to be loaded."""
-        return self._topic.is_loading
-
-    async def loaded(self, transactional_id: str | None, *, wait_s: float) -> None:
-        """Return when an id (all where None) is loaded, well or not, or after some seconds."""
-        await self._topic.loaded(transactional_id, wait_s=wait_s)
-
-    def epoch_of(self, number: int) -> int:
-        """The leader epoch of a partition, under which its markers are written."""
-        return self._host.partitions.leader_epoch(TRANSACTIONS_TOPIC, number)
-
-    # -- the topic ---------------------------------------------------------------------------
-
-    async def ensure_topic(self) -> ErrorCode:
-        """Create the topic where it is not there; why that can't be, `NONE` where it is."""
-        return await self._topic.ensure()
-
-    def forget_topic(self) -> None:
-        """The topic was deleted: there are no transactional ids any more."""
-        self._topic.forget()
-
-    def try_again(self) -> None:
-        """Read what was lost where its log works again, whether somebody asks for it or not."""
-        self._topic.try_again()
-
-    # -- writing and reading -----------------------------------------------------------------
-
-    def append(self, number: int, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records in one batch; when they are safe, or why they were not written."""
-        now_ms = self._host.env.clock.now_ms()
-        made = build_batch(
-            [NewRecord(key=key, value=value, timestamp=now_ms) for key, value in records]
-        )
-        return self._topic.append(number, made)
-
-    async def _read(self, log: Log) -> LoadedIds:
-        """What a partition's records say."""
-        if log.log_end_offset <= log.log_start_offset:
-            return {}
-        replay, work = TransactionReplay(), self._host.work
-        pieces = replay.take(log.slices(), KernelsOf(self._host))
-        while await work.run(next, pieces, None) is not None:
-            pass
-        return await work.run(replay.found)
-
-    def _take(self, number: int, found: LoadedIds) -> None:
-        self._on_loaded(number, found, self.epoch_of(number))
-
-
-class TransactionTable:
-    """Transactional ids by name.
-
-    Attributes:
-        log: Where they are kept.
-        on_prepared: Called with each one whose end was decided, and is to be completed.
-    """
-
-    def __init__(self, host: TransactionHost) -> None:
-        self.log = TransactionLog(host, self._take_loaded, self._let_go)
+        self.log: StateTopic[LoadedIds] = StateTopic(host, self, spec)
         self._clock = host.env.clock
-        self._kept: ByPartition[Transaction] = ByPartition(self.log.number_of)
+        self._partitions = host.partitions
+        self._kept: PartitionedMap[Transaction] = PartitionedMap(self.log.number_of)
         self._known: Mapping[str, Transaction] = self._kept.all
-        self.on_prepared: Callable[[Transaction], None] = lambda _transaction: None
+        self._on_prepared = on_prepared
 
     # -- questions ---------------------------------------------------------------------------
 
@@ -370,7 +263,7 @@ class TransactionTable:
                 timeout_ms=timeout_ms,
                 update_ms=self._clock.now_ms(),
             ),
-            self.log.epoch_of(self.log.number_of(transactional_id)),
+            self._epoch_of(self.log.number_of(transactional_id)),
         )
         self._kept.put(transactional_id, made)
         return made
@@ -382,7 +275,7 @@ class TransactionTable:
         transaction.pending = step.state
         transactional_id = step.transactional_id
         number = self.log.number_of(transactional_id)
-        record = encode_key(transactional_id), encode_value(step)
+        record = KeyValue(encode_key(transactional_id), encode_value(step))
         said: Reply[ErrorCode] = Reply()
 
         def written(code: ErrorCode) -> None:
@@ -394,7 +287,7 @@ class TransactionTable:
             said.complete(code)
             transaction.settle()
 
-        self.log.append(number, [record]).then(written)
+        self.log.append_now(number, [record]).then(written)
         return said
 
     def bury(self, transaction: Transaction) -> None:
@@ -412,23 +305,32 @@ class TransactionTable:
             transaction.settle()
 
         number = self.log.number_of(transactional_id)
-        self.log.append(number, [(encode_key(transactional_id), None)]).then(written)
+        self.log.append_now(number, [KeyValue(encode_key(transactional_id), None)]).then(written)
 
     # -- partitions come and go --------------------------------------------------------------
 
-    def _take_loaded(
-        self, number: int, found: Mapping[str, TransactionMetadata], epoch: int
-    ) -> None:
-        loaded = {name: Transaction(metadata, epoch) for name, metadata in found.items()}
-        self._kept.put_all(number, loaded)
-        for each in loaded.values():
+    def replay(self) -> TransactionReplay:
+        """A reader for a partition of the topic."""
+        return TransactionReplay()
+
+    def install(self, number: int, loaded: LoadedIds) -> None:
+        """Serve what a partition says from now on, under the leader epoch that it has."""
+        epoch = self._epoch_of(number)
+        transactions = {name: Transaction(metadata, epoch) for name, metadata in loaded.items()}
+        self._kept.put_all(number, transactions)
+        for each in transactions.values():
             # A write that fails loses the partition, and all of these, at once.
             if each.metadata.is_prepared and not each.is_gone:
-                self.on_prepared(each)
+                self._on_prepared(each)
 
-    def _let_go(self, number: int | None) -> None:
+    def unload(self, number: int | None) -> None:
+        """Ids of a partition, or of all, can't be served any more."""
         gone = self._kept.take_out(number)
         for each in gone:
             each.is_gone = True
         for each in gone:
             each.settle()
+
+    def _epoch_of(self, number: int) -> int:
+        """The leader epoch of a partition, under which its markers are written."""
+        return self._partitions.leader_epoch(TRANSACTIONS_TOPIC, number)

@@ -10,7 +10,7 @@ from tests.unit.server.loops import on_a_loop
 
 from tidelog.env import Env
 from tidelog.server.coordinator.java_hash import partition_for
-from tidelog.server.coordinator.state_topic import ByPartition
+from tidelog.server.coordinator.state_topic import PartitionedMap
 from tidelog.server.transactions.rules import InitAsked
 from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
@@ -30,7 +30,7 @@ def number_of(name: str) -> int:
 
 @given(st.lists(steps, max_size=40))
 def test_it_is_as_one_table(history: list[tuple[str, str | int | list[str] | None]]) -> None:
-    table: ByPartition[int] = ByPartition(number_of)
+    table: PartitionedMap[int] = PartitionedMap(number_of)
     model: dict[str, int] = {}
     for at, (step, what) in enumerate(history):
         if step == "put" and isinstance(what, str):
@@ -52,7 +52,7 @@ def test_it_is_as_one_table(history: list[tuple[str, str | int | list[str] | Non
 
 def test_names_are_found_where_they_were_read() -> None:
     """A topic that has got more partitions keeps them where they were."""
-    table: ByPartition[str] = ByPartition(number_of)
+    table: PartitionedMap[str] = PartitionedMap(number_of)
     name = "name 3"
     elsewhere = (number_of(name) + 1) % COUNT
     table.put_all(elsewhere, {name: "old", "other": "old"})

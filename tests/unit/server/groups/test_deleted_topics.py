@@ -83,9 +83,9 @@ class World:
 
     async def end(self, producer_id: int, *, commit: bool) -> None:
         """A producer's transaction ends."""
-        shards = self.node.groups.shards
-        end = TransactionEnd(producer_id, 0, 0, commit)
-        assert await arrival(shards.end_transaction(shards.number_of(LAST), end)) is ErrorCode.NONE
+        groups, end = self.node.groups, TransactionEnd(producer_id, 0, 0, commit)
+        number = groups.shards.number_of(LAST)
+        assert await arrival(groups.end_transaction(number, end)) is ErrorCode.NONE
 
     def finish(self) -> None:
         """All that is due soon is done."""

@@ -76,25 +76,25 @@ def test_a_snapshot_says_all(kept: list[StateBatch], start: int, epoch: int) -> 
         batches=tuple(kept),
         created_ms=77,
     )
-    key, value = snapshot_record(KEY, state, 99)
-    assert value is not None
-    assert read_key(key) == (SNAPSHOT, KEY)
-    assert read_snapshot(value) == state
+    record = snapshot_record(KEY, state, 99)
+    assert record.value is not None
+    assert read_key(record.key) == (SNAPSHOT, KEY)
+    assert read_snapshot(record.value) == state
 
 
 @given(changed=state_batches())
 def test_an_update_says_what_has_changed(changed: list[StateBatch]) -> None:
     update = Update(UNCHANGED, 3, changed, 4)
-    key, value = update_record(KEY, 6, update)
-    assert value is not None
-    assert read_key(key) == (UPDATE, KEY)
-    assert read_update(value) == (6, update)
+    record = update_record(KEY, 6, update)
+    assert record.value is not None
+    assert read_key(record.key) == (UPDATE, KEY)
+    assert read_update(record.value) == (6, update)
     assert KeptState(start=12).after(update).start == 12
 
 
 def test_a_record_without_a_value_forgets() -> None:
-    key, value = forget_record(KEY)
-    assert (read_key(key), value) == ((SNAPSHOT, KEY), None)
+    record = forget_record(KEY)
+    assert (read_key(record.key), record.value) == ((SNAPSHOT, KEY), None)
 
 
 def test_keys_of_other_kinds_are_stepped_over() -> None:

@@ -10,6 +10,7 @@ from tests.unit.server.transactions.worlds import ID, ONE, TIMEOUT_MS, TWO, worl
 from tests.worlds.waiting import turn_until
 
 from tidelog.error_codes import ErrorCode
+from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, TransactionState
 from tidelog.server.transactions.rules import ProducerRef
@@ -71,8 +72,8 @@ async def test_used_up_epochs_begin_again_with_another_id(tmp_path: Path) -> Non
             timeout_ms=TIMEOUT_MS,
             now_ms=0,
         )
-        record = encode_key(ID), encode_value(used_up)
-        assert it.coordinator.log.append(0, [record]).value is ErrorCode.NONE
+        record = KeyValue(encode_key(ID), encode_value(used_up))
+        assert it.coordinator.log.append_now(0, [record]).value is ErrorCode.NONE
     async with world(tmp_path) as it:
         last = ProducerAnswer(ErrorCode.NONE, producer.producer_id, LAST_PRODUCER_EPOCH)
         assert await it.add(last, ONE, version=2) is ErrorCode.NONE
@@ -287,7 +288,7 @@ async def test_a_record_that_can_not_be_read_is_never_passed_over(tmp_path: Path
         await it.init()
         value = bytearray(encode_value(it.known()))
         value[:2] = (9).to_bytes(2, "big")
-        said = it.coordinator.log.append(0, [(encode_key(ID), bytes(value))])
+        said = it.coordinator.log.append_now(0, [KeyValue(encode_key(ID), bytes(value))])
         assert said.value is ErrorCode.NONE
     async with world(tmp_path) as it:
         assert it.coordinator.table.find(ID) is ErrorCode.NOT_COORDINATOR

@@ -13,6 +13,7 @@ from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO, world
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
+from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import TransactionState
 from tidelog.server.transactions.state_topic import encode_key, encode_value
@@ -55,8 +56,8 @@ async def test_what_is_lost_while_it_is_loaded_leaves_nothing_behind(tmp_path: P
         for number, state in enumerate(states):
             producer = await it.init(transactional_id=f"{number}")
             made = replace(it.known(f"{number}"), state=state, start_ms=START_MS)
-            record = encode_key(f"{number}"), encode_value(made)
-            assert it.coordinator.log.append(0, [record]).value is ErrorCode.NONE
+            record = KeyValue(encode_key(f"{number}"), encode_value(made))
+            assert it.coordinator.log.append_now(0, [record]).value is ErrorCode.NONE
     disk = HookedDisk()
 
     def fail(call: str, path: str) -> None:

@@ -104,7 +104,7 @@ def test_the_last_record_of_a_key_is_what_counts() -> None:
     ):
         for batch in walk(build_batch(records)):
             replay.add(batch)
-    assert {name: found.producer_id for name, found in replay.found().items()} == {
+    assert {name: found.producer_id for name, found in replay.result().items()} == {
         "kept": 4,
         "back": 5,
     }
