@@ -9,7 +9,9 @@ from tidelog.env import ManualClock
 from tidelog.server.admin.quotas import PRODUCED, Throttles
 from tidelog.server.coordinator.java_hash import java_hash, partition_for
 from tidelog.server.groups.committed_offsets import CommittedOffset
-from tidelog.server.groups.records import EpochChange, TargetChange, offset_record
+from tidelog.server.groups.modern_changes import EpochChange, TargetChange
+from tidelog.server.groups.modern_group import ConsumerGroup
+from tidelog.server.groups.records import offset_record
 from tidelog.server.runtime.name_cache import NAME_CHARACTERS, is_short, short_key
 from tidelog.server.transactions.state_topic import encode_key
 
@@ -19,8 +21,8 @@ USES: dict[str, Callable[[str], object]] = {
     "offset of a group": lambda name: offset_record(name, "t", 0, CommittedOffset(1)),
     "offset of a topic": lambda name: offset_record("g", name, 0, CommittedOffset(1)),
     "transaction": encode_key,
-    "group": lambda name: EpochChange(1, 0).record(name),
-    "member": lambda name: TargetChange(name, {}).record("g"),
+    "group": lambda name: EpochChange(1, 0).record(ConsumerGroup(name)),
+    "member": lambda name: TargetChange(name, {}).record(ConsumerGroup("g")),
 }
 COUNT, SIZE = 60, 20_000
 

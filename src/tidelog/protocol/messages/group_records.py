@@ -127,33 +127,71 @@ class GroupMetadataValue:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupMetadataKey:
-    """A group."""
+class GroupKey:
+    """A key that names a group."""
 
     group_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupMetadataValue:
-    """Its epoch, and a hash of the topics that it reads."""
+class GroupMemberKey:
+    """A key that names a member."""
+
+    group_id: str = wire(STRING)
+    member_id: str = wire(STRING)
+
+
+@dataclass(slots=True, kw_only=True)
+class EpochValue:
+    """A group's epoch, and a hash of the topics that it reads."""
 
     epoch: int = wire(INT32)
+    metadata_hash: int = wire(INT64)
+
+
+@dataclass(slots=True, kw_only=True)
+class TargetEpochValue:
+    """The epoch of a target assignment, and when it was made."""
+
+    assignment_epoch: int = wire(INT32)
+    assignment_timestamp: int = wire(INT64, tag=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class TargetPartitions:
+    """Partitions of one topic."""
+
+    topic_id: UUID = wire(UUID16)
+    partitions: list[int] = wire(array(INT32))
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberTargetValue:
+    """What a member is to have."""
+
+    topic_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupMetadataKey(GroupKey):
+    """A group."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupMetadataValue(EpochValue):
+    """Its epoch, and a hash of the topics that it reads."""
+
     metadata_hash: int = wire(INT64, tag=0)
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupPartitionMetadataKey:
+class ConsumerGroupPartitionMetadataKey(GroupKey):
     """A group whose topics an older Kafka wrote down."""
-
-    group_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupMemberMetadataKey:
+class ConsumerGroupMemberMetadataKey(GroupMemberKey):
     """A member."""
-
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,49 +228,28 @@ class ConsumerGroupMemberMetadataValue:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupTargetAssignmentMetadataKey:
+class ConsumerGroupTargetAssignmentMetadataKey(GroupKey):
     """A group's target assignment."""
 
-    group_id: str = wire(STRING)
-
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupTargetAssignmentMetadataValue:
+class ConsumerGroupTargetAssignmentMetadataValue(TargetEpochValue):
     """For which epoch of the group it was made, and when (wall time)."""
 
-    assignment_epoch: int = wire(INT32)
-    assignment_timestamp: int = wire(INT64, tag=0)
-
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupTargetAssignmentMemberKey:
+class ConsumerGroupTargetAssignmentMemberKey(GroupMemberKey):
     """A member's part of the target assignment."""
 
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
-
 
 @dataclass(slots=True, kw_only=True)
-class TargetPartitions:
-    """Partitions of one topic."""
-
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-
-
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupTargetAssignmentMemberValue:
+class ConsumerGroupTargetAssignmentMemberValue(MemberTargetValue):
     """What the member is to have."""
 
-    topic_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
-
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupCurrentMemberAssignmentKey:
+class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """A member."""
-
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -308,11 +325,8 @@ class ConsumerProtocolAssignment:
 
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupMemberMetadataKey:
+class ShareGroupMemberMetadataKey(GroupMemberKey):
     """A member."""
-
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -326,64 +340,38 @@ class ShareGroupMemberMetadataValue:
 
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupMetadataKey:
+class ShareGroupMetadataKey(GroupKey):
     """A group."""
 
-    group_id: str = wire(STRING)
-
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupMetadataValue:
+class ShareGroupMetadataValue(EpochValue):
     """Its epoch, and a hash of the topics that it reads."""
 
-    epoch: int = wire(INT32)
-    metadata_hash: int = wire(INT64)
-
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupTargetAssignmentMetadataKey:
+class ShareGroupTargetAssignmentMetadataKey(GroupKey):
     """A group's target assignment."""
 
-    group_id: str = wire(STRING)
-
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupTargetAssignmentMetadataValue:
+class ShareGroupTargetAssignmentMetadataValue(TargetEpochValue):
     """For which epoch of the group it was made, and when (wall time)."""
 
-    assignment_epoch: int = wire(INT32)
-    assignment_timestamp: int = wire(INT64, tag=0)
-
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupTargetAssignmentMemberKey:
+class ShareGroupTargetAssignmentMemberKey(GroupMemberKey):
     """A member's part of the target assignment."""
 
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
-
 
 @dataclass(slots=True, kw_only=True)
-class ShareTopicPartitions:
-    """Partitions of one topic."""
-
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-
-
-@dataclass(slots=True, kw_only=True)
-class ShareGroupTargetAssignmentMemberValue:
+class ShareGroupTargetAssignmentMemberValue(MemberTargetValue):
     """What the member is to have."""
 
-    topic_partitions: list[ShareTopicPartitions] = wire(array(struct(ShareTopicPartitions)))
-
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupCurrentMemberAssignmentKey:
+class ShareGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """A member."""
-
-    group_id: str = wire(STRING)
-    member_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -393,14 +381,12 @@ class ShareGroupCurrentMemberAssignmentValue:
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
     state: int = wire(INT8)
-    assigned_partitions: list[ShareTopicPartitions] = wire(array(struct(ShareTopicPartitions)))
+    assigned_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
 
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupStatePartitionMetadataKey:
+class ShareGroupStatePartitionMetadataKey(GroupKey):
     """A group."""
-
-    group_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -527,34 +513,50 @@ TRANSACTION_LOG_KEY: Final = DataMessage(TransactionLogKey, 0, 0)
 TRANSACTION_LOG_VALUE: Final = DataMessage(TransactionLogValue, 0, 1, flexible=1)
 
 
-CONSUMER_GROUP_KEY: Final = DataMessage(ConsumerGroupMetadataKey, 3, 3)
+CONSUMER_GROUP_KEY: Final[DataMessage[GroupKey]] = DataMessage(ConsumerGroupMetadataKey, 3, 3)
 
 
-CONSUMER_GROUP_VALUE: Final = DataMessage(ConsumerGroupMetadataValue, 0, 0, flexible=0)
+CONSUMER_GROUP_VALUE: Final[DataMessage[EpochValue]] = DataMessage(
+    ConsumerGroupMetadataValue, 0, 0, flexible=0
+)
 
 
-PARTITION_METADATA_KEY: Final = DataMessage(ConsumerGroupPartitionMetadataKey, 4, 4)
+PARTITION_METADATA_KEY: Final[DataMessage[GroupKey]] = DataMessage(
+    ConsumerGroupPartitionMetadataKey, 4, 4
+)
 
 
-CONSUMER_MEMBER_KEY: Final = DataMessage(ConsumerGroupMemberMetadataKey, 5, 5)
+CONSUMER_MEMBER_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
+    ConsumerGroupMemberMetadataKey, 5, 5
+)
 
 
 CONSUMER_MEMBER_VALUE: Final = DataMessage(ConsumerGroupMemberMetadataValue, 0, 0, flexible=0)
 
 
-TARGET_KEY: Final = DataMessage(ConsumerGroupTargetAssignmentMetadataKey, 6, 6)
+TARGET_KEY: Final[DataMessage[GroupKey]] = DataMessage(
+    ConsumerGroupTargetAssignmentMetadataKey, 6, 6
+)
 
 
-TARGET_VALUE: Final = DataMessage(ConsumerGroupTargetAssignmentMetadataValue, 0, 0, flexible=0)
+TARGET_VALUE: Final[DataMessage[TargetEpochValue]] = DataMessage(
+    ConsumerGroupTargetAssignmentMetadataValue, 0, 0, flexible=0
+)
 
 
-MEMBER_TARGET_KEY: Final = DataMessage(ConsumerGroupTargetAssignmentMemberKey, 7, 7)
+MEMBER_TARGET_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
+    ConsumerGroupTargetAssignmentMemberKey, 7, 7
+)
 
 
-MEMBER_TARGET_VALUE: Final = DataMessage(ConsumerGroupTargetAssignmentMemberValue, 0, 0, flexible=0)
+MEMBER_TARGET_VALUE: Final[DataMessage[MemberTargetValue]] = DataMessage(
+    ConsumerGroupTargetAssignmentMemberValue, 0, 0, flexible=0
+)
 
 
-CURRENT_ASSIGNMENT_KEY: Final = DataMessage(ConsumerGroupCurrentMemberAssignmentKey, 8, 8)
+CURRENT_ASSIGNMENT_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
+    ConsumerGroupCurrentMemberAssignmentKey, 8, 8
+)
 
 
 CURRENT_ASSIGNMENT_VALUE: Final = DataMessage(
@@ -568,39 +570,53 @@ REGULAR_EXPRESSION_KEY: Final = DataMessage(ConsumerGroupRegularExpressionKey, 1
 REGULAR_EXPRESSION_VALUE: Final = DataMessage(ConsumerGroupRegularExpressionValue, 0, 0, flexible=0)
 
 
-SHARE_MEMBER_KEY: Final = DataMessage(ShareGroupMemberMetadataKey, 10, 10)
+SHARE_MEMBER_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
+    ShareGroupMemberMetadataKey, 10, 10
+)
 
 
 SHARE_MEMBER_VALUE: Final = DataMessage(ShareGroupMemberMetadataValue, 0, 0, flexible=0)
 
 
-SHARE_GROUP_KEY: Final = DataMessage(ShareGroupMetadataKey, 11, 11)
+SHARE_GROUP_KEY: Final[DataMessage[GroupKey]] = DataMessage(ShareGroupMetadataKey, 11, 11)
 
 
-SHARE_GROUP_VALUE: Final = DataMessage(ShareGroupMetadataValue, 0, 0, flexible=0)
+SHARE_GROUP_VALUE: Final[DataMessage[EpochValue]] = DataMessage(
+    ShareGroupMetadataValue, 0, 0, flexible=0
+)
 
 
-SHARE_TARGET_KEY: Final = DataMessage(ShareGroupTargetAssignmentMetadataKey, 12, 12)
+SHARE_TARGET_KEY: Final[DataMessage[GroupKey]] = DataMessage(
+    ShareGroupTargetAssignmentMetadataKey, 12, 12
+)
 
 
-SHARE_TARGET_VALUE: Final = DataMessage(ShareGroupTargetAssignmentMetadataValue, 0, 0, flexible=0)
+SHARE_TARGET_VALUE: Final[DataMessage[TargetEpochValue]] = DataMessage(
+    ShareGroupTargetAssignmentMetadataValue, 0, 0, flexible=0
+)
 
 
-SHARE_MEMBER_TARGET_KEY: Final = DataMessage(ShareGroupTargetAssignmentMemberKey, 13, 13)
+SHARE_MEMBER_TARGET_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
+    ShareGroupTargetAssignmentMemberKey, 13, 13
+)
 
 
-SHARE_MEMBER_TARGET_VALUE: Final = DataMessage(
+SHARE_MEMBER_TARGET_VALUE: Final[DataMessage[MemberTargetValue]] = DataMessage(
     ShareGroupTargetAssignmentMemberValue, 0, 0, flexible=0
 )
 
 
-SHARE_CURRENT_KEY: Final = DataMessage(ShareGroupCurrentMemberAssignmentKey, 14, 14)
+SHARE_CURRENT_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
+    ShareGroupCurrentMemberAssignmentKey, 14, 14
+)
 
 
 SHARE_CURRENT_VALUE: Final = DataMessage(ShareGroupCurrentMemberAssignmentValue, 0, 0, flexible=0)
 
 
-SHARE_STATE_PARTITIONS_KEY: Final = DataMessage(ShareGroupStatePartitionMetadataKey, 15, 15)
+SHARE_STATE_PARTITIONS_KEY: Final[DataMessage[GroupKey]] = DataMessage(
+    ShareGroupStatePartitionMetadataKey, 15, 15
+)
 
 
 SHARE_STATE_PARTITIONS_VALUE: Final = DataMessage(

@@ -1,11 +1,9 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose coordinator assigns.
+"""Heartbeat and Describe of groups whose coordinator assigns, of consumer and of share groups.
 
-Source: Kafka's protocol guide, APIs 68 and 69; KIP-848, KIP-1082 (member ids made by clients),
-KIP-1099 (kinds of members).
+Both protocols answer alike; what only one of them asks or tells is in its own messages.
 
-ShareGroupHeartbeat and ShareGroupDescribe: groups whose members share partitions.
-
-Source: Kafka's protocol guide, APIs 76 and 77; KIP-932.
+Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; KIP-848, KIP-932, KIP-1082 (member ids made
+by clients), KIP-1099 (kinds of members).
 """
 
 from dataclasses import dataclass
@@ -65,7 +63,7 @@ class HeartbeatAssignment:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupHeartbeatResponse:
+class HeartbeatResponse:
     """Where the member stands; the assignment only where it changed or was asked for."""
 
     throttle_time_ms: int = wire(INT32)
@@ -78,11 +76,21 @@ class ConsumerGroupHeartbeatResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupDescribeRequest:
+class ConsumerGroupHeartbeatResponse(HeartbeatResponse):
+    """Where the member stands; the assignment only where it changed or was asked for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupDescribeRequest:
     """Who is in these groups?"""
 
     group_ids: list[str] = wire(array(STRING))
     include_authorized_operations: bool = wire(BOOLEAN)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupDescribeRequest(GroupDescribeRequest):
+    """Who is in these groups?"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,55 +164,13 @@ class ShareGroupHeartbeatRequest:
 
 
 @dataclass(slots=True, kw_only=True)
-class ShareHeartbeatPartitions:
-    """Partitions of one topic."""
-
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-
-
-@dataclass(slots=True, kw_only=True)
-class ShareHeartbeatAssignment:
-    """What the member may read from now on."""
-
-    topic_partitions: list[ShareHeartbeatPartitions] = wire(array(struct(ShareHeartbeatPartitions)))
-
-
-@dataclass(slots=True, kw_only=True)
-class ShareGroupHeartbeatResponse:
+class ShareGroupHeartbeatResponse(HeartbeatResponse):
     """Where the member stands; the assignment only where it changed or was asked for."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-    member_id: str | None = wire(nullable_string())
-    member_epoch: int = wire(INT32)
-    heartbeat_interval_ms: int = wire(INT32)
-    assignment: ShareHeartbeatAssignment | None = wire(nullable_struct(ShareHeartbeatAssignment))
-
 
 @dataclass(slots=True, kw_only=True)
-class ShareGroupDescribeRequest:
+class ShareGroupDescribeRequest(GroupDescribeRequest):
     """Who is in these groups?"""
-
-    group_ids: list[str] = wire(array(STRING))
-    include_authorized_operations: bool = wire(BOOLEAN)
-
-
-@dataclass(slots=True, kw_only=True)
-class SharedPartitions:
-    """Partitions of one topic, which is named as well."""
-
-    topic_id: UUID = wire(UUID16)
-    topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
-
-
-@dataclass(slots=True, kw_only=True)
-class ShareAssignment:
-    """What a member has."""
-
-    topic_partitions: list[SharedPartitions] = wire(array(struct(SharedPartitions)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,7 +183,7 @@ class DescribedShareMember:
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
     subscribed_topic_names: list[str] = wire(array(STRING))
-    assignment: ShareAssignment = wire(struct(ShareAssignment))
+    assignment: DescribedAssignment = wire(struct(DescribedAssignment))
 
 
 @dataclass(slots=True, kw_only=True)

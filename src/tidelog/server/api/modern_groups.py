@@ -1,20 +1,14 @@
-"""Consumer- and ShareGroupHeartbeat and -Describe: one heartbeat, one describe, two message sets.
+"""ConsumerGroupHeartbeat and -Describe, ShareGroupHeartbeat and -Describe, with their guards.
 
-ConsumerGroupHeartbeat and ConsumerGroupDescribe. Source: Kafka's protocol guide, APIs 68, 69.
+One heartbeat, one description and one guard of each serve both protocols: what a request means and
+what a group's members say is each protocol's own.
 
-ShareGroupHeartbeat and ShareGroupDescribe. Source: Kafka's protocol guide, APIs 76 and 77.
-
-What guards of consumer and of share groups have in common: whose members the broker assigns.
-
-Source: Kafka 4.3's KafkaApis.
-
-Guards of the consumer protocol of groups (KIP-848). Source: Kafka 4.3's KafkaApis.
-
-Guards of share groups (KIP-932). Source: Kafka 4.3's KafkaApis.
+Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; Kafka 4.3's KafkaApis.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -30,23 +24,21 @@ from tidelog.protocol.messages.modern_groups import (
     DescribedPartitions,
     DescribedShareGroup,
     DescribedShareMember,
+    GroupDescribeRequest,
     HeartbeatAssignment,
     HeartbeatPartitions,
-    ShareAssignment,
-    SharedPartitions,
+    HeartbeatResponse,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
-    ShareHeartbeatAssignment,
-    ShareHeartbeatPartitions,
 )
 from tidelog.server.api.classic_groups import GROUP_OPERATIONS
 from tidelog.server.api.context import MANY, Answer, Long, RequestContext, sees_topics
-from tidelog.server.api.node import Node
 from tidelog.server.api.table import DENIED_TEXT, Asker, then
 from tidelog.server.api.waiting import respond
 from tidelog.server.groups.assignors import SIMPLE
+from tidelog.server.groups.group_updates import Heartbeats
 from tidelog.server.groups.modern_group import (
     NO_TARGET,
     ConsumerGroup,
@@ -54,7 +46,8 @@ from tidelog.server.groups.modern_group import (
     ShareGroup,
     ShareMember,
 )
-from tidelog.server.groups.requests import Beat, BeatAsked, ShareBeatAsked
+from tidelog.server.groups.requests import Beat, BeatAsked
+from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.security.operations import Operation, ResourceType
 
@@ -64,14 +57,16 @@ CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 
 
+Beaten = TypeVar("Beaten", bound=HeartbeatResponse)
+
+
+# -- heartbeats --------------------------------------------------------------------------------
+
+
 def consumer_group_heartbeat(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """Join, stay, move towards one's assignment, or leave."""
-    coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
-    if code is not ErrorCode.NONE:
-        return _beat_response(Beat(code=code))
     names, owned = request.subscribed_topic_names, request.topic_partitions
     asked = BeatAsked(
         group_id=request.group_id,
@@ -89,7 +84,35 @@ def consumer_group_heartbeat(
         is_first_version=context.version == 0,
         may_see=None if context.node.authorizer is None else sees_topics(context),
     )
-    return respond(coordinator.heartbeats.beat(asked), _beat_response)
+    beats = context.node.groups.heartbeats
+    return _heartbeat(context, beats, asked, ConsumerGroupHeartbeatResponse)
+
+
+def share_group_heartbeat(
+    context: RequestContext, request: ShareGroupHeartbeatRequest
+) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
+    """Join, stay, or leave."""
+    names = request.subscribed_topic_names
+    asked = BeatAsked(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        epoch=request.member_epoch,
+        rack_id=request.rack_id,
+        topics=None if names is None else frozenset(names),
+        client_id=context.client_id or "",
+        client_host=f"/{context.connection.host}",
+    )
+    return _heartbeat(context, context.node.groups.shares, asked, ShareGroupHeartbeatResponse)
+
+
+def _heartbeat(
+    context: RequestContext, beats: Heartbeats, asked: BeatAsked, kind: type[Beaten]
+) -> Beaten | Awaitable[Beaten]:
+    group_id = asked.group_id
+    code = context.node.groups.shards.code_for(group_id) if group_id else ErrorCode.NONE
+    if code is not ErrorCode.NONE:
+        return _beat_response(kind, Beat(code=code))
+    return respond(beats.beat(asked), partial(_beat_response, kind))
 
 
 def _owned(parts: Iterable[HeartbeatPartitions]) -> Mapping[UUID, frozenset[int]]:
@@ -99,9 +122,9 @@ def _owned(parts: Iterable[HeartbeatPartitions]) -> Mapping[UUID, frozenset[int]
     return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
 
 
-def _beat_response(beat: Beat) -> ConsumerGroupHeartbeatResponse:
+def _beat_response(kind: type[Beaten], beat: Beat) -> Beaten:
     assigned = beat.assignment
-    return ConsumerGroupHeartbeatResponse(
+    return kind(
         error_code=beat.code,
         error_message=beat.message,
         member_id=beat.member_id,
@@ -118,44 +141,94 @@ def _beat_response(beat: Beat) -> ConsumerGroupHeartbeatResponse:
     )
 
 
-# -- what administrators ask -----------------------------------------------------------------
+# -- descriptions ------------------------------------------------------------------------------
+
+
+class Described(Protocol):
+    """A group in an answer."""
+
+    error_code: int
+    group_id: str
+    authorized_operations: int
+
+
+Group = TypeVar("Group", bound=Described)
+
+
+Kept = TypeVar("Kept", ConsumerGroup, ShareGroup)
+
+
+Names = Mapping[UUID, str]
 
 
 async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Long:
     """Groups with their members, what these have and what they are to have."""
+    described = await _describe_all(context, request, _describe_consumers, _refused_consumer)
+    members = sum(len(group.members) for group in described)
+    response = ConsumerGroupDescribeResponse(groups=described)
+    return Long(response, described) if members > MANY else response
+
+
+async def share_group_describe(
+    context: RequestContext, request: ShareGroupDescribeRequest
+) -> ShareGroupDescribeResponse | Long:
+    """Groups with their members, and what these may read."""
+    described = await _describe_all(context, request, _describe_sharers, _refused_share)
+    members = sum(len(group.members) for group in described)
+    response = ShareGroupDescribeResponse(groups=described)
+    return Long(response, described) if members > MANY else response
+
+
+async def _describe_all(
+    context: RequestContext,
+    request: GroupDescribeRequest,
+    describe: Callable[[RequestContext, str, Names], Awaitable[Group]],
+    refused: Callable[[str, int, str | None], Group],
+) -> list[Group]:
+    """The groups, each described or with the reason why not."""
     names = {
         info.topic_id: name
         for name, info in context.node.topics.all().items()
         if info.topic_id is not None
     }
-    described = [
-        await _describe(context.node, name, names) for name in dict.fromkeys(request.group_ids)
-    ]
-    if request.include_authorized_operations:
-        for group in described:
-            if not group.error_code:
+    described = []
+    for group_id in dict.fromkeys(request.group_ids):
+        try:
+            group = await describe(context, group_id, names)
+        except Refusal as refusal:
+            group = refused(group_id, refusal.error_code, refusal.message)
+        else:
+            if request.include_authorized_operations:
                 group.authorized_operations = GROUP_OPERATIONS
-    response = ConsumerGroupDescribeResponse(groups=described)
-    members = sum(len(group.members) for group in described)
-    return Long(response, described) if members > MANY else response
+        described.append(group)
+    return described
 
 
-async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> DescribedConsumerGroup:
+def _find(context: RequestContext, group_id: str, kind: type[Kept], what: str) -> Kept:
+    """A group of this kind.
+
+    Raises:
+        Refusal: There is none.
+    """
     if not group_id:
-        return DescribedConsumerGroup(error_code=ErrorCode.INVALID_GROUP_ID, group_id=group_id)
-    code = node.groups.shards.code_for(group_id)
+        raise Refusal(ErrorCode.INVALID_GROUP_ID)
+    groups = context.node.groups
+    code = groups.shards.code_for(group_id)
     if code is not ErrorCode.NONE:
-        return DescribedConsumerGroup(error_code=code, group_id=group_id)
-    group = node.groups.find(group_id)
-    if not isinstance(group, ConsumerGroup):
-        what = "not found" if group is None else "is not a consumer group"
-        return DescribedConsumerGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} {what}.",
-            group_id=group_id,
-        )
+        raise Refusal(code)
+    group = groups.find(group_id)
+    if not isinstance(group, kind):
+        why = "not found" if group is None else f"is not a {what} group"
+        raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {why}.")
+    return group
+
+
+async def _describe_consumers(
+    context: RequestContext, group_id: str, names: Names
+) -> DescribedConsumerGroup:
+    group = _find(context, group_id, ConsumerGroup, "consumer")
     members = tuple(group.members.values())
     return DescribedConsumerGroup(
         error_code=ErrorCode.NONE,
@@ -163,16 +236,14 @@ async def _describe(node: Node, group_id: str, names: Mapping[UUID, str]) -> Des
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
-        assignor_name=group.assignor() or node.groups.default_assignor,
+        assignor_name=group.assignor() or context.node.groups.default_assignor,
         members=await in_slices(
-            node.env.clock, (_member(group, member, names) for member in members)
+            context.node.env.clock, (_consumer(group, member, names) for member in members)
         ),
     )
 
 
-def _member(
-    group: ConsumerGroup, member: ConsumerMember, names: Mapping[UUID, str]
-) -> DescribedConsumer:
+def _consumer(group: ConsumerGroup, member: ConsumerMember, names: Names) -> DescribedConsumer:
     asks = member.asks
     target = group.targets.get(member.member_id, NO_TARGET)
     return DescribedConsumer(
@@ -199,9 +270,38 @@ def _has(member: ConsumerMember) -> Mapping[UUID, Iterable[int]]:
     return found
 
 
-def _assignment(
-    parts: Mapping[UUID, Iterable[int]], names: Mapping[UUID, str]
-) -> DescribedAssignment:
+async def _describe_sharers(
+    context: RequestContext, group_id: str, names: Names
+) -> DescribedShareGroup:
+    group = _find(context, group_id, ShareGroup, "share")
+    members = tuple(group.members.values())
+    return DescribedShareGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=SIMPLE,
+        members=await in_slices(
+            context.node.env.clock, (_sharer(member, names) for member in members)
+        ),
+    )
+
+
+def _sharer(member: ShareMember, names: Names) -> DescribedShareMember:
+    asks, place = member.asks, member.place
+    return DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=asks.rack_id,
+        member_epoch=place.epoch,
+        client_id=asks.client_id,
+        client_host=asks.client_host,
+        subscribed_topic_names=sorted(asks.topics),
+        assignment=_assignment(place.assigned, names),
+    )
+
+
+def _assignment(parts: Mapping[UUID, Iterable[int]], names: Names) -> DescribedAssignment:
     """Partitions of topics that there are."""
     return DescribedAssignment(
         topic_partitions=[
@@ -212,146 +312,62 @@ def _assignment(
     )
 
 
-def share_group_heartbeat(
-    context: RequestContext, request: ShareGroupHeartbeatRequest
-) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
-    """Join, stay, or leave."""
-    coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
-    if code is not ErrorCode.NONE:
-        return _share_beat_response(Beat(code=code))
-    names = request.subscribed_topic_names
-    asked = ShareBeatAsked(
-        group_id=request.group_id,
-        member_id=request.member_id,
-        epoch=request.member_epoch,
-        rack_id=request.rack_id,
-        topics=None if names is None else frozenset(names),
-        client_id=context.client_id or "",
-        client_host=f"/{context.connection.host}",
-    )
-    return respond(coordinator.shares.beat(asked), _share_beat_response)
-
-
-def _share_beat_response(beat: Beat) -> ShareGroupHeartbeatResponse:
-    assigned = beat.assignment
-    return ShareGroupHeartbeatResponse(
-        error_code=beat.code,
-        error_message=beat.message,
-        member_id=beat.member_id,
-        member_epoch=beat.epoch,
-        heartbeat_interval_ms=beat.interval_ms,
-        assignment=None
-        if assigned is None
-        else ShareHeartbeatAssignment(
-            topic_partitions=[
-                ShareHeartbeatPartitions(topic_id=topic, partitions=sorted(numbers))
-                for topic, numbers in assigned.items()
-            ]
-        ),
-    )
-
-
-# -- what administrators ask -----------------------------------------------------------------
-
-
-async def share_group_describe(
-    context: RequestContext, request: ShareGroupDescribeRequest
-) -> ShareGroupDescribeResponse | Long:
-    """Groups with their members, and what these may read."""
-    names = {
-        info.topic_id: name
-        for name, info in context.node.topics.all().items()
-        if info.topic_id is not None
-    }
-    described = [
-        await _describe_share(context.node, name, names)
-        for name in dict.fromkeys(request.group_ids)
-    ]
-    if request.include_authorized_operations:
-        for group in described:
-            if not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
-    response = ShareGroupDescribeResponse(groups=described)
-    members = sum(len(group.members) for group in described)
-    return Long(response, described) if members > MANY else response
-
-
-async def _describe_share(
-    node: Node, group_id: str, names: Mapping[UUID, str]
-) -> DescribedShareGroup:
-    if not group_id:
-        return DescribedShareGroup(error_code=ErrorCode.INVALID_GROUP_ID, group_id=group_id)
-    code = node.groups.shards.code_for(group_id)
-    if code is not ErrorCode.NONE:
-        return DescribedShareGroup(error_code=code, group_id=group_id)
-    group = node.groups.find(group_id)
-    if not isinstance(group, ShareGroup):
-        what = "not found" if group is None else "is not a share group"
-        return DescribedShareGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} {what}.",
-            group_id=group_id,
-        )
-    members = tuple(group.members.values())
-    return DescribedShareGroup(
-        error_code=ErrorCode.NONE,
-        group_id=group_id,
-        group_state=group.state.value,
-        group_epoch=group.epoch,
-        assignment_epoch=group.target_epoch,
-        assignor_name=SIMPLE,
-        members=await in_slices(
-            node.env.clock, (_share_member(member, names) for member in members)
-        ),
-    )
-
-
-def _share_member(member: ShareMember, names: Mapping[UUID, str]) -> DescribedShareMember:
-    asks, place = member.asks, member.place
-    return DescribedShareMember(
-        member_id=member.member_id,
-        rack_id=asks.rack_id,
-        member_epoch=place.epoch,
-        client_id=asks.client_id,
-        client_host=asks.client_host,
-        subscribed_topic_names=sorted(asks.topics),
-        assignment=_share_assignment(place.assigned, names),
-    )
-
-
-def _share_assignment(
-    parts: Mapping[UUID, Iterable[int]], names: Mapping[UUID, str]
-) -> ShareAssignment:
-    """Partitions of topics that there are."""
-    return ShareAssignment(
-        topic_partitions=[
-            SharedPartitions(topic_id=topic, topic_name=names[topic], partitions=sorted(numbers))
-            for topic, numbers in parts.items()
-            if topic in names
-        ]
-    )
+# -- guards ------------------------------------------------------------------------------------
 
 
 _HIDDEN: Final = "The group described uses topics that the client is not authorized to describe."
 
 
-class Described(Protocol):
-    """A group in an answer."""
-
-    error_code: int
-    group_id: str
-    authorized_operations: int
+def guard_consumer_group_heartbeat(asker: Asker, request: ConsumerGroupHeartbeatRequest) -> Answer:
+    """READ on the group, DESCRIBE on each topic named; expressions find what may be seen."""
+    return _guard_heartbeat(asker, request, ConsumerGroupHeartbeatResponse)
 
 
-Group = TypeVar("Group", bound=Described)
+def guard_share_group_heartbeat(asker: Asker, request: ShareGroupHeartbeatRequest) -> Answer:
+    """READ on the group, DESCRIBE on each topic named."""
+    return _guard_heartbeat(asker, request, ShareGroupHeartbeatResponse)
 
 
-def heartbeat_refusal(asker: Asker, group_id: str, names: Iterable[str] | None) -> int:
-    """Why a member's heartbeat is refused, 0 for not: READ on the group, DESCRIBE on its topics."""
-    if not asker.may_group(Operation.READ, group_id):
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    return 0 if all(map(asker.may_describe, names or ())) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+def _guard_heartbeat(
+    asker: Asker,
+    request: ConsumerGroupHeartbeatRequest | ShareGroupHeartbeatRequest,
+    kind: type[HeartbeatResponse],
+) -> Answer:
+    code = ErrorCode.NONE
+    if not asker.may_group(Operation.READ, request.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    elif not all(map(asker.may_describe, request.subscribed_topic_names or ())):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if code is ErrorCode.NONE:
+        return asker.go_on(request)
+    return kind(error_code=code, error_message=None, member_id=None, assignment=None)
+
+
+def guard_consumer_group_describe(asker: Asker, request: ConsumerGroupDescribeRequest) -> Answer:
+    """DESCRIBE on each group, and on all topics that its members read or ask for."""
+    denied = _take_denied(asker, request)
+    shown = Shown(asker, _consumer_topics_of, _refused_consumer)
+
+    def change(said: ConsumerGroupDescribeResponse) -> None:
+        said.groups = shown.groups(request, said.groups, denied)
+
+    return then(asker.go_on(request), change)
+
+
+def guard_share_group_describe(asker: Asker, request: ShareGroupDescribeRequest) -> Answer:
+    """DESCRIBE on each group, and on all topics that its members read or ask for."""
+    denied = _take_denied(asker, request)
+    shown = Shown(asker, _share_topics_of, _refused_share)
+
+    def change(said: ShareGroupDescribeResponse) -> None:
+        said.groups = shown.groups(request, said.groups, denied)
+
+    return then(asker.go_on(request), change)
+
+
+def _take_denied(asker: Asker, request: GroupDescribeRequest) -> Iterable[str]:
+    request.group_ids, denied = asker.split_groups(request.group_ids, Operation.DESCRIBE)
+    return denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,18 +382,13 @@ class Shown(Generic[Group]):
 
     asker: Asker
     topics_of: Callable[[Group], Iterable[str]]
-    refused: Callable[[str, int, str], Group]
+    refused: Callable[[str, int, str | None], Group]
 
     def groups(
-        self, found: Iterable[Group], denied: Iterable[str], *, with_operations: bool
+        self, request: GroupDescribeRequest, found: Iterable[Group], denied: Iterable[str]
     ) -> list[Group]:
-        """Those that were found, each whole or by its name; behind them those that were denied.
-
-        Args:
-            found: Those that may be described.
-            denied: Names of the others.
-            with_operations: Whether what the asker may do is told too.
-        """
+        """Those that were found, each whole or by its name; behind them those that were denied."""
+        with_operations = request.include_authorized_operations
         shown = [self._shown(each, with_operations=with_operations) for each in found]
         text = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
         return shown + [
@@ -394,29 +405,7 @@ class Shown(Generic[Group]):
         return group
 
 
-def guard_consumer_group_heartbeat(asker: Asker, request: ConsumerGroupHeartbeatRequest) -> Answer:
-    """READ on the group, DESCRIBE on each topic named; expressions find what may be seen."""
-    code = heartbeat_refusal(asker, request.group_id, request.subscribed_topic_names)
-    if not code:
-        return asker.go_on(request)
-    return ConsumerGroupHeartbeatResponse(
-        error_code=code, error_message=None, member_id=None, assignment=None
-    )
-
-
-def guard_consumer_group_describe(asker: Asker, request: ConsumerGroupDescribeRequest) -> Answer:
-    """DESCRIBE on each group, and on all topics that its members read or ask for."""
-    request.group_ids, denied = asker.split_groups(request.group_ids, Operation.DESCRIBE)
-    shown = Shown(asker, _consumer_topics_of, _refused_consumer)
-
-    def change(said: ConsumerGroupDescribeResponse) -> None:
-        with_operations = request.include_authorized_operations
-        said.groups = shown.groups(said.groups, denied, with_operations=with_operations)
-
-    return then(asker.go_on(request), change)
-
-
-def _refused_consumer(name: str, code: int, text: str) -> DescribedConsumerGroup:
+def _refused_consumer(name: str, code: int, text: str | None) -> DescribedConsumerGroup:
     return DescribedConsumerGroup(error_code=code, error_message=text, group_id=name)
 
 
@@ -427,29 +416,7 @@ def _consumer_topics_of(group: DescribedConsumerGroup) -> Iterator[str]:
             yield from (topic.topic_name for topic in part.topic_partitions)
 
 
-def guard_share_group_heartbeat(asker: Asker, request: ShareGroupHeartbeatRequest) -> Answer:
-    """READ on the group, DESCRIBE on each topic named."""
-    code = heartbeat_refusal(asker, request.group_id, request.subscribed_topic_names)
-    if not code:
-        return asker.go_on(request)
-    return ShareGroupHeartbeatResponse(
-        error_code=code, error_message=None, member_id=None, assignment=None
-    )
-
-
-def guard_share_group_describe(asker: Asker, request: ShareGroupDescribeRequest) -> Answer:
-    """DESCRIBE on each group, and on all topics that its members read or ask for."""
-    request.group_ids, denied = asker.split_groups(request.group_ids, Operation.DESCRIBE)
-    shown = Shown(asker, _share_topics_of, _refused_share)
-
-    def change(said: ShareGroupDescribeResponse) -> None:
-        with_operations = request.include_authorized_operations
-        said.groups = shown.groups(said.groups, denied, with_operations=with_operations)
-
-    return then(asker.go_on(request), change)
-
-
-def _refused_share(name: str, code: int, text: str) -> DescribedShareGroup:
+def _refused_share(name: str, code: int, text: str | None) -> DescribedShareGroup:
     return DescribedShareGroup(error_code=code, error_message=text, group_id=name)
 
 

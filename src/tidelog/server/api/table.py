@@ -494,6 +494,12 @@ _AFTER_LOAD: Final = frozenset(
 _GROUPS: Final = "tidelog.server.groups.coordinator"
 
 
+_CONSUMER_GROUPS: Final = "tidelog.server.groups.consumer_heartbeat"
+
+
+_SHARE_GROUPS: Final = "tidelog.server.groups.share_heartbeat"
+
+
 _TRANSACTIONS: Final = "tidelog.server.transactions.coordinator"
 
 
@@ -501,10 +507,11 @@ _SHARES: Final = "tidelog.server.shares.share_partitions"
 
 
 _COORDINATORS: Final = {
-    **dict.fromkeys((8, 9, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69), (_GROUPS,)),
+    **dict.fromkeys((8, 9, 11, 12, 13, 14, 15, 16, 42, 47), (_GROUPS,)),
+    **dict.fromkeys((68, 69), (_GROUPS, _CONSUMER_GROUPS)),
     **dict.fromkeys((24, 26, 65, 66), (_TRANSACTIONS,)),
     **dict.fromkeys((25, 28), (_GROUPS, _TRANSACTIONS)),
-    **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), (_GROUPS, _SHARES)),
+    **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), (_GROUPS, _SHARE_GROUPS, _SHARES)),
 }
 
 
@@ -512,7 +519,7 @@ _COORDINATORS: Final = {
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
 
-_BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARES)}
+_BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_GROUPS, _SHARES)}
 
 
 # What the members of a consumer group ask for, in their order.

@@ -1,20 +1,14 @@
-"""Uniform, range, simple.
-
-Who is to have which partitions: `uniform` and `range`, as Kafka's own assignors decide.
+"""Who has which partitions: `uniform` and `range` of consumer groups, `simple` of share groups.
 
 `range` gives each member of a topic a run of its partitions; `uniform` balances the number of
-partitions and moves as few as it can.
+partitions and moves as few as it can (members that read different topics: `mixed_assignor`).
 
-Source: Kafka 4.3's UniformAssignor (members that read the same topics) and RangeAssignor; KIP-848.
+`simple` has every partition read by the same number of members, as few as leave nobody idle;
+members get as many partitions as each other, give or take one, and keep what they had where that
+allows it. Where members read different topics, each topic is shared out by itself. Between equals
+the order of Java's hash tables decides, as in Kafka.
 
-Who of a share group reads which partitions: `simple`, by Kafka's rules.
-
-Every partition is read by the same number of members, as few as leave nobody idle; members get as
-many partitions as each other, give or take one, and keep what they had where that allows it. Where
-members read different topics, each topic is shared out by itself. Between equals the order of
-Java's hash tables decides, as in Kafka.
-
-Source: Kafka 4.3's SimpleAssignor.
+Source: Kafka 4.3's UniformAssignor, RangeAssignor and SimpleAssignor; KIP-848, KIP-932.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

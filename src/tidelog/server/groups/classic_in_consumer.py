@@ -14,20 +14,19 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import ConsumerProtocolSubscription
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
-from tidelog.server.groups.group_updates import (
-    Draft,
+from tidelog.server.groups.consumer_updates import (
+    ConsumerUpdate,
     Found,
-    find_dynamic,
+    find_known,
     find_static,
-    member_of,
-    names_after,
     reads_the_same,
     regexes_after,
-    require_room,
     static_member_of,
     topics_of,
 )
+from tidelog.server.groups.group_updates import GroupUpdate, after, member_of, require_room
 from tidelog.server.groups.migration import Parts, Replaced, read_subscription, subscription_version
+from tidelog.server.groups.modern_changes import MemberChange
 from tidelog.server.groups.modern_group import (
     Asks,
     ClassicPart,
@@ -36,7 +35,6 @@ from tidelog.server.groups.modern_group import (
     MemberState,
     Wait,
 )
-from tidelog.server.groups.records import MemberChange
 from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, Owned, SyncAsked, Synced
 from tidelog.server.groups.topic_regexes import RegexStatus
 from tidelog.server.runtime.errors import Refusal
@@ -50,7 +48,7 @@ class ClassicMembers:
     """What they ask. Belongs to the loop's thread."""
 
     def __init__(self, parts: Parts) -> None:
-        self._steps = parts.steps
+        self._updates = parts.updates
         self._fencing = parts.fencing
         self._conversion = parts.conversion
         self._regexes = parts.regexes
@@ -63,7 +61,8 @@ class ClassicMembers:
         is_unknown = not asked.member_id
         member_id = asked.member_id or self._new_id()
         try:
-            require_room(group, member_id, self._steps.config.group_consumer_max_size)
+            limit = self._updates.config.group_consumer_max_size
+            require_room(group, member_id, limit, "group")
             if not group.supports(asked.protocol_type, (name for name, _ in asked.protocols)):
                 raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if is_unknown and asked.needs_member_id and asked.instance_id is None:
@@ -75,31 +74,33 @@ class ClassicMembers:
     def _join(
         self, group: ConsumerGroup, asked: JoinAsked, member_id: str, *, is_unknown: bool
     ) -> Reply[Joined]:
-        draft = Draft(group)
+        update = GroupUpdate(group)
         subscription = _subscription(asked)
-        found = self._find(draft, asked, member_id, joins=is_unknown)
+        found = self._find(update, asked, member_id, joins=is_unknown)
         known = group.static_member(asked.instance_id)
         downgrades = known is not None and self._conversion.may_downgrade_replaced(group, known)
         new = replace(found.member, asks=_updated(found.member.asks, asked, subscription))
         if new.asks != found.member.asks:
-            draft.changes.append(MemberChange(new.member_id, new.asks))
-        status = self._regexes.change(draft, found, new)
+            update.changes.append(MemberChange(new.member_id, new.asks))
+        status = self._regexes.change(update, found, new)
         names_changed = new.asks.topics != found.member.asks.topics
         has_changed = names_changed or status is not RegexStatus.SAME
         owned = self._owned(subscription)
         if downgrades and known is not None:
-            return self._downgrade(draft, found, new, owned, has_changed=has_changed)
-        moved = self._move(draft, found, new, owned, has_changed=has_changed)
-        return self._answer(draft, moved, asked)
+            return self._downgrade(update, found, new, owned, has_changed=has_changed)
+        moved = self._move(update, found, new, owned, has_changed=has_changed)
+        return self._answer(update, moved, asked)
 
-    def _find(self, draft: Draft, asked: JoinAsked, member_id: str, *, joins: bool) -> Found:
+    def _find(
+        self, update: ConsumerUpdate, asked: JoinAsked, member_id: str, *, joins: bool
+    ) -> Found:
         if asked.instance_id is None:
-            return find_dynamic(draft.group, member_id, joins=True)
-        return find_static(draft, member_id, asked.instance_id, joins=joins, is_classic=True)
+            return find_known(update.group, member_id, joins=True)
+        return find_static(update, member_id, asked.instance_id, joins=joins, is_classic=True)
 
     def _move(
         self,
-        draft: Draft,
+        update: ConsumerUpdate,
         found: Found,
         new: ConsumerMember,
         owned: Owned,
@@ -107,21 +108,21 @@ class ClassicMembers:
         has_changed: bool,
     ) -> ConsumerMember:
         """Begin an epoch where that is due, then move the member."""
-        group = draft.group
-        names = names_after(group, found.known, new.asks)
+        group = update.group
+        names = group.names_after(found.known, new.asks)
         regexes = regexes_after(group, found.known, new.asks)
         epoch = group.epoch
-        if has_changed or self._steps.has_stale_topics(group):
+        if has_changed or self._updates.has_stale_topics(group):
             topics = {*names, *topics_of(group, regexes)}
-            epoch = self._steps.bump(draft, topics, is_due=has_changed)
+            epoch = self._updates.begin_epoch(update, topics, is_due=has_changed)
         count = len(group.members) + (found.known is None)
         same = reads_the_same(names, regexes, count)
-        aim = self._steps.aim(draft, epoch, found.known, new, same=same)
-        return self._steps.reconcile(draft, new, aim, owned, has_changed=has_changed)
+        aim = self._updates.aim(update, epoch, found.known, new, same=same)
+        return self._updates.reconcile(update, new, aim, owned, has_changed=has_changed)
 
     def _downgrade(
         self,
-        draft: Draft,
+        update: ConsumerUpdate,
         found: Found,
         new: ConsumerMember,
         owned: Owned,
@@ -129,29 +130,31 @@ class ClassicMembers:
         has_changed: bool,
     ) -> Reply[Joined]:
         """It takes the place of the last member of the new protocol: the group is classic again."""
-        epoch = draft.group.epoch
+        epoch = update.group.epoch
         moved = new
         if not has_changed:
-            aim = self._steps.aim(draft, draft.group.target_epoch, found.known, new, same=True)
-            moved = self._steps.reconcile(draft, new, aim, owned, has_changed=False)
+            aim = self._updates.aim(update, update.group.target_epoch, found.known, new, same=True)
+            moved = self._updates.reconcile(update, new, aim, owned, has_changed=False)
         replaced = Replaced(found.replaced_id or new.member_id, moved, has_changed)
-        written = self._conversion.downgrade_replaced(draft, epoch, replaced)
-        return _after(written, _joined(moved))
+        written = self._conversion.downgrade_replaced(update, epoch, replaced)
+        return _joined_after(written, moved)
 
-    def _answer(self, draft: Draft, member: ConsumerMember, asked: JoinAsked) -> Reply[Joined]:
-        group = draft.group
+    def _answer(
+        self, update: ConsumerUpdate, member: ConsumerMember, asked: JoinAsked
+    ) -> Reply[Joined]:
+        group = update.group
 
         def go_on() -> None:
             group.stop(Wait.JOIN, member.member_id)
-            self._steps.await_sign(group, member)
+            self._updates.await_sign(group, member)
             timeout_ms = asked.rebalance_timeout_ms
-            self._steps.wait_for(group, member.member_id, Wait.SYNC, timeout_ms)
+            self._updates.wait_for(group, member.member_id, Wait.SYNC, timeout_ms)
 
-        draft.actions.append(go_on)
-        return _after(self._steps.write(draft), _joined(member))
+        update.actions.append(go_on)
+        return _joined_after(self._updates.write(update), member)
 
     def _owned(self, subscription: ConsumerProtocolSubscription) -> Owned:
-        topics = self._steps.topics.all()
+        topics = self._updates.topics.all()
         owned: dict[UUID, frozenset[int]] = {}
         for part in subscription.owned_partitions:
             info = topics.get(part.topic)
@@ -171,7 +174,7 @@ class ClassicMembers:
         except Refusal as refusal:
             return Reply.of(Synced(code=ErrorCode(refusal.error_code)))
         group.stop(Wait.SYNC, member.member_id)
-        self._steps.await_sign(group, member)
+        self._updates.await_sign(group, member)
         assert member.asks.classic is not None
         version = subscription_version(member.asks.classic.protocols[0][1])
         synced = Synced(
@@ -181,11 +184,8 @@ class ClassicMembers:
                 {topic: list(numbers) for topic, numbers in member.place.assigned.items()}, version
             ),
         )
-        reply: Reply[Synced] = Reply()
-        self._steps.write(Draft(group)).then(
-            lambda code: reply.complete(synced if code is ErrorCode.NONE else Synced(code=code))
-        )
-        return reply
+        written = self._updates.write(GroupUpdate(group))
+        return after(written, synced, lambda code: Synced(code=code))
 
     def _require_calm(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Refuse who has to join again first; who is giving up has joined already."""
@@ -197,7 +197,7 @@ class ClassicMembers:
     def _await_join(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         if (Wait.JOIN, member.member_id) not in group.waits:
             ms = member.asks.rebalance_timeout_ms
-            self._steps.wait_for(group, member.member_id, Wait.JOIN, ms)
+            self._updates.wait_for(group, member.member_id, Wait.JOIN, ms)
 
     # -- staying and leaving -----------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class ClassicMembers:
             _require_generation(member, generation)
         except Refusal as refusal:
             return ErrorCode(refusal.error_code)
-        self._steps.await_sign(group, member)
+        self._updates.await_sign(group, member)
         place = member.place
         may_get_more = place.state is MemberState.UNRELEASED_PARTITIONS and not group.awaits_others(
             member
@@ -261,14 +261,15 @@ def _updated(asks: Asks, asked: JoinAsked, subscription: ConsumerProtocolSubscri
     )
 
 
-def _joined(member: ConsumerMember) -> Joined:
+def _joined_after(written: Reply[ErrorCode], member: ConsumerMember) -> Reply[Joined]:
     assert member.asks.classic is not None
-    return Joined(
+    joined = Joined(
         member_id=member.member_id,
         generation=member.place.epoch,
         protocol_type=CONSUMER_PROTOCOL,
         protocol_name=member.asks.classic.protocols[0][0],
     )
+    return after(written, joined, lambda code: Joined(code=code))
 
 
 def _classic_member(
@@ -318,14 +319,3 @@ def _leaving(group: ConsumerGroup, ref: MemberRef) -> ConsumerMember:
     if member is None:
         raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {ref.instance_id} is not known")
     return member
-
-
-def _after(written: Reply[ErrorCode], joined: Joined) -> Reply[Joined]:
-    """The answer once what it tells is safe."""
-    reply: Reply[Joined] = Reply()
-
-    def tell(code: ErrorCode) -> None:
-        reply.complete(joined if code is ErrorCode.NONE else Joined(code=code))
-
-    written.then(tell)
-    return reply

@@ -5,22 +5,23 @@ Source: Kafka 4.3's classic groups; KIP-345 (static members), KIP-394 (a member 
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member, protocols_bytes
-from tidelog.server.groups.classic_in_consumer import ClassicMembers
-from tidelog.server.groups.migration import end_records
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.replay import GroupTable, Journal
 from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, SyncAsked, Synced
 from tidelog.server.runtime.reply import Reply
+
+if TYPE_CHECKING:
+    from tidelog.server.groups.classic_in_consumer import ClassicMembers
 
 # What the protocols of one member, and of all members of a group, may take. Kafka has no such
 # bound; a group near this one could not be written, since its record would be too large.
@@ -51,7 +52,7 @@ class Membership:
         journal: Journal,
         random: Random,
         config: BrokerConfig,
-        in_consumer_groups: ClassicMembers,
+        in_consumer_groups: "Callable[[], ClassicMembers]",
     ) -> None:
         self._table = table
         self._rebalances = rebalances
@@ -72,7 +73,7 @@ class Membership:
             return _refused(ErrorCode.INVALID_SESSION_TIMEOUT, asked.member_id)
         group = self._table.get(asked.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
-            return self._in_consumer_groups.join(group, asked)
+            return self._in_consumer_groups().join(group, asked)
         if isinstance(group, ShareGroup):
             return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group is None or isinstance(group, ConsumerGroup):
@@ -87,8 +88,12 @@ class Membership:
         if asked.member_id:
             return _refused(ErrorCode.UNKNOWN_MEMBER_ID, asked.member_id)
         group = self._table.new_classic(asked.group_id)
-        records = [] if was is None else end_records(was)
-        written = self._journal.append(group.group_id, [*records, group_record(group)])
+        records = [group_record(group)]
+        if was is not None:
+            from tidelog.server.groups.modern_changes import end_records
+
+            records = [*end_records(was), *records]
+        written = self._journal.append(group.group_id, records)
         if written.is_done and written.value is not ErrorCode.NONE:
             return _refused(written.value)
         if was is not None:
@@ -256,7 +261,7 @@ class Membership:
         if group is None or group.is_empty or isinstance(group, ShareGroup):
             return Reply.of(Synced(code=ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ConsumerGroup):
-            return self._in_consumer_groups.sync(group, asked)
+            return self._in_consumer_groups().sync(group, asked)
         code = _sync_error(group, asked)
         if code is not ErrorCode.NONE:
             return Reply.of(Synced(code=code))
@@ -289,7 +294,7 @@ class Membership:
         if group is None or isinstance(group, ShareGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ConsumerGroup):
-            return self._in_consumer_groups.heartbeat(group, member, generation)
+            return self._in_consumer_groups().heartbeat(group, member, generation)
         code = group.member_error(member.member_id, member.instance_id)
         if code is not ErrorCode.NONE:
             return code
@@ -307,7 +312,7 @@ class Membership:
         if group is None or isinstance(group, ShareGroup):
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         if isinstance(group, ConsumerGroup):
-            return self._in_consumer_groups.leave(group, members)
+            return self._in_consumer_groups().leave(group, members)
         codes = [self._leave(group, member) for member in members]
         if ErrorCode.NONE in codes:
             if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):

@@ -1,4 +1,4 @@
-"""The group coordinator: loading, expiry, deleted topics, the entry for handlers.
+"""The group coordinator: what handlers ask.
 
 It knows which groups are loaded, and is the state machine of `__consumer_offsets`; what a group may
 do is its members' and commits' own.
@@ -7,36 +7,40 @@ A topic that is deleted is forgotten by groups that are there. Others have their
 still: those of a partition that is being read, or was lost before all of it was written. So the
 last deleted topics are remembered, and forgotten by groups that are loaded later.
 
+What consumer and share groups need is imported when somebody uses them: the first client of a
+broker waits for what is imported here.
+
 Source: Kafka 4.3's group coordinator.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
 
 from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
 from tidelog.server.coordinator.host import LOGGER, Host
-from tidelog.server.groups.classic_in_consumer import ClassicMembers
 from tidelog.server.groups.classic_members import Membership
 from tidelog.server.groups.committed_offsets import DeletedTopic, PendingOffsets
-from tidelog.server.groups.consumer_heartbeat import Heartbeats
-from tidelog.server.groups.group_updates import Steps
-from tidelog.server.groups.migration import Conversion, Fencing, Parts
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.offset_commits import Commits, TransactionalCommits
 from tidelog.server.groups.offsets_topic import OffsetsTopic
 from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.replay import AnyGroup, GroupTable, LoadedShard, Replay
-from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics
-from tidelog.server.groups.topic_regexes import Regexes, look_up_beside
 from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.runtime.loop import SLICE_MS
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from tidelog.server.groups.classic_in_consumer import ClassicMembers
+    from tidelog.server.groups.consumer_heartbeat import ConsumerHeartbeats
+    from tidelog.server.groups.group_updates import UpdateParts
+    from tidelog.server.groups.migration import Parts
+    from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
 
 # Far more than are deleted while a partition is read; some megabytes.
 TOPICS_MAX: Final = 10_000
@@ -86,9 +90,7 @@ class GroupCoordinator:
 
     Attributes:
         members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
-        heartbeats: ConsumerGroupHeartbeat.
-        shares: ShareGroupHeartbeat.
-        share_topics: What share groups have begun, for tools.
+        default_assignor: The first of the broker's assignors.
         commits: OffsetCommit, OffsetFetch, OffsetDelete.
         pending: What was committed in transactions that are open.
         transactional: TxnOffsetCommit, and the end of transactions.
@@ -97,6 +99,7 @@ class GroupCoordinator:
 
     def __init__(self, node: Host) -> None:
         clock, config = node.env.clock, node.config
+        self._node = node
         self._timers = node.timers
         self._topics = node.topics
         self._clock = clock
@@ -105,20 +108,15 @@ class GroupCoordinator:
         self.shards = OffsetsTopic(node, self)
         self._table = GroupTable(clock, self.shards.number_of)
         self._rebalances = Rebalances(self._table, self.shards, node.timers, clock, config)
-        settings = GroupSettings(config, node.group_texts)
-        steps = Steps(self._table, self.shards, node.timers, clock, settings, node.topics)
-        conversion = Conversion(steps, self._rebalances)
-        self._fencing = Fencing(steps, conversion)
-        regexes = Regexes(steps, look_up_beside(node.work))
         random = node.env.random
-        parts = Parts(steps, self._fencing, conversion, regexes, random)
-        self.heartbeats = Heartbeats(parts)
-        self.shares = ShareHeartbeats(steps)
-        self.share_topics = ShareTopics(steps)
-        in_consumer_groups = ClassicMembers(parts)
-        self.default_assignor = steps.default_assignor
+        self.default_assignor = config.group_consumer_assignors[0]
         self.members = Membership(
-            self._table, self._rebalances, self.shards, random, config, in_consumer_groups
+            self._table,
+            self._rebalances,
+            self.shards,
+            random,
+            config,
+            lambda: self._in_consumer_groups,
         )
         self.pending = PendingOffsets()
         self.commits = Commits(
@@ -134,6 +132,63 @@ class GroupCoordinator:
     def resume(self) -> None:
         """Begin to read the groups that there were, once."""
         self.shards.resume()
+
+    # -- groups whose coordinator assigns ----------------------------------------------------
+
+    @cached_property
+    def _update_parts(self) -> "UpdateParts":
+        from tidelog.server.groups.group_updates import TopicFacts, UpdateParts
+
+        node = self._node
+        settings = GroupSettings(node.config, node.group_texts)
+        facts = TopicFacts(node.topics)
+        return UpdateParts(self._table, self.shards, node.timers, node.env.clock, settings, facts)
+
+    @cached_property
+    def _consumers(self) -> "Parts":
+        from tidelog.server.groups.consumer_updates import ConsumerUpdates
+        from tidelog.server.groups.migration import Conversion, Fencing, Parts
+        from tidelog.server.groups.topic_regexes import Regexes, look_up_beside
+
+        node = self._node
+        updates = ConsumerUpdates(self._update_parts)
+        conversion = Conversion(updates, self._rebalances)
+        fencing = Fencing(updates, conversion)
+        regexes = Regexes(updates, look_up_beside(node.work))
+        return Parts(updates, fencing, conversion, regexes, node.env.random)
+
+    @cached_property
+    def _in_consumer_groups(self) -> "ClassicMembers":
+        from tidelog.server.groups.classic_in_consumer import ClassicMembers
+
+        return ClassicMembers(self._consumers)
+
+    @cached_property
+    def heartbeats(self) -> "ConsumerHeartbeats":
+        """ConsumerGroupHeartbeat."""
+        from tidelog.server.groups.consumer_heartbeat import ConsumerHeartbeats
+
+        return ConsumerHeartbeats(self._consumers)
+
+    @cached_property
+    def _sharers(self) -> "ShareUpdates":
+        from tidelog.server.groups.share_heartbeat import ShareUpdates
+
+        return ShareUpdates(self._update_parts)
+
+    @cached_property
+    def shares(self) -> "ShareHeartbeats":
+        """ShareGroupHeartbeat."""
+        from tidelog.server.groups.share_heartbeat import ShareHeartbeats
+
+        return ShareHeartbeats(self._sharers)
+
+    @cached_property
+    def share_topics(self) -> "ShareTopics":
+        """What share groups have begun, for tools."""
+        from tidelog.server.groups.share_heartbeat import ShareTopics
+
+        return ShareTopics(self._sharers)
 
     # -- groups come and go ------------------------------------------------------------------
 
@@ -153,7 +208,7 @@ class GroupCoordinator:
 
     def _resume_group(self, group: AnyGroup) -> None:
         if isinstance(group, ConsumerGroup):
-            self._fencing.resume(group)
+            self._consumers.fencing.resume(group)
         elif isinstance(group, ShareGroup):
             self.shares.resume(group)
         else:

@@ -1,20 +1,12 @@
-"""A group in use becomes a consumer group or a classic one; removing members.
+"""A group in use changes its protocol, and members that go.
 
-A classic group becomes one whose coordinator assigns, and back, while it is used.
-
-The first member of the new protocol upgrades a group of consumers: who waits for an answer is told
-to join again, generation and assignments go on as epoch and targets. When the last one goes the
-group is classic again, with the targets as assignments, and its members join again.
+The first member of the consumer protocol upgrades a classic group of consumers: who waits for an
+answer is told to join again, generation and assignments go on as epoch and targets. Members go by
+their own wish, by silence, or because they did not give up in time. When only members of the
+classic protocol are left, the group is classic again, with the targets as assignments, and its
+members join again.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
-
-Members that go: by their own wish, by silence, or because they did not give up in time.
-
-When only members of the classic protocol are left, the group becomes a classic one.
-
-Source: Kafka 4.3's group coordinator; KIP-848 (downgrade).
-
-What those who answer members of a group with a server-side assignor work with.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -34,9 +26,23 @@ from tidelog.protocol.messages.group_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
-from tidelog.server.groups.group_updates import Draft, Steps, drop_regex, names_after, topics_of
+from tidelog.server.groups.consumer_updates import (
+    ConsumerUpdate,
+    ConsumerUpdates,
+    drop_regex,
+    topics_of,
+)
+from tidelog.server.groups.group_updates import GroupUpdate
+from tidelog.server.groups.modern_changes import (
+    Change,
+    EpochChange,
+    MemberChange,
+    PlaceChange,
+    TargetChange,
+    TargetEpochChange,
+    end_records,
+)
 from tidelog.server.groups.modern_group import (
     NO_TARGET,
     Asks,
@@ -44,23 +50,13 @@ from tidelog.server.groups.modern_group import (
     ConsumerGroup,
     ConsumerMember,
     MemberState,
+    ModernMember,
     Place,
     Target,
     Wait,
 )
 from tidelog.server.groups.rebalance import Rebalances
-from tidelog.server.groups.records import (
-    ConsumerChange,
-    EpochChange,
-    MemberChange,
-    PartitionMetadataChange,
-    PlaceChange,
-    RegexChange,
-    TargetChange,
-    TargetEpochChange,
-    group_record,
-    tombstone,
-)
+from tidelog.server.groups.records import group_record, tombstone
 from tidelog.server.groups.topic_regexes import Regexes
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
@@ -81,13 +77,13 @@ class Replaced:
 class Conversion:
     """Changes a group's protocol. Belongs to the loop's thread."""
 
-    def __init__(self, steps: Steps, rebalances: Rebalances) -> None:
-        self._steps = steps
+    def __init__(self, updates: ConsumerUpdates, rebalances: Rebalances) -> None:
+        self._updates = updates
         self._rebalances = rebalances
 
     # -- to the new protocol -----------------------------------------------------------------
 
-    def upgrade(self, classic: ClassicGroup) -> Draft:
+    def upgrade(self, classic: ClassicGroup) -> ConsumerUpdate:
         """The same group with its members under the new protocol, not written yet.
 
         Raises:
@@ -101,17 +97,17 @@ class Conversion:
         except (CorruptMessage, UnsupportedVersion) as error:
             raise self._kept(classic, f"its members' data can't be read: {error}") from error
         names = {topic for member in members for topic in member.asks.topics}
-        metadata_hash = self._steps.facts.metadata_hash(names)
+        metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
-        draft = Draft(group, records=[tombstone(classic.group_id)])
+        update = GroupUpdate(group, records=[tombstone(classic.group_id)])
         # The group is made already: these are only written. Applying them again changes nothing.
-        draft.changes.extend(_founding(classic.generation, metadata_hash, members))
-        draft.actions.append(partial(self._dismiss, classic, group))
-        return draft
+        update.changes.extend(_founding(classic.generation, metadata_hash, members))
+        update.actions.append(partial(self._dismiss, classic, group))
+        return update
 
     def _require_upgradable(self, classic: ClassicGroup) -> None:
-        config = self._steps.config
+        config = self._updates.config
         if not config.group_consumer_migration_policy.may_upgrade:
             raise self._kept(classic, "the migration policy forbids it")
         if classic.protocol_type != CONSUMER_PROTOCOL:
@@ -142,7 +138,7 @@ class Conversion:
         epoch = classic.generation
         assigned = {topic: dict.fromkeys(sorted(n), epoch) for topic, n in target.items()}
         place = Place(epoch=epoch, previous_epoch=epoch, assigned=assigned)
-        return ConsumerMember(member.member_id, asks, place)
+        return ModernMember(member.member_id, asks, place)
 
     def _read_assignment(self, classic: ClassicGroup, data: bytes) -> Target:
         if not data:
@@ -150,7 +146,7 @@ class Conversion:
         found = ASSIGNMENT.read(data)[1]
         if found.user_data:
             raise self._kept(classic, "its assignor keeps data of its own with assignments")
-        topics = self._steps.topics.all()
+        topics = self._updates.topics.all()
         target: dict[UUID, frozenset[int]] = {}
         for part in found.assigned_partitions:
             info = topics.get(part.topic)
@@ -167,7 +163,7 @@ class Conversion:
         self._rebalances.unload(classic, ErrorCode.REBALANCE_IN_PROGRESS)
         for member_id, ms in left_ms.items():
             if member_id in group.members:
-                self._steps.wait_for(group, member_id, Wait.SESSION, ms)
+                self._updates.wait_for(group, member_id, Wait.SESSION, ms)
 
     # -- to the classic protocol -------------------------------------------------------------
 
@@ -188,7 +184,7 @@ class Conversion:
         )
 
     def _may_be_classic(self, count: int) -> bool:
-        config = self._steps.config
+        config = self._updates.config
         policy = config.group_consumer_migration_policy
         return policy.may_downgrade and count <= config.group_max_size
 
@@ -203,9 +199,11 @@ class Conversion:
             group, group.epoch, stay, targets, silent=list(targets), rebalances=True
         )
 
-    def downgrade_replaced(self, draft: Draft, epoch: int, replaced: Replaced) -> Reply[ErrorCode]:
+    def downgrade_replaced(
+        self, update: ConsumerUpdate, epoch: int, replaced: Replaced
+    ) -> Reply[ErrorCode]:
         """Make it a classic group in which a static member has come back as a classic one."""
-        group, member = draft.group, replaced.member
+        group, member = update.group, replaced.member
         stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
         silent = list(targets)
@@ -232,11 +230,11 @@ class Conversion:
         """Write and do it; sessions of `silent` members go on, the others' begin anew."""
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]
-        written = self._steps.journal.append(group.group_id, records)
+        written = self._updates.journal.append(group.group_id, records)
         if not written.is_done or written.value is ErrorCode.NONE:
-            left_ms = {name: self._steps.session_left_ms(group, name) for name in silent}
+            left_ms = {name: self._updates.session_left_ms(group, name) for name in silent}
             group.unload()
-            self._steps.table.put(classic)
+            self._updates.table.put(classic)
             for member in classic.members.values():
                 self._rebalances.await_sign(classic, member, left_ms.get(member.member_id))
             if rebalances:
@@ -250,7 +248,7 @@ class Conversion:
         members: Iterable[ConsumerMember],
         targets: Mapping[str, Target],
     ) -> ClassicGroup:
-        classic = ClassicGroup(group.group_id, self._steps.clock.now_ms())
+        classic = ClassicGroup(group.group_id, self._updates.clock.now_ms())
         classic.offsets = group.offsets
         for member in members:
             classic.add(_classic_member(member), CONSUMER_PROTOCOL)
@@ -260,12 +258,12 @@ class Conversion:
         for each in classic.members.values():
             version = subscription_version(each.metadata(classic.protocol_name))
             each.assignment = self.assignment_data(targets[each.member_id], version)
-        classic.move_to(GroupState.STABLE, self._steps.clock.now_ms())
+        classic.move_to(GroupState.STABLE, self._updates.clock.now_ms())
         return classic
 
     def assignment_data(self, target: Mapping[UUID, Collection[int]], version: int) -> bytes:
         """Partitions as members of the classic protocol are told them; of topics there are."""
-        names = {info.topic_id: name for name, info in self._steps.topics.all().items()}
+        names = {info.topic_id: name for name, info in self._updates.topics.all().items()}
         parts = [
             AssignedPartitions(topic=names[topic], partitions=sorted(numbers))
             for topic, numbers in target.items()
@@ -277,7 +275,7 @@ class Conversion:
 
 def _founding(
     epoch: int, metadata_hash: int, members: Iterable[ConsumerMember]
-) -> Iterable[ConsumerChange]:
+) -> Iterable[Change[ConsumerGroup]]:
     """All that makes a group of these members, who have what they are to have."""
     listed = list(members)
     for member in listed:
@@ -289,19 +287,6 @@ def _founding(
     yield TargetEpochChange(epoch)
     for member in listed:
         yield PlaceChange(member.member_id, member.place)
-
-
-def end_records(group: ConsumerGroup) -> list[KeyValue]:
-    """What ends a group of the new protocol."""
-    changes: list[ConsumerChange] = []
-    changes.extend(PlaceChange(member_id, None) for member_id in group.members)
-    changes.extend(TargetChange(member_id, None) for member_id in group.targets)
-    changes.append(TargetEpochChange(None))
-    changes.extend(MemberChange(member_id, None) for member_id in group.members)
-    changes.extend(RegexChange(regex, None) for regex in group.regexes)
-    changes.append(PartitionMetadataChange())
-    changes.append(EpochChange(None))
-    return [change.record(group.group_id) for change in changes]
 
 
 def _classic_member(member: ConsumerMember) -> Member:
@@ -336,35 +321,35 @@ def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
 class Fencing:
     """Takes members out of groups. Belongs to the loop's thread."""
 
-    def __init__(self, steps: Steps, conversion: Conversion) -> None:
-        self._steps = steps
+    def __init__(self, updates: ConsumerUpdates, conversion: Conversion) -> None:
+        self._updates = updates
         self._conversion = conversion
-        steps.on_silence = self._silent
+        updates.on_silence = self._silent
 
     def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
         """Let members go; when that is safe, or why it could not be written."""
         if not members:
-            return self._steps.write(Draft(group))
+            return self._updates.write(GroupUpdate(group))
         if self._conversion.may_downgrade(group, members):
             return self._conversion.downgrade(group, members)
-        draft = Draft(group)
+        update = GroupUpdate(group)
         for member in members:
-            self._steps.remove(draft, member.member_id)
-        self._begin_epoch(draft, members)
-        return self._steps.write(draft)
+            self._updates.remove(update, member.member_id)
+        self._begin_epoch(update, members)
+        return self._updates.write(update)
 
-    def _begin_epoch(self, draft: Draft, members: Collection[ConsumerMember]) -> None:
-        group = draft.group
-        names = names_after(group, None, None)
+    def _begin_epoch(self, update: ConsumerUpdate, members: Collection[ConsumerMember]) -> None:
+        group = update.group
+        names = group.names_after(None, None)
         regexes = dict(group.subscribed_regexes)
         for member in members:
             names.subtract(dict.fromkeys(member.asks.topics, 1))
             if member.asks.regex:
                 regexes[member.asks.regex] -= 1
         for regex in [each for each, count in regexes.items() if not count]:
-            drop_regex(draft, regex)
+            drop_regex(update, regex)
             del regexes[regex]
-        self._steps.bump(draft, {*(+names), *topics_of(group, regexes)}, is_due=True)
+        self._updates.begin_epoch(update, {*(+names), *topics_of(group, regexes)}, is_due=True)
 
     def _silent(self, group: ConsumerGroup, member_id: str, wait: Wait) -> None:
         """A member's time is over."""
@@ -378,9 +363,9 @@ class Fencing:
     def resume(self, group: ConsumerGroup) -> None:
         """A group was loaded: its members' sessions begin anew."""
         for member in group.members.values():
-            self._steps.await_sign(group, member)
+            self._updates.await_sign(group, member)
             if not member.is_classic:
-                self._steps.watch_revocation(group, member.member_id)
+                self._updates.watch_revocation(group, member.member_id)
 
 
 _UUID_BITS: Final = 128
@@ -389,7 +374,7 @@ _UUID_BITS: Final = 128
 class Parts(NamedTuple):
     """The coordinator's parts. Belong to the loop's thread."""
 
-    steps: Steps
+    updates: ConsumerUpdates
     fencing: Fencing
     conversion: Conversion
     regexes: Regexes

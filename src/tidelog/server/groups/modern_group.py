@@ -1,47 +1,18 @@
-"""ModernGroup with ConsumerGroup and ShareGroup (Kafka's names), members, `AnyGroup`, no I/O.
+"""Groups whose coordinator assigns, consumer and share groups: members, epochs, targets.
 
-Groups whose coordinator assigns (KIP-848): members, epochs, assignments, regular expressions.
+Nothing here waits, writes or decides: a group is changed only by what `modern_records` apply,
+whether it was just written or is read again after a restart. Members, what they ask for and where
+they stand are values. How often a topic, an expression or an assignor is asked for is counted
+along, so that no heartbeat looks at all members.
 
-`group` is one group, changed only by `changes`, which are also what is written and read back;
-`reconcile` moves one member towards its target; `assignors` make targets; `heartbeats` is what
-members ask; `classic` serves members of the classic protocol in such a group, and `conversion`
-makes such a group of a classic one and back while it is used.
-
-One group whose coordinator assigns. Nothing here waits, writes or decides.
-
-It is changed only by what `changes` apply, whether they were just written or are read again after
-a restart. How often a topic, an expression or an assignor is asked for is counted along, so that
-no heartbeat looks at all members.
-
-Source: Kafka 4.3's consumer groups; KIP-848.
-
-One member: what it asks for, and what it has. Values, never changed.
-
-Source: Kafka 4.3's consumer groups; KIP-848, KIP-1251 (an epoch for each partition).
-
-Groups of the share protocol: values, the group, what changes it, and who gets what.
-
-As in `consumer`, nothing here waits, writes or decides; `share_heartbeats` does.
-
-Source: Kafka 4.3's share groups; KIP-932.
-
-One share group. Nothing here waits, writes or decides.
-
-It is changed only by what `changes` apply, whether they were just written or are read again after
-a restart.
-
-Source: Kafka 4.3's share groups; KIP-932.
-
-One member of a share group: what it asks for, and what it has. Values, never changed.
-
-Source: Kafka 4.3's share groups; KIP-932.
+Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each partition).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
@@ -50,6 +21,9 @@ from tidelog.server.groups.requests import Protocols
 
 if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
+
+
+PlaceT = TypeVar("PlaceT")
 
 
 # Partitions by topic, each with the epoch in which its member got it.
@@ -95,26 +69,26 @@ class ClassicPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asks:
-    """Who a member is and what it asks for.
+    """Who a member is and what it asks for; of a share group it says only the first four.
 
     Attributes:
-        instance_id: A static member's name for itself, None for a dynamic one.
         rack_id: Where it is, None where it doesn't say.
         client_id: How the client calls itself.
         client_host: Where it asks from.
-        rebalance_timeout_ms: How long it may take to give partitions up.
         topics: Names of topics that it reads.
+        instance_id: A static member's name for itself, None for a dynamic one.
+        rebalance_timeout_ms: How long it may take to give partitions up.
         regex: An expression for further ones, empty for none.
         assignor: Who it wants to assign, None for the group's choice.
         classic: Its part of the classic protocol, None for a member of the new one.
     """
 
-    instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    rebalance_timeout_ms: int = NO_TIMEOUT
     topics: frozenset[str] = frozenset()
+    instance_id: str | None = None
+    rebalance_timeout_ms: int = NO_TIMEOUT
     regex: str = ""
     assignor: str | None = None
     classic: ClassicPart | None = None
@@ -150,31 +124,52 @@ class Place:
             revoking=revoking,
         )
 
+    def is_reconciled(self, target_epoch: int) -> bool:
+        """Whether the member has all of its target of that epoch."""
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        """The epoch in which it got a partition that it has or is giving up, else None."""
+        for owned in (self.assigned, self.revoking):
+            epoch = owned.get(topic_id, {}).get(partition)
+            if epoch is not None:
+                return epoch
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePlace:
+    """Where a member of a share group stands: nobody has to give anything up first.
+
+    Attributes:
+        epoch: The epoch that it is expected to say.
+        previous_epoch: The one before: an answer may have been lost.
+        assigned: What it may read.
+    """
+
+    epoch: int = JOINING
+    previous_epoch: int = UNKNOWN_EPOCH
+    assigned: Target = field(default_factory=dict)
+
 
 @dataclass(frozen=True, slots=True)
-class ConsumerMember:
-    """One member."""
+class ModernMember(Generic[PlaceT]):
+    """One member: what it asks for, and where it stands."""
 
     member_id: str
-    asks: Asks = field(default_factory=Asks)
-    place: Place = field(default_factory=Place)
+    asks: Asks
+    place: PlaceT
 
     @property
     def is_classic(self) -> bool:
         """Whether it speaks the classic protocol."""
         return self.asks.classic is not None
 
-    def is_reconciled(self, target_epoch: int) -> bool:
-        """Whether it has all of its target of that epoch."""
-        return self.place.state is MemberState.STABLE and self.place.epoch == target_epoch
 
-    def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """The epoch in which it got a partition that it has or is giving up, else None."""
-        for owned in (self.place.assigned, self.place.revoking):
-            epoch = owned.get(topic_id, {}).get(partition)
-            if epoch is not None:
-                return epoch
-        return None
+ConsumerMember: TypeAlias = ModernMember[Place]
+
+
+ShareMember: TypeAlias = ModernMember[SharePlace]
 
 
 NO_TARGET: Final[Target] = {}
@@ -223,10 +218,12 @@ class ResolvedRegex:
     resolved_ms: int = 0
 
 
-class ConsumerGroup:
+class ModernGroup(Generic[PlaceT]):
     """Members, their targets and what they have. Belongs to the loop's thread.
 
     Attributes:
+        protocol_type: What ListGroups calls it.
+        no_place: Where a member stands that was given nothing yet.
         group_id: Its name.
         epoch: Counts up with each change of members, subscriptions or topics.
         metadata_hash: Of the topics that it reads.
@@ -234,15 +231,14 @@ class ConsumerGroup:
         target_ms: Wall time at which the target was made, 0 before.
         members: By id.
         targets: What each member is to have.
-        regexes: Topics of expressions.
-        offsets: What was committed.
+        offsets: What was committed; a share group commits nothing.
         seen_topics: The topics as they were when the hash was made: another mapping is another
             state of the cluster.
-        resolving: Whether expressions are being looked up now.
-        has_partition_metadata: Whether an older Kafka's record of topics is to be forgotten.
+        waits: What is done when a member stays silent.
     """
 
-    protocol_type: Final = CONSUMER_PROTOCOL
+    protocol_type: ClassVar[str]
+    no_place: PlaceT
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -250,21 +246,12 @@ class ConsumerGroup:
         self.metadata_hash = 0
         self.target_epoch = FIRST_EPOCH
         self.target_ms = 0
-        self.members: dict[str, ConsumerMember] = {}
+        self.members: dict[str, ModernMember[PlaceT]] = {}
         self.targets: dict[str, Target] = {}
-        self.regexes: dict[str, ResolvedRegex] = {}
         self.offsets = GroupOffsets()
         self.seen_topics: Mapping[str, object] | None = None
-        self.resolving = False
-        self.has_partition_metadata = False
         self.waits: dict[tuple[Wait, str], Timer] = {}
-        self._static: dict[str, str] = {}
-        self._owners: dict[UUID, dict[int, str]] = {}
         self._names: Counter[str] = Counter()
-        self._regexes: Counter[str] = Counter()
-        self._assignors: Counter[str] = Counter()
-        self._protocols: Counter[str] = Counter()
-        self._classic_count = 0
 
     # -- questions ---------------------------------------------------------------------------
 
@@ -274,13 +261,111 @@ class ConsumerGroup:
         return not self.members
 
     @property
+    def topic_counts(self) -> Counter[str]:
+        """How many members name each topic. Not to be changed."""
+        return self._names
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether some member reads a topic."""
+        return topic in self._names
+
+    def names_after(self, known: Asks | None, new: Asks | None) -> Counter[str]:
+        """How many members name each topic once one asks for something else.
+
+        Args:
+            known: What it asked for so far, itself or as the static member that it replaces;
+                None for a newcomer.
+            new: What it asks for then; None where it goes.
+        """
+        counts = Counter(self._names)
+        if known is not None:
+            counts.subtract(dict.fromkeys(known.topics, 1))
+        if new is not None:
+            counts.update(new.topics)
+        return +counts
+
+    # -- changes -----------------------------------------------------------------------------
+
+    def put_asks(self, member_id: str, asks: Asks) -> None:
+        """A member came, or asks for something else."""
+        known = self.members.get(member_id)
+        if known is not None:
+            self._count(member_id, known.asks, -1)
+        self._count(member_id, asks, 1)
+        place = self.no_place if known is None else known.place
+        self.members[member_id] = ModernMember(member_id, asks, place)
+
+    def put_place(self, member_id: str, place: PlaceT) -> None:
+        """A member moved; fine where it is not there."""
+        member = self.members.get(member_id)
+        if member is not None:
+            self.members[member_id] = ModernMember(member_id, member.asks, place)
+
+    def remove(self, member_id: str) -> None:
+        """A member went; fine where it was not there."""
+        self.put_place(member_id, self.no_place)
+        self.targets.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count(member_id, member.asks, -1)
+
+    def _count(self, _member_id: str, asks: Asks, sign: int) -> None:
+        _add(self._names, asks.topics, sign)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def stop(self, wait: Wait, member_id: str) -> None:
+        """Don't wait for this any more; fine where nobody did."""
+        timer = self.waits.pop((wait, member_id), None)
+        if timer is not None:
+            timer.cancel()
+
+    def stop_all(self, member_id: str) -> None:
+        """Wait for nothing more of a member."""
+        for wait in Wait:
+            self.stop(wait, member_id)
+
+    def unload(self) -> None:
+        """The group goes out of memory: nothing is due any more."""
+        for timer in self.waits.values():
+            timer.cancel()
+        self.waits.clear()
+
+
+class ConsumerGroup(ModernGroup[Place]):
+    """A group of KIP-848: members give up before others get, and may subscribe by expressions.
+
+    Attributes:
+        regexes: Topics of expressions.
+        resolving: Whether expressions are being looked up now.
+        has_partition_metadata: Whether an older Kafka's record of topics is to be forgotten.
+    """
+
+    protocol_type = CONSUMER_PROTOCOL
+    no_place = Place()
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.resolving = False
+        self.has_partition_metadata = False
+        self._static: dict[str, str] = {}
+        self._owners: dict[UUID, dict[int, str]] = {}
+        self._regexes: Counter[str] = Counter()
+        self._assignors: Counter[str] = Counter()
+        self._protocols: Counter[str] = Counter()
+        self._classic_count = 0
+
+    # -- questions ---------------------------------------------------------------------------
+
+    @property
     def state(self) -> ConsumerGroupState:
         """Where it stands."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(member.is_reconciled(self.target_epoch) for member in self.members.values()):
+        if all(member.place.is_reconciled(self.target_epoch) for member in self.members.values()):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
@@ -301,7 +386,9 @@ class ConsumerGroup:
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether some member reads a topic."""
-        return topic in self._names or any(topic in found.topics for found in self.regexes.values())
+        return super().is_subscribed(topic) or any(
+            topic in found.topics for found in self.regexes.values()
+        )
 
     @property
     def subscribed_regexes(self) -> Mapping[str, int]:
@@ -339,11 +426,6 @@ class ConsumerGroup:
         return next((name for name in reversed(counts) if counts[name] == most), None)
 
     @property
-    def topic_counts(self) -> Counter[str]:
-        """How many members name each topic. Not to be changed."""
-        return self._names
-
-    @property
     def classic_count(self) -> int:
         """How many members speak the classic protocol."""
         return self._classic_count
@@ -364,29 +446,6 @@ class ConsumerGroup:
 
     # -- changes -----------------------------------------------------------------------------
 
-    def put_asks(self, member_id: str, asks: Asks) -> None:
-        """A member came, or asks for something else."""
-        known = self.members.get(member_id)
-        if known is not None:
-            self._count(known.asks, -1)
-        self._count(asks, 1)
-        place = Place() if known is None else known.place
-        self.members[member_id] = ConsumerMember(member_id, asks, place)
-        if asks.instance_id is not None:
-            self._static[asks.instance_id] = member_id
-
-    def remove(self, member_id: str) -> None:
-        """A member went; fine where it was not there."""
-        self.put_place(member_id, Place())
-        self.targets.pop(member_id, None)
-        member = self.members.pop(member_id, None)
-        if member is None:
-            return
-        self._count(member.asks, -1)
-        instance_id = member.asks.instance_id
-        if instance_id is not None and self._static.get(instance_id) == member_id:
-            del self._static[instance_id]
-
     def put_place(self, member_id: str, place: Place) -> None:
         """A member moved; fine where it is not there."""
         member = self.members.get(member_id)
@@ -401,34 +460,21 @@ class ConsumerGroup:
                 self._owners.pop(topic, None)
         for topic, numbers in (*place.assigned.items(), *place.revoking.items()):
             self._owners.setdefault(topic, {}).update(dict.fromkeys(numbers, member_id))
-        self.members[member_id] = ConsumerMember(member_id, member.asks, place)
+        self.members[member_id] = ModernMember(member_id, member.asks, place)
 
-    def _count(self, asks: Asks, sign: int) -> None:
-        _add(self._names, asks.topics, sign)
+    def _count(self, member_id: str, asks: Asks, sign: int) -> None:
+        super()._count(member_id, asks, sign)
+        instance_id = asks.instance_id
+        if instance_id is not None:
+            if sign > 0:
+                self._static[instance_id] = member_id
+            elif self._static.get(instance_id) == member_id:
+                del self._static[instance_id]
         _add(self._regexes, (asks.regex,) if asks.regex else (), sign)
         _add(self._assignors, () if asks.assignor is None else (asks.assignor,), sign)
         if asks.classic is not None:
             self._classic_count += sign
             _add(self._protocols, {name for name, _ in asks.classic.protocols}, sign)
-
-    # -- time --------------------------------------------------------------------------------
-
-    def stop(self, wait: Wait, member_id: str) -> None:
-        """Don't wait for this any more; fine where nobody did."""
-        timer = self.waits.pop((wait, member_id), None)
-        if timer is not None:
-            timer.cancel()
-
-    def stop_all(self, member_id: str) -> None:
-        """Wait for nothing more of a member."""
-        for wait in Wait:
-            self.stop(wait, member_id)
-
-    def unload(self) -> None:
-        """The group goes out of memory: nothing is due any more."""
-        for timer in self.waits.values():
-            timer.cancel()
-        self.waits.clear()
 
 
 def stop_classic(group: ConsumerGroup, member_id: str) -> None:
@@ -442,51 +488,6 @@ def _add(counter: Counter[str], names: Iterable[str], sign: int) -> None:
         counter[name] += sign
         if not counter[name]:
             del counter[name]
-
-
-# The only state of a member that Kafka's records know: nobody has to give anything up first.
-STABLE: Final = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareAsks:
-    """Who a member is and what it asks for.
-
-    Attributes:
-        rack_id: Where it is, None where it doesn't say.
-        client_id: How the client calls itself.
-        client_host: Where it asks from.
-        topics: Names of topics that it reads.
-    """
-
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    topics: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharePlace:
-    """Where a member stands.
-
-    Attributes:
-        epoch: The epoch that it is expected to say.
-        previous_epoch: The one before: an answer may have been lost.
-        assigned: What it may read.
-    """
-
-    epoch: int = JOINING
-    previous_epoch: int = UNKNOWN_EPOCH
-    assigned: Target = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ShareMember:
-    """One member."""
-
-    member_id: str
-    asks: ShareAsks = field(default_factory=ShareAsks)
-    place: SharePlace = field(default_factory=SharePlace)
 
 
 SHARE_PROTOCOL: Final = "share"
@@ -507,97 +508,23 @@ class SharedTopic:
     partitions: frozenset[int]
 
 
-class ShareGroup:
-    """Members, their targets and what they have. Belongs to the loop's thread.
+class ShareGroup(ModernGroup[SharePlace]):
+    """A group of KIP-932: members may read the same partitions.
 
     Attributes:
-        group_id: Its name.
-        epoch: Counts up with each change of members, subscriptions or topics.
-        metadata_hash: Of the topics that it reads.
-        target_epoch: The epoch of the target assignment; below `epoch` a new one is due.
-        target_ms: Wall time at which the target was made, 0 before.
         founded_ms: Wall time at which its first member came, 0 where it was read from the log.
-        members: By id.
-        targets: What each member is to have.
         shared: Topics that the group has begun to read, by id; they stay when nobody reads them.
-        offsets: Always empty: a share group commits none.
-        seen_topics: The topics as they were when the hash was made: another mapping is another
-            state of the cluster.
-        sessions: When each member is given up.
     """
 
-    protocol_type: Final = SHARE_PROTOCOL
+    protocol_type = SHARE_PROTOCOL
+    no_place = SharePlace()
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = FIRST_EPOCH
-        self.metadata_hash = 0
-        self.target_epoch = FIRST_EPOCH
-        self.target_ms = 0
+        super().__init__(group_id)
         self.founded_ms = 0
-        self.members: dict[str, ShareMember] = {}
-        self.targets: dict[str, Target] = {}
         self.shared: Mapping[UUID, SharedTopic] = {}
-        self.offsets = GroupOffsets()
-        self.seen_topics: Mapping[str, object] | None = None
-        self.sessions: dict[str, Timer] = {}
-        self._names: Counter[str] = Counter()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no members."""
-        return not self.members
 
     @property
     def state(self) -> ShareGroupState:
         """Where it stands."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
-
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether some member reads a topic."""
-        return topic in self._names
-
-    def names_after(self, known: ShareAsks | None, new: ShareAsks | None) -> set[str]:
-        """Topics that members read once one, so far as in `known`, asks for something else."""
-        counts = self._names.copy()
-        counts.subtract(() if known is None else known.topics)
-        counts.update(() if new is None else new.topics)
-        return set(+counts)
-
-    # -- changes -----------------------------------------------------------------------------
-
-    def put_asks(self, member_id: str, asks: ShareAsks) -> None:
-        """A member came, or asks for something else."""
-        known = self.members.get(member_id)
-        member = ShareMember(member_id) if known is None else known
-        self._names.subtract(member.asks.topics)
-        self._names.update(asks.topics)
-        self._names = +self._names
-        self.members[member_id] = replace(member, asks=asks)
-
-    def put_place(self, member_id: str, place: SharePlace) -> None:
-        """A member moved; fine where it is not there."""
-        member = self.members.get(member_id)
-        if member is not None:
-            self.members[member_id] = replace(member, place=place)
-
-    def remove(self, member_id: str) -> None:
-        """A member went; fine where it was not there."""
-        member = self.members.pop(member_id, None)
-        if member is not None:
-            self._names.subtract(member.asks.topics)
-            self._names = +self._names
-
-    # -- time --------------------------------------------------------------------------------
-
-    def stop(self, member_id: str) -> None:
-        """A member's silence matters no more; fine where nobody waited."""
-        timer = self.sessions.pop(member_id, None)
-        if timer is not None:
-            timer.cancel()
-
-    def unload(self) -> None:
-        """The group goes out of memory: nothing is due any more."""
-        for timer in self.sessions.values():
-            timer.cancel()
-        self.sessions.clear()

@@ -30,10 +30,9 @@ from tidelog.server.groups.committed_offsets import (
     PendingOffset,
     PendingOffsets,
 )
-from tidelog.server.groups.migration import end_records
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.rebalance import Rebalances
-from tidelog.server.groups.records import offset_record, share_end_records, tombstone
+from tidelog.server.groups.records import offset_record, tombstone
 from tidelog.server.groups.replay import AnyGroup, GroupTable, Journal, LoadedPending
 from tidelog.server.groups.requests import NO_GENERATION, CommitAsked
 from tidelog.server.partitions.partition import Guard, TransactionEnd
@@ -119,7 +118,7 @@ def _consumer_error(group: ConsumerGroup, asked: CommitAsked, commit: Commit) ->
         return ErrorCode.UNKNOWN_MEMBER_ID
     if not (asked.is_transactional or member.is_classic or asked.is_late_version):
         return ErrorCode.UNSUPPORTED_VERSION
-    since = member.assignment_epoch(commit.topic_id, commit.partition)
+    since = member.place.assignment_epoch(commit.topic_id, commit.partition)
     first = member.place.epoch if since is None else min(since, member.place.epoch)
     if first <= asked.generation <= member.place.epoch:
         return ErrorCode.NONE
@@ -230,12 +229,12 @@ class Commits:
         """Forget offsets and, where `whole`, the group with them."""
         records = [offset_record(group.group_id, *place, None) for place in places]
         if whole:
-            if isinstance(group, ConsumerGroup):
-                records += end_records(group)
-            elif isinstance(group, ShareGroup):
-                records += share_end_records(group)
-            else:
+            if isinstance(group, ClassicGroup):
                 records.append(tombstone(group.group_id))
+            else:
+                from tidelog.server.groups.modern_changes import end_records
+
+                records += end_records(group)
         if not records:
             return Reply.of(ErrorCode.NONE)
         written = self._journal.append(group.group_id, records)
@@ -249,10 +248,10 @@ class Commits:
 
     def _drop(self, group: AnyGroup) -> None:
         self._table.remove(group.group_id)
-        if isinstance(group, ConsumerGroup | ShareGroup):
-            group.unload()
-        else:
+        if isinstance(group, ClassicGroup):
             self._rebalances.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            group.unload()
 
     def delete_group(self, group_id: str) -> Reply[ErrorCode]:
         """Delete a group that has no members, with its offsets."""

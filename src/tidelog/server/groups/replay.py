@@ -10,8 +10,9 @@ Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
@@ -26,20 +27,18 @@ from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.records import (
+    LAST_CLASSIC_KIND,
     Change,
-    ConsumerRecord,
     GroupChange,
     OffsetChange,
-    ShareRecord,
     read_change,
-    read_group_change,
-    read_share_change,
 )
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.segment.slices import LogSlice
 
 if TYPE_CHECKING:
     from tidelog.record.columns.decode import LatestRecord
+    from tidelog.server.groups.modern_changes import ConsumerRecord, ShareRecord
 
 
 AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
@@ -136,8 +135,8 @@ class LoadedGroup:
     """
 
     value: GroupMetadataValue | None = None
-    changes: list[ConsumerRecord] = field(default_factory=list)
-    shares: list[ShareRecord] = field(default_factory=list)
+    changes: "list[ConsumerRecord]" = field(default_factory=list)
+    shares: "list[ShareRecord]" = field(default_factory=list)
     offsets: list[tuple[str, int, CommittedOffset]] = field(default_factory=list)
 
 
@@ -233,6 +232,8 @@ class Replay:
             loaded.setdefault(each.found.group_id, LoadedGroup())
         now_ms = self._now_ms()
         groups = {group_id: revive(group_id, found, now_ms) for group_id, found in loaded.items()}
+        for kind in {type(group) for group in groups.values()} & _MODULES.keys():
+            import_module(_MODULES[kind])  # here, for on the loop it would take long
         return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:
@@ -267,11 +268,14 @@ class Replay:
 
     def _read(
         self, key: bytes, value: bytes, offset: int
-    ) -> Change | ConsumerRecord | ShareRecord | None:
+    ) -> "Change | ConsumerRecord | ShareRecord | None":
         try:
             kind = int.from_bytes(key[:2], "big", signed=True)
-            found = read_group_change(kind, key, value) or read_share_change(kind, key, value)
-            return read_change(key, value, offset) if found is None else found
+            if kind <= LAST_CLASSIC_KIND:
+                return read_change(key, value, offset)
+            from tidelog.server.groups.modern_changes import read_modern_change
+
+            return read_modern_change(kind, key, value)
         except (CorruptMessage, UnsupportedVersion) as error:
             if len(self.skipped) < 10:
                 self.skipped.append(f"offset {offset}: {error}")
@@ -279,19 +283,18 @@ class Replay:
 
     def _take(self, found: dict[str, LoadedGroup], key: bytes, value: bytes, offset: int) -> None:
         change = self._read(key, value, offset)
-        if isinstance(change, ConsumerRecord):
-            found.setdefault(change.group_id, LoadedGroup()).changes.append(change)
-            return
-        if isinstance(change, ShareRecord):
-            found.setdefault(change.group_id, LoadedGroup()).shares.append(change)
-            return
         if change is None:
             return
         group = found.setdefault(change.group_id, LoadedGroup())
         if isinstance(change, GroupChange):
             group.value = change.value
-        elif change.offset is not None:
-            group.offsets.append((change.topic, change.partition, change.offset))
+        elif isinstance(change, OffsetChange):
+            if change.offset is not None:
+                group.offsets.append((change.topic, change.partition, change.offset))
+        elif change.is_share:
+            group.shares.append(change)
+        else:
+            group.changes.append(change)
 
 
 def _records(batch: Batch) -> list[tuple[bytes, Value]]:
@@ -301,6 +304,13 @@ def _records(batch: Batch) -> list[tuple[bytes, Value]]:
     base = batch.base_offset
     pairs = read_pairs(bytes(batch.body()), batch.record_count)
     return [(key, (value, base + delta)) for delta, key, value in pairs if key is not None]
+
+
+# What serves groups that are there, beside what serves all.
+_MODULES: Final[Mapping[type[AnyGroup], str]] = {
+    ConsumerGroup: "tidelog.server.groups.consumer_heartbeat",
+    ShareGroup: "tidelog.server.groups.share_heartbeat",
+}
 
 
 def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
@@ -324,7 +334,7 @@ def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
     return group
 
 
-def _revive_share(group_id: str, records: list[ShareRecord]) -> ShareGroup:
+def _revive_share(group_id: str, records: "list[ShareRecord]") -> ShareGroup:
     group = ShareGroup(group_id)
     for each in sorted(records, key=attrgetter("kind")):
         each.change.apply(group)

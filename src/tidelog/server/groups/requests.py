@@ -126,7 +126,9 @@ Owned = Mapping[UUID, frozenset[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatAsked:
-    """A ConsumerGroupHeartbeat; what is None has not changed since the last one.
+    """A ConsumerGroupHeartbeat or ShareGroupHeartbeat; what is None has not changed since the last.
+
+    A member of a share group says neither its instance, what it has, nor how it is to be assigned.
 
     Attributes:
         group_id: The group.
@@ -159,29 +161,6 @@ class BeatAsked:
     client_host: str = ""
     is_first_version: bool = False
     may_see: Callable[[str], bool] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareBeatAsked:
-    """A ShareGroupHeartbeat; what is None has not changed since the last one.
-
-    Attributes:
-        group_id: The group.
-        member_id: The member's id, which it made itself.
-        epoch: 0 to join, -1 to leave.
-        rack_id: Where it is.
-        topics: Names that it reads.
-        client_id: How the client calls itself.
-        client_host: Where it asks from.
-    """
-
-    group_id: str
-    member_id: str = ""
-    epoch: int = 0
-    rack_id: str | None = None
-    topics: frozenset[str] | None = None
-    client_id: str = ""
-    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,56 +1,69 @@
-"""ShareGroupHeartbeat rules, topics that a share group reads.
-
-ShareGroupHeartbeat: members of share groups come, say that they are there, and go.
+"""ShareGroupHeartbeat: members of share groups come, say that they are there, and go.
 
 Nothing has to be given up before somebody else may read it, so a member has its target at once. A
 topic's partitions are shared from the heartbeat on that names it: their delivery is kept by the
 same process, so nobody has to be asked first. Only a new group waits for an assignment interval:
 members that start together would else find all records lent to the first of them.
 
+Tools change what a group has begun to read by `ShareTopics`.
+
 Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (assignments at most so often).
-
-Topics of share groups as tools change them: what a group has begun to read, and what it forgets.
-
-Source: Kafka 4.3's group coordinator; KIP-932.
-
-Which partitions a share group has begun to read.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.assignors import assign_simple
-from tidelog.server.groups.group_updates import ShareDraft, Steps, no_share_group, write_share
+from tidelog.server.groups.group_updates import (
+    GroupUpdate,
+    GroupUpdates,
+    Heartbeats,
+    beat_after,
+    find_dynamic,
+    member_of,
+    require_all,
+    require_room,
+    updated_asks,
+)
+from tidelog.server.groups.modern_changes import (
+    EpochChange,
+    MemberChange,
+    PlaceChange,
+    SharedTopicsChange,
+)
 from tidelog.server.groups.modern_group import (
     JOINING,
     LEAVING,
     NO_TARGET,
-    ShareAsks,
+    Asks,
     SharedTopic,
     ShareGroup,
     ShareMember,
     SharePlace,
     Target,
+    Wait,
 )
-from tidelog.server.groups.records import (
-    SharedTopicsChange,
-    ShareEpochChange,
-    ShareMemberChange,
-    SharePlaceChange,
-    ShareTargetChange,
-    ShareTargetEpochChange,
-)
-from tidelog.server.groups.requests import Beat, ShareBeatAsked
+from tidelog.server.groups.requests import Beat, BeatAsked
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 
+ShareUpdates: TypeAlias = GroupUpdates[ShareGroup]
 
-def shared_after(
-    shared: Mapping[UUID, SharedTopic], names: Iterable[str], topics: Mapping[str, TopicInfo]
-) -> Mapping[UUID, SharedTopic]:
+
+Shared: TypeAlias = Mapping[UUID, SharedTopic]
+
+
+def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
+    """There is none of that name, or one of another type."""
+    what = "is not a share group" if is_there else "not found"
+    return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+
+
+def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, TopicInfo]) -> Shared:
     """What is shared once members read these topics: all that was, with all of their partitions."""
     found = dict(shared)
     for info in (topics[name] for name in sorted(names) if name in topics):
@@ -59,150 +72,137 @@ def shared_after(
     return found
 
 
-class ShareHeartbeats:
+class ShareHeartbeats(Heartbeats):
     """What members of share groups ask. Belongs to the loop's thread."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, updates: ShareUpdates) -> None:
+        self._updates = updates
+        updates.on_silence = self._silent
 
-    def beat(self, asked: ShareBeatAsked) -> Reply[Beat]:
-        """One heartbeat."""
-        try:
-            _require_sense(asked)
-            return self._leave(asked) if asked.epoch == LEAVING else self._stay(asked)
-        except Refusal as refusal:
-            code = ErrorCode(refusal.error_code)
-            return Reply.of(Beat(code=code, message=refusal.message))
+    def _require_sense(self, asked: BeatAsked) -> None:
+        require_all(
+            (
+                (bool(asked.member_id.strip()), "a member id is needed"),
+                (bool(asked.group_id.strip()), "a group id is needed"),
+                (asked.rack_id is None or bool(asked.rack_id.strip()), "a rack id can't be empty"),
+                (
+                    asked.epoch != JOINING or bool(asked.topics),
+                    "who joins says which topics it reads",
+                ),
+                (asked.epoch >= LEAVING, f"there is no epoch {asked.epoch}"),
+            )
+        )
 
     # -- staying -----------------------------------------------------------------------------
 
-    def _stay(self, asked: ShareBeatAsked) -> Reply[Beat]:
-        draft = self._open(asked)
-        group = draft.group
-        old = _member(group, asked)
+    def _stay(self, asked: BeatAsked) -> Reply[Beat]:
+        joins = asked.epoch == JOINING
+        group = self._open(asked.group_id, joins=joins)
+        limit = self._updates.config.group_share_max_size
+        require_room(group, asked.member_id, limit, "share group")
+        old = find_dynamic(group, asked.member_id, joins=joins)
         _require_epoch(old, asked.epoch)
-        new = replace(old, asks=_updated(old.asks, asked))
+        update = GroupUpdate(group)
+        asks = updated_asks(old.asks, asked)
         is_known = asked.member_id in group.members
-        if not is_known or new.asks != old.asks:
-            draft.changes.append(ShareMemberChange(new.member_id, new.asks))
-        has_changed = not is_known or new.asks.topics != old.asks.topics
-        epoch = self._next_epoch(draft, old.asks, new.asks, is_due=has_changed)
-        aimed = self._aim(draft, epoch, new)
-        place = _next_place(new.place, *aimed, self._ids(new.asks), has_changed=has_changed)
-        if place != new.place:
-            draft.changes.append(SharePlaceChange(new.member_id, place))
-        draft.actions.append(lambda: self._await_sign(group, new.member_id))
-        is_told = (
-            asked.epoch == JOINING
-            or asked.topics is not None
-            or place.assigned != old.place.assigned
-        )
+        if not is_known or asks != old.asks:
+            update.changes.append(MemberChange(old.member_id, asks))
+        has_changed = not is_known or asks.topics != old.asks.topics
+        epoch, shared = self._next_epoch(update, old.asks, asks, is_due=has_changed)
+        new = replace(old, asks=asks)
+        target_epoch, target = self._aim(update, epoch, new, shared)
+        reads = self._updates.facts.ids(asks.topics)
+        place = _next_place(old.place, target_epoch, target, reads, has_changed=has_changed)
+        if place != old.place:
+            update.changes.append(PlaceChange(old.member_id, place))
+        update.actions.append(lambda: self._await_sign(group, old.member_id))
+        is_told = joins or asked.topics is not None or place.assigned != old.place.assigned
         beat = Beat(
-            member_id=new.member_id,
+            member_id=old.member_id,
             epoch=place.epoch,
-            interval_ms=self._next_beat_ms(group, is_behind=aimed[0] < epoch),
+            interval_ms=self._next_beat_ms(group, is_behind=target_epoch < epoch),
             assignment=place.assigned if is_told else None,
         )
-        return _after(write_share(self._steps, draft), beat)
+        return beat_after(self._updates.write(update), beat)
 
-    def _open(self, asked: ShareBeatAsked) -> ShareDraft:
+    def _open(self, group_id: str, *, joins: bool) -> ShareGroup:
         """The group, which who joins founds.
 
         Raises:
-            Refusal: There is none, or one of another type, or no room in it.
+            Refusal: There is none, or one of another type.
         """
-        group = self._steps.table.get(asked.group_id)
-        if group is None and asked.epoch == JOINING:
-            group = ShareGroup(asked.group_id)
-            group.founded_ms = self._steps.clock.now_ms()
+        group = self._updates.table.get(group_id)
+        if group is None and joins:
+            group = ShareGroup(group_id)
+            group.founded_ms = self._updates.clock.now_ms()
         if not isinstance(group, ShareGroup):
-            raise no_share_group(asked.group_id, is_there=group is not None)
-        limit = self._steps.config.group_share_max_size
-        if len(group.members) >= limit and asked.member_id not in group.members:
-            text = f"the share group has {limit} members, its maximum"
-            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        return ShareDraft(group, shared=group.shared)
+            raise no_share_group(group_id, is_there=group is not None)
+        return group
 
     def _next_epoch(
-        self, draft: ShareDraft, known: ShareAsks, new: ShareAsks | None, *, is_due: bool
-    ) -> int:
-        """Begin a new epoch where that is due or topics have changed; the epoch then."""
-        group, topics = draft.group, self._steps.topics.all()
-        if not is_due and group.seen_topics is topics:
-            return group.epoch
+        self, update: GroupUpdate[ShareGroup], known: Asks, new: Asks, *, is_due: bool
+    ) -> tuple[int, Shared]:
+        """Begin a new epoch where that is due or topics have changed.
+
+        Returns:
+            The epoch then, and the topics that the group shares then.
+        """
+        group = update.group
+        if not is_due and not self._updates.has_stale_topics(group):
+            return group.epoch, group.shared
         names = group.names_after(known, new)
-        found = self._steps.facts.metadata_hash(names)
-        epoch = group.epoch
-        if is_due or found != group.metadata_hash:
-            epoch += 1
-            draft.changes.append(ShareEpochChange(epoch, found))
-        draft.shared = shared_after(group.shared, names, topics)
-        if draft.shared != group.shared:
-            draft.changes.append(SharedTopicsChange(draft.shared))
+        epoch = self._updates.begin_epoch(update, names, is_due=is_due)
+        shared = shared_after(group.shared, names, self._updates.topics.all())
+        if shared != group.shared:
+            update.changes.append(SharedTopicsChange(shared))
+        return epoch, shared
 
-        def remember() -> None:
-            group.seen_topics = topics
-
-        draft.actions.append(remember)
-        return epoch
-
-    def _aim(self, draft: ShareDraft, epoch: int, new: ShareMember) -> tuple[int, Target]:
+    def _aim(
+        self, update: GroupUpdate[ShareGroup], epoch: int, new: ShareMember, shared: Shared
+    ) -> tuple[int, Target]:
         """What a member goes to, with the epoch that it was made for; a new target where due."""
-        group, now_ms = draft.group, self._steps.clock.now_ms()
-        if epoch <= group.target_epoch or self._wait_ms(group, now_ms):
+        group = update.group
+        if epoch <= group.target_epoch or self._wait_ms(group):
             return group.target_epoch, group.targets.get(new.member_id, NO_TARGET)
         members = {**group.members, new.member_id: new}
         reads = {
-            name: frozenset(each for each in self._ids(member.asks) if each in draft.shared)
+            name: frozenset(
+                each for each in self._updates.facts.ids(member.asks.topics) if each in shared
+            )
             for name, member in members.items()
         }
-        shared = {topic: each.partitions for topic, each in draft.shared.items()}
-        targets = assign_simple(reads, group.targets, shared)
-        for name, target in targets.items():
-            if target != group.targets.get(name):
-                draft.changes.append(ShareTargetChange(name, target))
-        draft.changes.append(ShareTargetEpochChange(epoch, now_ms))
+        partitions = {topic: each.partitions for topic, each in shared.items()}
+        targets = assign_simple(reads, group.targets, partitions)
+        self._updates.put_targets(update, epoch, targets.items())
         return epoch, targets[new.member_id]
 
-    def _wait_ms(self, group: ShareGroup, now_ms: int) -> int:
-        """In how many ms there may be another target; a clock set back doesn't put it off."""
-        interval_ms = self._steps.settings.share_assignment_interval_ms(group.group_id)
-        since_ms = group.target_ms or group.founded_ms
-        is_over = not since_ms or not 0 <= now_ms - since_ms < interval_ms
-        return 0 if is_over else since_ms + interval_ms - now_ms
+    def _wait_ms(self, group: ShareGroup) -> int:
+        """In how many ms there may be another target."""
+        interval_ms = self._updates.settings.share_assignment_interval_ms(group.group_id)
+        return self._updates.target_wait_ms(group, group.founded_ms, interval_ms)
 
     def _next_beat_ms(self, group: ShareGroup, *, is_behind: bool) -> int:
         """When a member is to come again: sooner where it only waits for a target."""
-        beat_ms = self._steps.settings.share_heartbeat_interval_ms(group.group_id)
-        wait_ms = self._wait_ms(group, self._steps.clock.now_ms()) if is_behind else 0
+        beat_ms = self._updates.settings.share_heartbeat_interval_ms(group.group_id)
+        wait_ms = self._wait_ms(group) if is_behind else 0
         return min(beat_ms, wait_ms) if wait_ms else beat_ms
-
-    def _ids(self, asks: ShareAsks) -> frozenset[UUID]:
-        return self._steps.facts.ids(asks.topics)
 
     # -- leaving -----------------------------------------------------------------------------
 
-    def _leave(self, asked: ShareBeatAsked) -> Reply[Beat]:
-        group = self._steps.table.get(asked.group_id)
-        if not isinstance(group, ShareGroup):
-            raise no_share_group(asked.group_id, is_there=group is not None)
-        if asked.member_id not in group.members:
-            raise _no_member(asked)
+    def _leave(self, asked: BeatAsked) -> Reply[Beat]:
+        group = self._open(asked.group_id, joins=False)
+        member = member_of(group, asked.member_id)
         beat = Beat(member_id=asked.member_id, epoch=asked.epoch)
-        return _after(self._fence(group, asked.member_id), beat)
+        return beat_after(self._fence(group, member), beat)
 
-    def _fence(self, group: ShareGroup, member_id: str) -> Reply[ErrorCode]:
+    def _fence(self, group: ShareGroup, member: ShareMember) -> Reply[ErrorCode]:
         """Let a member go."""
-        draft = ShareDraft(group, shared=group.shared)
-        draft.changes.append(SharePlaceChange(member_id, None))
-        draft.changes.append(ShareTargetChange(member_id, None))
-        draft.changes.append(ShareMemberChange(member_id, None))
-        names = group.names_after(group.members[member_id].asks, None)
-        draft.changes.append(
-            ShareEpochChange(group.epoch + 1, self._steps.facts.metadata_hash(names))
-        )
-        draft.actions.append(lambda: group.stop(member_id))
-        return write_share(self._steps, draft)
+        update = GroupUpdate(group)
+        self._updates.remove(update, member.member_id)
+        names = group.names_after(member.asks, None)
+        metadata_hash = self._updates.facts.metadata_hash(names)
+        update.changes.append(EpochChange(group.epoch + 1, metadata_hash))
+        return self._updates.write(update)
 
     # -- time --------------------------------------------------------------------------------
 
@@ -213,39 +213,14 @@ class ShareHeartbeats:
 
     def _await_sign(self, group: ShareGroup, member_id: str) -> None:
         """A member gave a sign of life: its session begins anew."""
-        ms = self._steps.settings.share_session_timeout_ms(group.group_id)
-        if self._steps.timers.put_off(group.sessions.get(member_id), ms):
-            return
-        group.stop(member_id)
+        ms = self._updates.settings.share_session_timeout_ms(group.group_id)
+        self._updates.wait_for(group, member_id, Wait.SESSION, ms)
 
-        def act() -> None:
-            is_there = self._steps.table.get(group.group_id) is group
-            if is_there and member_id in group.members:
-                self._fence(group, member_id)
-
-        group.sessions[member_id] = self._steps.timers.after(ms, act)
-
-
-def _require_sense(asked: ShareBeatAsked) -> None:
-    """Refuse what no member may say."""
-    rules: Iterable[tuple[bool, str]] = (
-        (bool(asked.member_id.strip()), "a member id is needed"),
-        (bool(asked.group_id.strip()), "a group id is needed"),
-        (asked.rack_id is None or bool(asked.rack_id.strip()), "a rack id can't be empty"),
-        (asked.epoch != JOINING or bool(asked.topics), "who joins says which topics it reads"),
-        (asked.epoch >= LEAVING, f"there is no epoch {asked.epoch}"),
-    )
-    for is_kept, why in rules:
-        if not is_kept:
-            raise Refusal(ErrorCode.INVALID_REQUEST, why)
-
-
-def _member(group: ShareGroup, asked: ShareBeatAsked) -> ShareMember:
-    """The member, new where it joins and is not there."""
-    member = group.members.get(asked.member_id)
-    if member is None and asked.epoch != JOINING:
-        raise _no_member(asked)
-    return member or ShareMember(asked.member_id)
+    def _silent(self, group: ShareGroup, member_id: str, _wait: Wait) -> None:
+        """A member's time is over."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._fence(group, member)
 
 
 def _require_epoch(member: ShareMember, epoch: int) -> None:
@@ -257,16 +232,6 @@ def _require_epoch(member: ShareMember, epoch: int) -> None:
             f"member {member.member_id} is in epoch {place.epoch}, not {epoch}:"
             " it has to join again",
         )
-
-
-def _updated(asks: ShareAsks, asked: ShareBeatAsked) -> ShareAsks:
-    """What a member asks for once it has said this."""
-    return ShareAsks(
-        rack_id=asks.rack_id if asked.rack_id is None else asked.rack_id,
-        client_id=asked.client_id,
-        client_host=asked.client_host,
-        topics=asks.topics if asked.topics is None else asked.topics,
-    )
 
 
 def _next_place(
@@ -283,23 +248,11 @@ def _next_place(
     )
 
 
-def _no_member(asked: ShareBeatAsked) -> Refusal:
-    text = f"member {asked.member_id} is not in group {asked.group_id}"
-    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, text)
-
-
-def _after(written: Reply[ErrorCode], beat: Beat) -> Reply[Beat]:
-    """The answer once what it tells is safe."""
-    reply = Reply[Beat]()
-    written.then(lambda code: reply.complete(beat if code is ErrorCode.NONE else Beat(code=code)))
-    return reply
-
-
 class ShareTopics:
     """Belongs to the loop's thread."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, updates: ShareUpdates) -> None:
+        self._updates = updates
 
     def idle_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
         """A group without members.
@@ -307,7 +260,7 @@ class ShareTopics:
         Raises:
             Refusal: There is none, or one of another type, or it has members.
         """
-        group = self._steps.table.get(group_id)
+        group = self._updates.table.get(group_id)
         if group is None and may_be_new:
             return ShareGroup(group_id)
         if not isinstance(group, ShareGroup):
@@ -316,7 +269,7 @@ class ShareTopics:
             raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} has members.")
         return group
 
-    def share(self, group: ShareGroup, more: Mapping[UUID, SharedTopic]) -> Reply[ErrorCode]:
+    def share(self, group: ShareGroup, more: Shared) -> Reply[ErrorCode]:
         """A group begins these partitions, beside those that it has begun; when that is safe."""
         shared = dict(group.shared)
         for topic_id, topic in more.items():
@@ -334,6 +287,8 @@ class ShareTopics:
         if topic_id in group.shared:
             self.unshare(group, [topic_id])
 
-    def _change(self, group: ShareGroup, shared: Mapping[UUID, SharedTopic]) -> Reply[ErrorCode]:
-        changes = [] if shared == group.shared else [SharedTopicsChange(shared)]
-        return write_share(self._steps, ShareDraft(group, list(changes)))
+    def _change(self, group: ShareGroup, shared: Shared) -> Reply[ErrorCode]:
+        update = GroupUpdate(group)
+        if shared != group.shared:
+            update.changes.append(SharedTopicsChange(shared))
+        return self._updates.write(update)

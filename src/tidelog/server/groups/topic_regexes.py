@@ -1,10 +1,8 @@
-"""Subscribed expressions, resolved in a thread.
+"""Regular expressions of a group: looked up all at once, not more often than needed.
 
-Regular expressions of a group: looked up beside, all at once, not more often than needed.
+They are looked up in a thread: many topics must not hold the loop up.
 
 Source: Kafka 4.3's group coordinator; KIP-848.
-
-Expressions are looked up in a thread: many topics must not hold the loop up.
 """
 
 import asyncio
@@ -15,9 +13,16 @@ from typing import Final, Protocol, TypeAlias
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import MissingDependency
 from tidelog.server.coordinator.host import LOGGER
-from tidelog.server.groups.group_updates import Draft, Found, Steps, drop_regex, regexes_after
+from tidelog.server.groups.consumer_updates import (
+    ConsumerUpdate,
+    ConsumerUpdates,
+    Found,
+    drop_regex,
+    regexes_after,
+)
+from tidelog.server.groups.group_updates import GroupUpdate
+from tidelog.server.groups.modern_changes import RegexChange
 from tidelog.server.groups.modern_group import ConsumerGroup, ConsumerMember, ResolvedRegex
-from tidelog.server.groups.records import ConsumerChange, RegexChange
 from tidelog.server.regexes import UnusableRegex, find_matches, require_usable
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.threads import Work
@@ -69,24 +74,24 @@ def find_meanings(regexes: Iterable[str], names: Iterable[str]) -> Meanings:
 class Regexes:
     """All groups' expressions. Belongs to the loop's thread."""
 
-    def __init__(self, steps: Steps, look_up: LookUp) -> None:
-        self._steps = steps
+    def __init__(self, updates: ConsumerUpdates, look_up: LookUp) -> None:
+        self._updates = updates
         self._look_up = look_up
         # Since when there are the topics that there are: wall time, for it outlives a restart.
-        self._seen = steps.topics.all()
-        self._grown_ms = steps.clock.now_ms()
+        self._seen = updates.topics.all()
+        self._grown_ms = updates.clock.now_ms()
 
     # -- a member's own ----------------------------------------------------------------------
 
-    def change(self, draft: Draft, found: Found, new: ConsumerMember) -> RegexStatus:
+    def change(self, update: ConsumerUpdate, found: Found, new: ConsumerMember) -> RegexStatus:
         """Take note of a member's expression; one that nobody has yet must be a valid one."""
-        group = draft.group
+        group = update.group
         was = found.member.asks.regex
         now = new.asks.regex
         if was == now:
             return RegexStatus.SAME
         if was and group.subscribed_regexes.get(was) == 1:
-            drop_regex(draft, was)
+            drop_regex(update, was)
         if not now:
             return RegexStatus.RESOLVED
         if not group.subscribed_regexes.get(now):
@@ -97,55 +102,55 @@ class Regexes:
     # -- the group's -------------------------------------------------------------------------
 
     def maybe_look_up(
-        self, draft: Draft, found: Found, new: ConsumerMember, may_see: MaySee
+        self, update: ConsumerUpdate, found: Found, new: ConsumerMember, may_see: MaySee
     ) -> None:
         """Look all of the group's expressions up where one is new, or topics or time ask for it.
 
         They find what the member that asks now may see, as in Kafka.
         """
-        group = draft.group
+        group = update.group
         if not group.subscribed_regexes and not new.asks.regex:
             return  # most groups have none
         regexes = regexes_after(group, found.known, new.asks)
         if not regexes or group.resolving:
             return
-        now_ms = self._steps.clock.now_ms()
+        now_ms = self._updates.clock.now_ms()
         last_ms = group.resolved_ms
         if last_ms is not None and 0 <= now_ms - last_ms <= LOOK_UP_MIN_INTERVAL_MS:
             return
-        interval_ms = self._steps.config.group_consumer_regex_refresh_interval_ms
+        interval_ms = self._updates.config.group_consumer_regex_refresh_interval_ms
         is_new = new.asks.regex != found.member.asks.regex and new.asks.regex not in group.regexes
         is_old = last_ms is not None and not 0 <= now_ms - last_ms <= interval_ms
         has_grown = group.resolved_version < self._version()
         if is_new or is_old or has_grown or regexes.keys() != group.regexes.keys():
-            draft.actions.append(lambda: self._begin(group, list(regexes), may_see))
+            update.actions.append(lambda: self._begin(group, list(regexes), may_see))
 
     def _version(self) -> int:
         """Wall time at which topics were last seen to have grown."""
-        topics = self._steps.topics.all()
+        topics = self._updates.topics.all()
         if topics is not self._seen:
             if topics.keys() - self._seen.keys():
-                self._grown_ms = max(self._steps.clock.now_ms(), self._grown_ms + 1)
+                self._grown_ms = max(self._updates.clock.now_ms(), self._grown_ms + 1)
             self._seen = topics
         return self._grown_ms
 
     def _begin(self, group: ConsumerGroup, regexes: list[str], may_see: MaySee) -> None:
         group.resolving = True
-        version, now_ms = self._version(), self._steps.clock.now_ms()
+        version, now_ms = self._version(), self._updates.clock.now_ms()
 
         def told(meanings: Meanings) -> None:
             group.resolving = False
-            if self._steps.table.get(group.group_id) is group:
+            if self._updates.table.get(group.group_id) is group:
                 self._take(group, meanings, version, now_ms)
 
         names = tuple(
-            filter(may_see, self._steps.topics.all()) if may_see else self._steps.topics.all()
+            filter(may_see, self._updates.topics.all()) if may_see else self._updates.topics.all()
         )
         self._look_up(regexes, names, told)
 
     def _take(self, group: ConsumerGroup, found: Meanings, version: int, now_ms: int) -> None:
         """Write down what was found; where that is other than before, an epoch begins."""
-        draft = Draft(group)
+        update = GroupUpdate(group)
         changed = False
         names = set(group.topic_counts)
         for regex in group.subscribed_regexes:
@@ -154,11 +159,10 @@ class Regexes:
             topics = found.get(regex, known.topics)
             names |= topics
             changed |= topics != known.topics
-            change: ConsumerChange = RegexChange(regex, ResolvedRegex(topics, version, now_ms))
-            draft.changes.append(change)
-        if draft.changes:
-            self._steps.bump(draft, names, is_due=changed)
-            self._steps.write(draft)
+            update.changes.append(RegexChange(regex, ResolvedRegex(topics, version, now_ms)))
+        if update.changes:
+            self._updates.begin_epoch(update, names, is_due=changed)
+            self._updates.write(update)
 
 
 def _require_valid(text: str) -> None:

@@ -369,11 +369,11 @@ def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: 
 
 def test_who_comes_back_to_its_seat_may_commit_what_was_kept_in_older_epochs(world: World) -> None:
     member = Member(world, "A", instance_id="seat")
-    assert world.consumers.members["A"].assignment_epoch(ROUTES, 0) == 2
+    assert world.consumers.members["A"].place.assignment_epoch(ROUTES, 0) == 2
     member.leave(epoch=-2)
     member.join()
     assert member.epoch == 2
-    assert world.consumers.members["A"].assignment_epoch(ROUTES, 0) == 0
+    assert world.consumers.members["A"].place.assignment_epoch(ROUTES, 0) == 0
 
 
 def test_a_classic_member_joins_again_for_a_new_target_and_not_for_an_epoch(world: World) -> None:

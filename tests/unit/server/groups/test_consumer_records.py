@@ -3,8 +3,8 @@
 import pytest
 
 from tidelog.protocol.messages.group_records import CONSUMER_MEMBER_VALUE
-from tidelog.server.groups.modern_group import Asks, ClassicPart
-from tidelog.server.groups.records import MemberChange, read_group_change
+from tidelog.server.groups.modern_changes import MemberChange, read_modern_change
+from tidelog.server.groups.modern_group import Asks, ClassicPart, ConsumerGroup
 
 SUBSCRIBED = b"\0\0\0\0\0\1\0\x06routes\xff\xff\xff\xff"
 # The last field is a tagged one that may be null: Kafka writes it all the same.
@@ -39,9 +39,9 @@ MEMBERS = {
 @pytest.mark.parametrize(("written", "asks"), MEMBERS.items())
 def test_members_are_read_and_written_as_kafka_does(written: str, asks: Asks) -> None:
     change = MemberChange("A", asks)
-    record = change.record("readers")
+    record = change.record(ConsumerGroup("readers"))
     assert record.value == bytes.fromhex(written)
-    found = read_group_change(5, record.key, record.value)
+    found = read_modern_change(5, record.key, record.value)
     assert found is not None
     assert (found.group_id, found.change) == ("readers", change)
     assert CONSUMER_MEMBER_VALUE.read(record.value)[0] == 0

@@ -26,7 +26,7 @@ from tidelog.server.groups.committed_offsets import CommittedOffset, DeletedTopi
 from tidelog.server.groups.coordinator import PENDING_CHECK_MS
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.offset_commits import Commit
-from tidelog.server.groups.requests import CommitAsked, ShareBeatAsked
+from tidelog.server.groups.requests import BeatAsked, CommitAsked
 from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.runtime.reply import arrival
 from tidelog.types import TopicPartition
@@ -270,7 +270,7 @@ async def offered(it: World, producer_id: int, *topics: str) -> dict[str, int]:
 async def test_a_share_group_goes_on_with_a_new_topic(tmp_path: Path) -> None:
     async def beat(it: World, epoch: int) -> int:
         topics = None if epoch else frozenset({TOPIC})
-        asked = ShareBeatAsked(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
+        asked = BeatAsked(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
         told = await arrival(it.node.groups.shares.beat(asked))
         assert told.code is ErrorCode.NONE
         return told.epoch

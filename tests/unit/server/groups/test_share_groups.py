@@ -13,7 +13,6 @@ from tidelog.server.groups.requests import (
     BeatAsked,
     MemberRef,
     Owned,
-    ShareBeatAsked,
     SyncAsked,
 )
 from tidelog.server.runtime.errors import Refusal
@@ -28,7 +27,7 @@ class Member:
     def __init__(self, world: World, name: str, *topics: str) -> None:
         self.world = world
         names = frozenset(topics or ("routes",))
-        self.asked = ShareBeatAsked(group_id=GROUP, member_id=name, topics=names)
+        self.asked = BeatAsked(group_id=GROUP, member_id=name, topics=names)
         self.epoch = 0
         self.assigned: Owned = {}
         self.join()
@@ -110,22 +109,22 @@ def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        ShareBeatAsked(group_id=GROUP, topics=frozenset({"routes"})),
-        ShareBeatAsked(group_id=" ", member_id="A", topics=frozenset({"routes"})),
-        ShareBeatAsked(group_id=GROUP, member_id="A"),
-        ShareBeatAsked(group_id=GROUP, member_id="A", topics=frozenset()),
-        ShareBeatAsked(group_id=GROUP, member_id="A", epoch=-2),
-        ShareBeatAsked(group_id=GROUP, member_id="A", epoch=1, rack_id=""),
+        BeatAsked(group_id=GROUP, topics=frozenset({"routes"})),
+        BeatAsked(group_id=" ", member_id="A", topics=frozenset({"routes"})),
+        BeatAsked(group_id=GROUP, member_id="A"),
+        BeatAsked(group_id=GROUP, member_id="A", topics=frozenset()),
+        BeatAsked(group_id=GROUP, member_id="A", epoch=-2),
+        BeatAsked(group_id=GROUP, member_id="A", epoch=1, rack_id=""),
     ],
 )
-def test_what_makes_no_sense_is_refused(world: World, asked: ShareBeatAsked) -> None:
+def test_what_makes_no_sense_is_refused(world: World, asked: BeatAsked) -> None:
     assert world.shares.beat(asked).value.code is ErrorCode.INVALID_REQUEST
     assert not world.written
 
 
 def test_only_who_joins_founds_a_group(world: World) -> None:
     for epoch in (-1, 1):
-        asked = ShareBeatAsked(group_id=GROUP, member_id="A", epoch=epoch)
+        asked = BeatAsked(group_id=GROUP, member_id="A", epoch=epoch)
         assert world.shares.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     first = Member(world, "A")
     for epoch in (-1, 2):
@@ -353,7 +352,7 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
 def test_a_share_member_is_not_taken_by_a_group_of_another_protocol(world: World) -> None:
     world.form(1)
     refused = world.shares.beat(
-        ShareBeatAsked(group_id=GROUP, member_id="A", topics=frozenset({"routes"}))
+        BeatAsked(group_id=GROUP, member_id="A", topics=frozenset({"routes"}))
     ).value
     assert refused.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert refused.message == f"Group {GROUP} is not a share group."

@@ -1,0 +1,326 @@
+"""How consumer and share groups look in `__consumer_offsets`: keys and values of their records.
+
+Both protocols have the same five kinds of records under other numbers (`RecordSet`); only what a
+member asks for, and where it stands, is written differently. What happens to a group when such a
+record is made or read again is `modern_changes`' business.
+
+Source: Kafka 4.3's own records in that topic; KIP-848, KIP-932.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, cast
+
+from tidelog.protocol.messages.group_records import (
+    CONSUMER_GROUP_KEY,
+    CONSUMER_GROUP_VALUE,
+    CONSUMER_MEMBER_KEY,
+    CONSUMER_MEMBER_VALUE,
+    CURRENT_ASSIGNMENT_KEY,
+    CURRENT_ASSIGNMENT_VALUE,
+    MEMBER_TARGET_KEY,
+    MEMBER_TARGET_VALUE,
+    PARTITION_METADATA_KEY,
+    SHARE_CURRENT_KEY,
+    SHARE_CURRENT_VALUE,
+    SHARE_GROUP_KEY,
+    SHARE_GROUP_VALUE,
+    SHARE_MEMBER_KEY,
+    SHARE_MEMBER_TARGET_KEY,
+    SHARE_MEMBER_TARGET_VALUE,
+    SHARE_MEMBER_VALUE,
+    SHARE_STATE_PARTITIONS_KEY,
+    SHARE_TARGET_KEY,
+    SHARE_TARGET_VALUE,
+    TARGET_KEY,
+    TARGET_VALUE,
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+    CurrentPartitions,
+    DataMessage,
+    EpochValue,
+    GroupKey,
+    GroupMemberKey,
+    MemberTargetValue,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataValue,
+    TargetEpochValue,
+    TargetPartitions,
+)
+from tidelog.server.groups.modern_group import (
+    Asks,
+    Assigned,
+    ClassicPart,
+    MemberState,
+    ModernGroup,
+    Place,
+    PlaceT,
+    ShareGroup,
+    SharePlace,
+    Target,
+)
+from tidelog.server.runtime.name_cache import is_short, remembers_short
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+# The only version of all values.
+VALUE_VERSION: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSet(Generic[PlaceT]):
+    """The records of one protocol. A key's first version is the number of its kind.
+
+    Attributes:
+        member_key: What a member asks for.
+        write_asks: Its value.
+        read_asks: What that says.
+        epoch_key: The group's epoch.
+        epoch_value: Its value.
+        target_epoch_key: The epoch of the group's target.
+        target_epoch_value: Its value.
+        target_key: What a member is to have.
+        target_value: Its value.
+        place_key: Where a member stands.
+        write_place: Its value.
+        read_place: What that says.
+    """
+
+    member_key: DataMessage[GroupMemberKey]
+    write_asks: Callable[[Asks], bytes]
+    read_asks: Callable[[bytes], Asks]
+    epoch_key: DataMessage[GroupKey]
+    epoch_value: DataMessage[EpochValue]
+    target_epoch_key: DataMessage[GroupKey]
+    target_epoch_value: DataMessage[TargetEpochValue]
+    target_key: DataMessage[GroupMemberKey]
+    target_value: DataMessage[MemberTargetValue]
+    place_key: DataMessage[GroupMemberKey]
+    write_place: Callable[[PlaceT], bytes]
+    read_place: Callable[[bytes], PlaceT]
+
+
+_GROUP_KEYS: Final = {
+    key.first: key
+    for key in (
+        CONSUMER_GROUP_KEY,
+        PARTITION_METADATA_KEY,
+        TARGET_KEY,
+        SHARE_GROUP_KEY,
+        SHARE_TARGET_KEY,
+        SHARE_STATE_PARTITIONS_KEY,
+    )
+}
+
+
+MEMBER_KEYS: Final = {
+    key.first: key
+    for key in (
+        CONSUMER_MEMBER_KEY,
+        MEMBER_TARGET_KEY,
+        CURRENT_ASSIGNMENT_KEY,
+        SHARE_MEMBER_KEY,
+        SHARE_MEMBER_TARGET_KEY,
+        SHARE_CURRENT_KEY,
+    )
+}
+
+
+@remembers_short(lambda _, group_id: is_short(group_id))
+def group_key(number: int, group_id: str) -> bytes:
+    """A key that names a group."""
+    key = _GROUP_KEYS[number]
+    return key.write(number, key.kind(group_id=group_id))
+
+
+@remembers_short(lambda _, group_id, member_id: is_short(group_id, member_id))
+def member_key(number: int, group_id: str, member_id: str) -> bytes:
+    """A key that names a member."""
+    key = MEMBER_KEYS[number]
+    return key.write(number, key.kind(group_id=group_id, member_id=member_id))
+
+
+def parts_of(target: Target) -> list[TargetPartitions]:
+    """A target as records say it."""
+    return [
+        TargetPartitions(topic_id=topic, partitions=sorted(numbers))
+        for topic, numbers in target.items()
+    ]
+
+
+def target_of(parts: Iterable[TargetPartitions]) -> Target:
+    """What records say of a target."""
+    return {part.topic_id: frozenset(part.partitions) for part in parts}
+
+
+# -- consumer groups ---------------------------------------------------------------------------
+
+
+def _write_consumer_asks(asks: Asks) -> bytes:
+    classic = asks.classic
+    value = ConsumerGroupMemberMetadataValue(
+        instance_id=asks.instance_id,
+        rack_id=asks.rack_id,
+        client_id=asks.client_id,
+        client_host=asks.client_host,
+        subscribed_topic_names=sorted(asks.topics),
+        subscribed_topic_regex=asks.regex,
+        rebalance_timeout_ms=asks.rebalance_timeout_ms,
+        server_assignor=asks.assignor,
+        classic_member_metadata=None
+        if classic is None
+        else ClassicMemberMetadata(
+            session_timeout_ms=classic.session_timeout_ms,
+            supported_protocols=[
+                ClassicProtocol(name=name, metadata=data) for name, data in classic.protocols
+            ],
+        ),
+    )
+    return CONSUMER_MEMBER_VALUE.write(VALUE_VERSION, value)
+
+
+def _read_consumer_asks(data: bytes) -> Asks:
+    value = CONSUMER_MEMBER_VALUE.read(data)[1]
+    classic = value.classic_member_metadata
+    return Asks(
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        topics=frozenset(value.subscribed_topic_names),
+        regex=value.subscribed_topic_regex or "",
+        assignor=value.server_assignor,
+        classic=None
+        if classic is None
+        else ClassicPart(
+            classic.session_timeout_ms,
+            tuple((each.name, bytes(each.metadata)) for each in classic.supported_protocols),
+        ),
+    )
+
+
+def _write_consumer_place(place: Place) -> bytes:
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=place.epoch,
+        previous_member_epoch=place.previous_epoch,
+        state=place.state,
+        assigned_partitions=_current(place.assigned),
+        partitions_pending_revocation=_current(place.revoking),
+    )
+    return CURRENT_ASSIGNMENT_VALUE.write(VALUE_VERSION, value)
+
+
+def _current(assigned: Assigned) -> list[CurrentPartitions]:
+    return [
+        CurrentPartitions(
+            topic_id=topic, partitions=list(numbers), assignment_epochs=list(numbers.values())
+        )
+        for topic, numbers in assigned.items()
+    ]
+
+
+def _read_consumer_place(data: bytes) -> Place:
+    value = CURRENT_ASSIGNMENT_VALUE.read(data)[1]
+    known = value.state in MemberState._value2member_map_
+    return Place(
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=MemberState(value.state) if known else MemberState.UNKNOWN,
+        assigned=_assigned(value.assigned_partitions, value.member_epoch),
+        revoking=_assigned(value.partitions_pending_revocation, value.member_epoch),
+    )
+
+
+def _assigned(parts: list[CurrentPartitions], member_epoch: int) -> Assigned:
+    """Partitions with their epochs; those of an older Kafka have the member's."""
+    found: dict[UUID, Mapping[int, int]] = {}
+    for part in parts:
+        epochs = part.assignment_epochs
+        if epochs is None or len(epochs) != len(part.partitions):
+            epochs = [member_epoch] * len(part.partitions)
+        found[part.topic_id] = dict(zip(part.partitions, epochs, strict=True))
+    return found
+
+
+CONSUMER_RECORDS: Final = RecordSet(
+    member_key=CONSUMER_MEMBER_KEY,
+    write_asks=_write_consumer_asks,
+    read_asks=_read_consumer_asks,
+    epoch_key=CONSUMER_GROUP_KEY,
+    epoch_value=CONSUMER_GROUP_VALUE,
+    target_epoch_key=TARGET_KEY,
+    target_epoch_value=TARGET_VALUE,
+    target_key=MEMBER_TARGET_KEY,
+    target_value=MEMBER_TARGET_VALUE,
+    place_key=CURRENT_ASSIGNMENT_KEY,
+    write_place=_write_consumer_place,
+    read_place=_read_consumer_place,
+)
+
+
+# -- share groups ------------------------------------------------------------------------------
+
+
+def _write_share_asks(asks: Asks) -> bytes:
+    value = ShareGroupMemberMetadataValue(
+        rack_id=asks.rack_id,
+        client_id=asks.client_id,
+        client_host=asks.client_host,
+        subscribed_topic_names=sorted(asks.topics),
+    )
+    return SHARE_MEMBER_VALUE.write(VALUE_VERSION, value)
+
+
+def _read_share_asks(data: bytes) -> Asks:
+    value = SHARE_MEMBER_VALUE.read(data)[1]
+    return Asks(
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topics=frozenset(value.subscribed_topic_names),
+    )
+
+
+def _write_share_place(place: SharePlace) -> bytes:
+    value = ShareGroupCurrentMemberAssignmentValue(
+        member_epoch=place.epoch,
+        previous_member_epoch=place.previous_epoch,
+        state=MemberState.STABLE,
+        assigned_partitions=parts_of(place.assigned),
+    )
+    return SHARE_CURRENT_VALUE.write(VALUE_VERSION, value)
+
+
+def _read_share_place(data: bytes) -> SharePlace:
+    value = SHARE_CURRENT_VALUE.read(data)[1]
+    return SharePlace(
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        assigned=target_of(value.assigned_partitions),
+    )
+
+
+SHARE_RECORDS: Final = RecordSet(
+    member_key=SHARE_MEMBER_KEY,
+    write_asks=_write_share_asks,
+    read_asks=_read_share_asks,
+    epoch_key=SHARE_GROUP_KEY,
+    epoch_value=SHARE_GROUP_VALUE,
+    target_epoch_key=SHARE_TARGET_KEY,
+    target_epoch_value=SHARE_TARGET_VALUE,
+    target_key=SHARE_MEMBER_TARGET_KEY,
+    target_value=SHARE_MEMBER_TARGET_VALUE,
+    place_key=SHARE_CURRENT_KEY,
+    write_place=_write_share_place,
+    read_place=_read_share_place,
+)
+
+
+def records_of(group: ModernGroup[PlaceT]) -> RecordSet[PlaceT]:
+    """The records of a group's protocol."""
+    found = SHARE_RECORDS if isinstance(group, ShareGroup) else CONSUMER_RECORDS
+    return cast("RecordSet[PlaceT]", found)

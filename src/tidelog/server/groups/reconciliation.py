@@ -1,0 +1,125 @@
+"""One member's next step towards its target: it gives up first, then it gets what is free.
+
+A member whose target lacks something stays in its epoch until it no longer says that it owns that
+(UNREVOKED); what others still have is waited for in the new epoch (UNRELEASED); with nothing
+missing it is STABLE. So no partition ever has two members.
+
+Source: Kafka 4.3's reconciliation; KIP-848.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from tidelog.error_codes import ErrorCode
+from tidelog.server.groups.modern_group import Assigned, MemberState, Place, Target
+from tidelog.server.runtime.errors import Refusal
+
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+_NOTHING: Final[Mapping[int, int]] = {}
+
+
+# What a member says that it owns, by topic; None where it doesn't say.
+OwnedByTopic: TypeAlias = "dict[UUID, frozenset[int]] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step is made with.
+
+    Attributes:
+        target_epoch: Epoch of the target assignment.
+        target: What the member is to have.
+        topic_ids: Topics that it reads: others go even where the target still has them.
+        owned: What it says that it owns, None where it says nothing.
+        owners: Who has which of a topic's partitions, this member included.
+        has_changed: Whether its subscription changes now.
+    """
+
+    target_epoch: int
+    target: Target
+    topic_ids: Set[UUID]
+    owned: OwnedByTopic
+    owners: Callable[[UUID], Mapping[int, str]]
+    has_changed: bool
+
+
+def next_place(place: Place, step: Step) -> Place:
+    """Where the member stands after this step; the same place where it can't go on.
+
+    Raises:
+        Refusal: Nobody here knows the state that its records say.
+    """
+    if place.state is MemberState.UNKNOWN:
+        if step.owned is None or step.owned:
+            raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is not known here")
+        return _towards_target(place, step, step.target_epoch)
+    waits = place.state is MemberState.UNREVOKED_PARTITIONS and _owns(step.owned, place.revoking)
+    is_there = place.state is MemberState.STABLE and place.epoch == step.target_epoch
+    if waits or is_there:
+        return _without_unsubscribed(place, step) if step.has_changed else place
+    return _towards_target(place, step, place.epoch)
+
+
+def _owns(owned: OwnedByTopic, revoked: Assigned) -> bool:
+    """Whether the member may still have some of this; who says nothing may."""
+    if owned is None:
+        return True
+    return any(not revoked.get(topic, {}).keys().isdisjoint(part) for topic, part in owned.items())
+
+
+def _without_unsubscribed(place: Place, step: Step) -> Place:
+    """Give up topics that are not read any more, without waiting for a new target."""
+    gone = {topic: part for topic, part in place.assigned.items() if topic not in step.topic_ids}
+    if not gone:
+        return place
+    kept = {topic: part for topic, part in place.assigned.items() if topic not in gone}
+    revoking = {topic: dict(part) for topic, part in place.revoking.items()}
+    for topic, part in gone.items():
+        revoking.setdefault(topic, {}).update(part)
+    if _owns(step.owned, revoking):
+        return place.moved(place.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+    # It had given them up before it said that it does not read them.
+    return place.moved(place.epoch, place.state, kept, place.revoking)
+
+
+def _towards_target(place: Place, step: Step, epoch: int) -> Place:
+    kept: dict[UUID, dict[int, int]] = {}
+    revoking: dict[UUID, dict[int, int]] = {}
+    pending: dict[UUID, list[int]] = {}
+    is_unreleased = False
+    for topic in {**step.target, **place.assigned}:
+        target = step.target.get(topic, _NONE) if topic in step.topic_ids else _NONE
+        has = place.assigned.get(topic, _NOTHING)
+        if has.keys() == target:
+            # Nearly always, as the group changes: what a member keeps.
+            _put(kept, topic, dict(has))
+            continue
+        _put(kept, topic, {number: since for number, since in has.items() if number in target})
+        _put(revoking, topic, {n: since for n, since in has.items() if n not in target})
+        missing = sorted(target - has.keys())
+        free = _free(missing, step.owners(topic), place.revoking.get(topic, _NOTHING))
+        is_unreleased |= len(free) < len(missing)
+        if free:
+            pending[topic] = free
+    if revoking and _owns(step.owned, revoking):
+        return place.moved(epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+    for topic, numbers in pending.items():
+        kept.setdefault(topic, {}).update(dict.fromkeys(numbers, step.target_epoch))
+    state = MemberState.UNRELEASED_PARTITIONS if is_unreleased else MemberState.STABLE
+    return place.moved(step.target_epoch, state, kept, {})
+
+
+def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -> None:
+    if part:
+        parts[topic] = part
+
+
+def _free(
+    wanted: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
+) -> list[int]:
+    """The partitions that nobody else has; what the member itself gives up is its own."""
+    return [number for number in wanted if number not in owners or number in revoking]
