@@ -23,8 +23,7 @@ from tidelog.jobs.audit.job import AuditOptions, measure
 from tidelog.jobs.audit.rules import Kind
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.header import BASE_TIMESTAMP_AT, HEADER_SIZE, MAX_TIMESTAMP_AT, seal
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import Codec, NewRecord
 

@@ -23,8 +23,7 @@ from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, seal
 from tidelog.scan import COLUMNS, ScanStats, Wanted, count, plan, to_reader
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.segment import zone_map_files

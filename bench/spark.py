@@ -29,8 +29,7 @@ from tidelog.spark.options import scan_columns
 from tidelog.spark.rows import SparkRows, row_type
 from tidelog.spark.source import plan_options
 from tidelog.spark.tasks import BATCH_ROWS
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 
 if TYPE_CHECKING:

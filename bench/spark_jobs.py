@@ -24,8 +24,7 @@ from bench import ranges
 from bench.harness import Case
 from tidelog import scan
 from tidelog.record.columns.encode import encode_table
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import Codec
 

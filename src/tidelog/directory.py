@@ -23,8 +23,7 @@ from tidelog.objects import env_for, local_path
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
 from tidelog.record.record import Record
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.append import AppendResult
 from tidelog.storage.log.log import Log

@@ -17,8 +17,7 @@ from tidelog.storage.compaction.cleaner import Worker, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.attach import ensure_finished
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.segment_swaps import CleanedSwap
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition

@@ -18,7 +18,7 @@ from tests.faults.journal import SyncDir
 from tests.faults.later import Later
 
 from tidelog.errors import StorageFailure
-from tidelog.storage.directory.dir_state import LogDirOptions
+from tidelog.storage.directory.log_dir import LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.text_files import read_offset_checkpoint
 from tidelog.types import NewRecord

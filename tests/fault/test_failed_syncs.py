@@ -16,8 +16,7 @@ from tests.faults import Fault, FaultKind, SeededEnv, seeded_env
 from tests.faults.later import Later
 
 from tidelog.errors import StorageFailure
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.recovery import UNSYNCED_FILE
 from tidelog.types import NewRecord

@@ -7,8 +7,7 @@ from tests.fault.workload import ROOT
 from tests.faults import SeededEnv, seeded_env
 
 from tidelog.errors import StorageFailure
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import RESERVE_FILE
 from tidelog.types import NewRecord
 

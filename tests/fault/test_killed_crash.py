@@ -28,8 +28,7 @@ from tests.faults.later import Later
 from tidelog.env import File
 from tidelog.errors import StorageFailure
 from tidelog.storage import files
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.recovery import UNSYNCED_FILE
 from tidelog.types import NewRecord

@@ -32,8 +32,7 @@ from tidelog.storage.directory.broker_files import (
     ScramCredential,
     SecurityState,
 )
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
 ROOT = "/data"
 PATH = f"{ROOT}/{METADATA_FILE}"

@@ -14,8 +14,7 @@ from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 from tests.faults.journal import Change, Sync
 from tests.faults.refused import opened
 
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.segment_story import Notes
 from tidelog.storage.segment.roll import RollReason

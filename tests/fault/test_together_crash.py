@@ -12,8 +12,7 @@ from tests.faults import CrashState, Keep, reopen, seeded_env
 from tests.faults.refused import opened
 
 from tidelog.record.builder import build_batch
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendResult
 from tidelog.storage.log.append_writer import append_together
 from tidelog.types import NewRecord

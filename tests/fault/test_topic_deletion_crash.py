@@ -38,7 +38,7 @@ DOOMED = ("a", "c")
 def durable_topics() -> tuple[SeededEnv, LogDir]:
     """Topics with four durable records in each partition, of which the first is deleted."""
     env, directory = settled()
-    directory.create_topics([NewTopic(name, count) for name, count in PARTITIONS.items()])
+    directory.topic_admin.create([NewTopic(name, count) for name, count in PARTITIONS.items()])
     for name, count in PARTITIONS.items():
         for number in range(count):
             append(directory, name, number, 4)
@@ -81,7 +81,9 @@ def judge(state: CrashState, *, is_over: bool) -> set[str]:
 def begin_anew(env: SeededEnv, directory: LogDir) -> None:
     """Topics of names that are free take records, and keep them over another hard stop."""
     free = sorted(set(DOOMED) - directory.topics().keys())
-    made = made_of(directory.create_topics([NewTopic(name, PARTITIONS[name]) for name in free]))
+    made = made_of(
+        directory.topic_admin.create([NewTopic(name, PARTITIONS[name]) for name in free])
+    )
     for name in made:
         append(directory, name, 1, 1)
     directory.flush()
@@ -95,7 +97,7 @@ def begin_anew(env: SeededEnv, directory: LogDir) -> None:
 
 def test_topics_deleted_together_are_whole_or_gone() -> None:
     env, directory = durable_topics()
-    directory.delete_topics(DOOMED)
+    directory.topic_admin.delete(DOOMED)
     calls, seen = len(env.files.journal), set[frozenset[str]]()
     for state in crashes(env):
         seen.add(frozenset(judge(state, is_over=state.prefix == calls)))
@@ -104,8 +106,8 @@ def test_topics_deleted_together_are_whole_or_gone() -> None:
 
 def test_a_topic_that_nobody_opened_is_gone_though_its_id_was_torn() -> None:
     env, directory = settled()
-    directory.create_topics([NewTopic("a", 2)])
-    directory.delete_topics(["a"])
+    directory.topic_admin.create([NewTopic("a", 2)])
+    directory.topic_admin.delete(["a"])
     for state in [*env.files.prefixes(Keep.SYNCED), *env.files.crash_states(range(100))]:
         after = open_dir(seeded_env(2, files=reopen(state)))
         found = after.topics().get("a")
@@ -119,7 +121,7 @@ def test_any_call_fails_and_all_are_whole_or_gone(kind: FaultKind, sticky: bool)
         env, directory = durable_topics()
         with failing(env.files, Fault(env.files.calls + call, kind, sticky=sticky)):
             try:
-                left = directory.hide_topics(DOOMED)()
+                left = directory.topic_admin.hide(DOOMED)()
                 is_refused = False
             except StorageFailure:
                 left, is_refused = [], True
@@ -128,7 +130,7 @@ def test_any_call_fails_and_all_are_whole_or_gone(kind: FaultKind, sticky: bool)
         if is_refused:
             shows_all(directory)
         else:
-            directory.remove_set_aside(left)
+            directory.topic_admin.remove_set_aside(left)
             begin_anew(replace(env, files=env.files), directory)
         directory.abandon()
         after = open_dir(replace(env, files=reopen(env.files.crash(Keep.SYNCED))))
@@ -161,19 +163,19 @@ def shows_all(directory: LogDir) -> None:
 def test_one_that_is_not_there_keeps_all_the_others() -> None:
     _, directory = durable_topics()
     with pytest.raises(UnknownTopic):
-        directory.delete_topics(["a", "x"])
+        directory.topic_admin.delete(["a", "x"])
     assert directory.topics().keys() == {"old", *PARTITIONS}
-    directory.delete_topics([])
+    directory.topic_admin.delete([])
 
 
 def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> None:
     env, directory = settled()
     names = [f"t{number}" for number in range(100)]
-    directory.create_topics([NewTopic(name) for name in names])
+    directory.topic_admin.create([NewTopic(name) for name in names])
     for name in names:
         directory.log(name, 0)
     env.files.settle()
-    directory.delete_topics(names)
+    directory.topic_admin.delete(names)
     changes = [entry.change for entry in env.files.journal]
     assert sum(isinstance(change, Sync | SyncDir) for change in changes) == 3
     renames = [change for change in changes if isinstance(change, Rename)]
@@ -182,12 +184,12 @@ def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> No
 
 def test_what_is_deleted_is_forgotten_when_its_directories_are_gone() -> None:
     env, directory = durable_topics()
-    directory.delete_topics(DOOMED)
+    directory.topic_admin.delete(DOOMED)
     assert read_topics(env.files, ROOT).deleted.keys() == set(DOOMED)
     directory.close()
     assert not read_topics(env.files, ROOT).deleted
     env, directory = durable_topics()
-    directory.delete_topics(DOOMED)
+    directory.topic_admin.delete(DOOMED)
     directory.create_topic("new")
     assert not read_topics(env.files, ROOT).deleted
 
@@ -195,7 +197,7 @@ def test_what_is_deleted_is_forgotten_when_its_directories_are_gone() -> None:
 def test_a_topic_of_that_name_that_somebody_else_made_since_is_kept() -> None:
     """Kafka may have opened the directory in between: its topic has an id of its own."""
     env, directory = durable_topics()
-    directory.delete_topics(DOOMED)
+    directory.topic_admin.delete(DOOMED)
     directory.abandon()
     env.files.make_dirs(f"{ROOT}/a-0")
     topic_id = directory.topic("b").topic_id
@@ -213,7 +215,7 @@ def test_a_directory_of_kafkas_is_deleted_whole_or_not() -> None:
         write_partition_metadata(env.files, f"{ROOT}/k-{number}", random_topic_id(Random(7)))
     directory = LogDir.open(ROOT, env=env, options=OPTIONS)
     env.files.settle()
-    directory.delete_topics(["k"])
+    directory.topic_admin.delete(["k"])
     for state in crashes(env):
         topics = open_dir(seeded_env(2, files=reopen(state))).topics()
         assert "k" not in topics or topics["k"].present == (0, 1, 2), str(state)

@@ -23,8 +23,7 @@ from tests.faults import (
 from tests.faults.journal import Rename, Sync, SyncDir
 
 from tidelog.errors import InvalidPartitions, InvalidTopic, StorageFailure, TopicExists
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.files import TOPICS_FILE
 from tidelog.storage.log.durability import AT_ONCE, Deferral
@@ -99,7 +98,7 @@ def states_of(env: SeededEnv) -> list[CrashState]:
 def test_topics_created_together_are_there_whole_or_not() -> None:
     env, directory = settled()
     before = dict(directory.topics())
-    made = made_of(directory.create_topics(NEW))
+    made = made_of(directory.topic_admin.create(NEW))
     calls, after = len(env.files.journal), {**before, **made}
     assert made.keys() == {"a", "b", "c"}
     seen = set()
@@ -111,10 +110,10 @@ def test_topics_created_together_are_there_whole_or_not() -> None:
 
 def test_partitions_added_together_are_there_whole_or_not() -> None:
     env, directory = settled()
-    directory.create_topics(NEW)
+    directory.topic_admin.create(NEW)
     env.files.settle()
     before = dict(directory.topics())
-    grown = directory.add_all_partitions(COUNTS)
+    grown = directory.topic_admin.grow(COUNTS)
     assert [each.partitions for each in grown if isinstance(each, TopicInfo)] == [3, 4]
     calls, after = len(env.files.journal), dict(directory.topics())
     for state in states_of(env):
@@ -127,7 +126,7 @@ def test_any_call_fails_and_each_topic_is_there_or_refused(kind: FaultKind, stic
     for call in range(200):
         env, directory = settled()
         env.files.writes.fault = Fault(env.files.calls + call, kind, sticky=sticky)
-        found = directory.create_topics(NEW)
+        found = directory.topic_admin.create(NEW)
         is_over = not env.files.writes.failed
         env.files.writes.fault = None
         made = made_of(found)
@@ -160,11 +159,11 @@ def test_a_topic_whose_directories_cant_be_made_is_not_the_others_business() -> 
         make_dirs(path)
 
     env.files.make_dirs = failing  # type: ignore[method-assign]
-    found = directory.create_topics(NEW)
+    found = directory.topic_admin.create(NEW)
     assert made_of(found).keys() == {"a", "c"}
     assert isinstance(found[1], StorageFailure)
     env.files.make_dirs = make_dirs  # type: ignore[method-assign]
-    directory.create_topics([failed])
+    directory.topic_admin.create([failed])
     assert directory.topics().keys() == {"a", "b", "c", "old"}
     directory.close()
     assert open_dir(env).topics().keys() == {"a", "b", "c", "old"}
@@ -173,7 +172,7 @@ def test_a_topic_whose_directories_cant_be_made_is_not_the_others_business() -> 
 def test_each_is_refused_for_its_own_reason() -> None:
     _, directory = settled()
     asked = [NewTopic(name) for name in ("old", "", "x.y", "x_y", "z", "z")]
-    found = directory.create_topics([*asked, NewTopic("n", 0), NewTopic("k", 1)])
+    found = directory.topic_admin.create([*asked, NewTopic("n", 0), NewTopic("k", 1)])
     kinds = [type(each) for each in found]
     refused = [TopicExists, InvalidTopic, tuple, InvalidTopic, tuple, TopicExists]
     assert kinds == [*refused, InvalidPartitions, tuple]
@@ -182,7 +181,7 @@ def test_each_is_refused_for_its_own_reason() -> None:
 
 def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> None:
     env, directory = settled()
-    directory.create_topics([NewTopic(f"t{number}") for number in range(100)])
+    directory.topic_admin.create([NewTopic(f"t{number}") for number in range(100)])
     changes = [entry.change for entry in env.files.journal]
     assert sum(isinstance(change, Sync | SyncDir) for change in changes) == 3
     renames = [change for change in changes if isinstance(change, Rename)]
@@ -191,7 +190,7 @@ def test_a_hundred_topics_cost_three_syncs_and_one_write_of_the_registry() -> No
 
 def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
     env, directory = settled()
-    directory.create_topics(NEW)
+    directory.topic_admin.create(NEW)
     directory.close()
     files = reopen(env.files.crash(Keep.SYNCED))
     for new in NEW:
@@ -202,9 +201,9 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
 def test_a_partition_can_be_settled_before_it_is_opened() -> None:
     """Whoever opens it where nobody may wait then syncs what its log needs, and no more."""
     env, directory = settled()
-    directory.create_topics(NEW)
+    directory.topic_admin.create(NEW)
     for number in range(3):
-        directory.settle_partition(TopicPartition("c", number))
+        directory.topic_admin.settle(TopicPartition("c", number))
     calls = len(env.files.journal)
     directory.log("c", 0)
     directory.log("a", 0)

@@ -61,7 +61,7 @@ class WideWorkload(Workload):
             NewTopic(topic, partitions, {**SETTINGS, **settings})
             for topic, (partitions, settings) in TOPICS.items()
         ]
-        self.directory.create_topics(new)
+        self.directory.topic_admin.create(new)
         promise = self.story.latest
         for topic, (partitions, _) in TOPICS.items():
             promise = promise.with_topic(topic, partitions)

@@ -13,8 +13,7 @@ from tests.fault.promise import DirPromise, Kept, LogPromise, Marker
 from tests.faults import DamageFileSystem, SeededEnv, seeded_env
 
 from tidelog.record.builder import build_batch
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin, AppendResult
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, NewRecord, TopicPartition

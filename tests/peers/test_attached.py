@@ -10,8 +10,7 @@ from tests.worlds.kafka.oracle import Oracle
 from tidelog.spark.directory_sink import TaskWriter
 from tidelog.spark.sink_options import read_sink_options
 from tidelog.storage.directory.attach import attach
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

@@ -11,8 +11,7 @@ from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.samples import T0
 
 from tidelog.env import Env, ManualClock
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import Codec, IsolationLevel, NewRecord
 

@@ -32,8 +32,7 @@ from tidelog.standby.follower import Follower, FollowOptions
 from tidelog.standby.partition_copy import Copy
 from tidelog.standby.topic_sync import TopicChoice
 from tidelog.storage.directory.broker_files import GroupOffset, read_group_offsets
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import encode_topic_id
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogReader

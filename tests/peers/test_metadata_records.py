@@ -56,8 +56,7 @@ from tidelog.protocol.messages.topics import (
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.broker_files import METADATA_FILE
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

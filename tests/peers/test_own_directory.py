@@ -9,8 +9,7 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.env import Env, ManualClock
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 pytestmark = pytest.mark.kafka

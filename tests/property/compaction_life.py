@@ -22,8 +22,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
 from tidelog.storage.compaction.cleaner import CleaningReport, Worker, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, look
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.storage.segment.segment import iterate_batches

@@ -20,8 +20,7 @@ from tests.property.log_model import UNKNOWN, Model, Span
 from tidelog.config import RetentionClock
 from tidelog.env import FileSystem
 from tidelog.scan import ReadOptions, Wanted, plan, to_table
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.log.segment_times import read_times

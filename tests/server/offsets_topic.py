@@ -13,8 +13,7 @@ from tidelog.record.builder import build_batch
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
 from tidelog.types import OFFSETS_TOPIC, NewRecord
 

@@ -49,8 +49,7 @@ from tidelog.server.api.table import OPEN_TO_ALL, ROWS, guard_of
 from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
 from tidelog.storage.directory.broker_files import METADATA_FILE, SecurityState
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 TOPIC_DENIED: Final = 29

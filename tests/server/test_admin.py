@@ -145,7 +145,8 @@ class TestTopics:
         asked: list[list[str]] = []
 
         def watch(node: Node) -> None:
-            create, grow = node.log_dir.create_topics, node.log_dir.add_all_partitions
+            admin = node.log_dir.topic_admin
+            create, grow = admin.create, admin.grow
 
             def creating(new: Sequence[topic_registry.NewTopic]) -> list[Answered]:
                 asked.append([each.name for each in new])
@@ -155,8 +156,8 @@ class TestTopics:
                 asked.append(list(counts))
                 return grow(counts)
 
-            node.log_dir.create_topics = creating  # type: ignore[method-assign]
-            node.log_dir.add_all_partitions = growing  # type: ignore[method-assign]
+            admin.create = creating  # type: ignore[method-assign]
+            admin.grow = growing  # type: ignore[method-assign]
 
         broker.call(watch)
         refused = create(admin, NewTopic("a", 1), NewTopic("b c", 1), NewTopic("d", 2))

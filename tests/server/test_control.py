@@ -31,7 +31,7 @@ from tidelog.server.api import topic_changes
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.storage.directory.attach import NewSegment, WriterVersion
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.open_partitions import OpenPartitions
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, staging_path
 from tidelog.storage.open_files import FilePool
 from tidelog.storage.tier_manager.mover import MoveOptions
@@ -228,15 +228,15 @@ def test_swapped_segments_are_read_at_once_and_appends_go_on(broker: Broker) -> 
 def test_what_the_channel_is_asked_about_is_opened_beside_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, threads, opening = str(tmp_path), list[int](), LogDir._open_log
+    data, threads, opening = str(tmp_path), list[int](), OpenPartitions._open
     with tidelog.broker(data) as broker:
         make_two_segments(broker)
 
-    def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
+    def watched(self: OpenPartitions, name: TopicPartition, **more: int | None) -> object:
         threads.append(threading.get_ident())
         return opening(self, name, **more)
 
-    monkeypatch.setattr(LogDir, "_open_log", watched)
+    monkeypatch.setattr(OpenPartitions, "_open", watched)
     tier = tier_wishes(PARTITION, MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0))
     for verb in ("swap", "attach", "tier"):
         threads.clear()

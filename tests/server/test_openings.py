@@ -31,7 +31,7 @@ from tidelog.protocol.messages.topics import (
 from tidelog.record.builder import build_batch
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.open_partitions import OpenPartitions
 from tidelog.types import NewRecord, TopicPartition
 
 COUNT = 12
@@ -43,14 +43,14 @@ NEVER = {"log.initial.task.delay.ms": "3600000"}
 def opened_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """In which threads partitions of the topic were opened."""
     threads = list[int]()
-    opening = LogDir._open_log
+    opening = OpenPartitions._open
 
-    def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
+    def watched(self: OpenPartitions, name: TopicPartition, **more: int | None) -> object:
         if name.topic == "t":
             threads.append(threading.get_ident())
         return opening(self, name, **more)
 
-    monkeypatch.setattr(LogDir, "_open_log", watched)
+    monkeypatch.setattr(OpenPartitions, "_open", watched)
     return threads
 
 
@@ -143,14 +143,14 @@ def test_broker_stops_while_retention_opens(
 ) -> None:
     with tidelog.broker(str(tmp_path), settings=NEVER) as broker:
         broker.call(lambda node: node.topics.create("t", COUNT))
-    has_begun, may_open, opening = Event(), Event(), LogDir._open_log
+    has_begun, may_open, opening = Event(), Event(), OpenPartitions._open
 
-    def watched(self: LogDir, name: TopicPartition, **more: int | None) -> object:
+    def watched(self: OpenPartitions, name: TopicPartition, **more: int | None) -> object:
         has_begun.set()
         assert may_open.wait(PATIENCE_S)
         return opening(self, name, **more)
 
-    monkeypatch.setattr(LogDir, "_open_log", watched)
+    monkeypatch.setattr(OpenPartitions, "_open", watched)
     with tidelog.broker(str(tmp_path), settings={"log.initial.task.delay.ms": "0"}):
         assert has_begun.wait(PATIENCE_S)
         threading.Timer(0.05, may_open.set).start()

@@ -25,8 +25,7 @@ from tests.worlds.s3_server import S3Server, s3_server
 
 from tidelog.env import Env, ManualClock
 from tidelog.objects import open_store
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
 __all__ = ["s3_server"]
 

@@ -12,8 +12,7 @@ from tests.worlds.waiting import until_equal
 import tidelog
 from tidelog.record.partitioner import partition_of
 from tidelog.record.record import Record
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import Header, NewRecord
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from tests.spark.drivers import STEP_S, Driver, command_of, descendants
 from tests.spark.settled import await_markers
 from tests.worlds.kafka.either import AnyBroker
 
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
 TOPIC = "tides"
 PARTITIONS = 3

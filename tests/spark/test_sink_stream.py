@@ -12,8 +12,7 @@ from tests.worlds.kafka.either import AnyBroker
 import tidelog
 from tidelog.errors import InvalidRequest
 from tidelog.spark.sink import make_stream_writer, make_writer
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,8 +15,7 @@ from tests.worlds.directories.random_logs import (
     records_of,
 )
 
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
 if TYPE_CHECKING:

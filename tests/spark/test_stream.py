@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.spark.streams import to_end
 
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 if TYPE_CHECKING:

@@ -190,7 +190,7 @@ async def _serve(
         await stopping.wait()
     finally:
         await server.stop()
-    damage = server.node.log_dir.damage()
+    damage = server.node.log_dir.open_partitions.damage()
     if damage is not None:  # the others were served; a script has to see it
         raise damage
 

@@ -13,8 +13,7 @@ from tidelog.cli.places import open_directory
 from tidelog.cli.surroundings import NO_DATA, ExitCode, Surroundings, UsageProblem, byte_progress
 from tidelog.directory import Directory
 from tidelog.errors import CorruptData, DirectoryLocked
-from tidelog.storage.directory.dir_state import DirectoryState, LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.tier_manager.mover import (
     MoveOptions,
@@ -31,7 +30,7 @@ from tidelog.types import NS_PER_MS, TopicPartition
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
 
-Prepare = Callable[[DirectoryState], None]
+Prepare = Callable[[LogDir], None]
 _STATUS: Final = [
     output.text("partition"),
     *map(
@@ -258,8 +257,7 @@ class TierCommand:
         topic, number = parse_target(self.target)
         restored: list[TopicPartition] = []
 
-        def prepare(state: DirectoryState) -> None:
-            assert isinstance(state, LogDir)
+        def prepare(state: LogDir) -> None:
             names = state.partitions(topic)
             for name in names if number is None else [TopicPartition(topic, number)]:
                 restore(state, name, url, takes_over=takes_over)

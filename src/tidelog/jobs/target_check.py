@@ -446,8 +446,7 @@ def make_topic(
         ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
     """
     if not place.is_broker:
-        from tidelog.storage.directory.dir_state import LogDirOptions
-        from tidelog.storage.directory.log_dir import LogDir
+        from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
         options = LogDirOptions(writable=True, create=True)
         with LogDir.open(place.address, env=env, options=options) as log_dir:
@@ -466,8 +465,7 @@ def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
     """
     if place.is_broker:
         return _drop_at_brokers(place, topic)
-    from tidelog.storage.directory.dir_state import LogDirOptions
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
     options = LogDirOptions(writable=True)
     with (

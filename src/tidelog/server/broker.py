@@ -27,8 +27,7 @@ from tidelog.server.net.listener_authentication import Door
 from tidelog.server.runtime.loop import Slices, is_inside
 from tidelog.server.runtime.threads import Beside, Work
 from tidelog.storage.directory.broker_files import read_cluster, settings_of
-from tidelog.storage.directory.dir_state import DirectoryState, LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.segment.time_search import search_on_loop
 from tidelog.types import TRANSACTIONS_TOPIC
 
@@ -87,18 +86,17 @@ def _differing(config: BrokerConfig) -> Iterator[str]:
         yield f"{name}={value} (topics)"
 
 
-def _heed_kept(state: DirectoryState, config: BrokerConfig) -> None:
+def _heed_kept(log_dir: LogDir, config: BrokerConfig) -> None:
     """Let recovery, too, go by what was changed while the broker ran, and kept."""
-    assert isinstance(state, LogDir)
     # `Node` reads it again and refuses it, behind a clean opening.
     with suppress(TidelogError, OSError):
-        kept = settings_of(read_cluster(state.env.files, state.path), config.node_id)
+        kept = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
         if kept:
             from tidelog.config.broker import changed_config  # few have changed any
 
             changed = changed_config(config, kept)
-            state.use_topic_defaults(changed.topic_defaults)
-            state.producer_expiration_ms = changed.producer_id_expiration_ms
+            log_dir.topic_admin.use_defaults(changed.topic_defaults)
+            log_dir.open_partitions.expire_producers(changed.producer_id_expiration_ms)
 
 
 def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[ListenerPlan, ...]:
@@ -201,7 +199,7 @@ class Server:
             self._pages = await start_pages(self.node, self._is_serving)
         self.clients.watch_idle()
         Background(self.node).start()
-        self.node.removals.add(self.node.log_dir.set_aside)
+        self.node.removals.add(self.node.log_dir.topic_admin.set_aside)
         await self._serve_control()
         self._rest = loop.create_task(self._start_rest())
         return found

@@ -296,8 +296,7 @@ def compile_all() -> None:
     """Run every kernel that a broker may run, on a log of its own."""
     from tempfile import TemporaryDirectory
 
-    from tidelog.storage.directory.dir_state import LogDirOptions
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
     from tidelog.storage.segment import zone_map_files
     from tidelog.storage.segment.closed_segment import ClosedSegment
 

@@ -47,8 +47,7 @@ from tidelog.spark.workers import (
 )
 from tidelog.storage import commits
 from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter
 from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TopicPartition

@@ -55,8 +55,7 @@ def make_missing_topic(options: "SinkOptions") -> None:
 
 
 def _make_in_directory(options: "SinkOptions", topic: str, partitions: int) -> None:
-    from tidelog.storage.directory.dir_state import LogDirOptions
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
     env = options.env()
     with LogDir.open(options.path, env=env) as log_dir:

@@ -68,8 +68,7 @@ from tidelog.storage.directory.broker_files import (
     read_group_offsets,
     write_group_offsets,
 )
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import TopicPartition
 

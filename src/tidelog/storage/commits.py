@@ -488,11 +488,17 @@ class CommitRecords:
     They are read anew as soon as the directory has changed, so that each partition is opened by
     what was there at that moment. The directory's modification time tells of changes, but for one
     in the same moment as an earlier one: what was read so soon after a change is used once.
+
+    Attributes:
+        under_way: Paths of the records of swaps that a thread of this process carries out,
+            published or not yet, with the partition of each; nobody else changes that partition
+            meanwhile. For any thread.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
         self._env = env
         self._directory = directory
+        self.under_way: dict[str, TopicPartition] = {}
         self._known: tuple[Commit, ...] = ()
         self._stamp: tuple[int, tuple[int, int]] | None = None
 

@@ -16,8 +16,7 @@ from tidelog.jobs.reindex.job import Mode, Outcome, run
 from tidelog.jobs.reindex.work import PartDone, grouped
 from tidelog.spark.places import Place
 from tidelog.storage.checks import DirectoryCheck
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,7 @@ from tests.worlds.records.samples import T0, draw_headers
 
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, IsolationLevel, NewRecord

@@ -23,8 +23,7 @@ from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
 from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import OFFSETS_TOPIC, IsolationLevel, NewRecord, TopicPartition
 

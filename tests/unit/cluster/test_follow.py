@@ -10,8 +10,7 @@ from tidelog.remote.leader import FetchLimits
 from tidelog.standby.follower import Follower, FollowOptions
 from tidelog.standby.topic_sync import TopicChoice
 from tidelog.storage.directory.broker_files import GroupOffset, read_group_offsets
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import ClockName, Codec, NewRecord, TopicPartition

@@ -17,8 +17,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptMessage, DirectoryLocked, InvalidRequest
 from tidelog.standby.follower import Follower, FollowOptions, Seams
 from tidelog.standby.topic_sync import TopicChoice
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
 
 _Answer = TypeVar("_Answer")

@@ -13,8 +13,7 @@ from tidelog.record.builder import build_batch
 from tidelog.remote.leader import FetchLimits
 from tidelog.standby.follower import Follower, FollowOptions
 from tidelog.storage.checks import DirectoryCheck
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.types import IsolationLevel, NewRecord
 

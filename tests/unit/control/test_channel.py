@@ -19,8 +19,7 @@ from tidelog.control.server import ControlServer
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnknownTopic
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.attach import NewSegment, WriterVersion
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, staging_path
 from tidelog.storage.open_files import FilePool
 from tidelog.types import NewRecord, TopicPartition

@@ -14,8 +14,7 @@ from tidelog.errors import InvalidRequest, OffsetsGone, ReadOnly
 from tidelog.objects import ObjectFiles, open_store
 from tidelog.objects.blocks import BlockCache
 from tidelog.scan import ReadOptions, ScanStats, Wanted, plan, read, to_table
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
 SEEDS = (1, 2, 3)

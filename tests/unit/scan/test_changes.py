@@ -9,8 +9,7 @@ import pytest
 from tidelog import scan
 from tidelog.env import OsFileSystem
 from tidelog.errors import CorruptData, OffsetsGone
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord, TopicPartition
 

@@ -7,8 +7,7 @@ from tests.worlds.directories.random_logs import T0, TOPIC
 
 from tidelog import scan
 from tidelog.env import Env, ManualClock
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import INT64_MAX, NewRecord
 
 TIMES = (T0, INT64_MAX, INT64_MAX - 1, INT64_MAX)

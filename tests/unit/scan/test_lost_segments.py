@@ -13,8 +13,7 @@ from tidelog.record.batch_walk import walk
 from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.repair import repair
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import NewRecord, TopicPartition

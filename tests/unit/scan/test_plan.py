@@ -9,8 +9,7 @@ from tests.worlds.directories.random_logs import T0, TOPIC, make_log_dir, names,
 from tidelog import scan
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, OffsetsGone, UnknownTopic
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
 MINUTE_MS = 60_000

@@ -9,8 +9,7 @@ from tests.worlds.directories.zoning import add_zones, gaps_up_to
 from tidelog import scan
 from tidelog.env import Env, ManualClock
 from tidelog.scan.split import Wanted
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 BATCHES = 400

@@ -12,8 +12,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, MissingTimestamps
 from tidelog.record.builder import build_batch
 from tidelog.storage.clocks.zone_map import Limits
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import ClockName, IsolationLevel, NewRecord

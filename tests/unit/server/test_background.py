@@ -15,8 +15,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.maintenance.log_manager import RETRY_MS, Background
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.threads import THREADS
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 ROOT: Final = "/data"

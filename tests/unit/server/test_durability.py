@@ -14,8 +14,7 @@ from tidelog.errors import StorageFailure, UnknownTopic
 from tidelog.record.builder import build_batch
 from tidelog.server.partitions.fetch import ReadOrder
 from tidelog.server.partitions.partition import Partition
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import read_file
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.types import IsolationLevel, NewRecord

@@ -132,7 +132,7 @@ def test_topic_that_is_deleted_meanwhile_leaves_nothing(
     async def story() -> None:
         opening = await begun(node, gate)
         threading.Timer(0, gate.may_open.set).start()
-        node.log_dir.remove_set_aside(node.topics.delete("t"))
+        node.log_dir.topic_admin.remove_set_aside(node.topics.delete("t"))
         await opening
         with pytest.raises(UnknownTopic):
             node.partitions.get("t", 0)

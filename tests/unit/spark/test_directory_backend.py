@@ -18,8 +18,7 @@ from tidelog.spark.source import plan_batch, plan_options
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.tasks import BatchPlan, RangeBounds, WhyEmpty
 from tidelog.storage import files
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import INT64_MAX, ClockName, NewRecord, TopicPartition
 
 COLUMNS = ("partition", "offset", "timestamp", "appendTimestamp")

@@ -10,8 +10,7 @@ from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.spark.stream_log import cut_by_bytes
 from tidelog.spark.stream_options import share
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord, TopicPartition
 
 PARTITIONS = 2

@@ -13,8 +13,7 @@ from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json, StreamOffset
 from tidelog.spark.stream_options import read_stream_options
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 

@@ -29,8 +29,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.attach import attach
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import (
     STAGING_AGE_MS,
     RowFacts,

@@ -23,8 +23,7 @@ from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.builder import build_batch
 from tidelog.storage import commits
 from tidelog.storage.commits import Commit, Mark, Move, Removal, read_marks
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
 
 ID = "0123456789abcdef" * 2

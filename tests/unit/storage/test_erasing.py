@@ -24,8 +24,7 @@ from tidelog.directory import Directory
 from tidelog.errors import InexactTable, StorageFailure
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.erasure import UNREACHABLE, Erasure, erase
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import Codec, Header, NewRecord

@@ -18,8 +18,7 @@ from tests.worlds.directories.logs import (
 from tidelog.errors import CorruptFile, InvalidRequest, OffsetOutOfRange, UnsupportedVersion
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory import broker_files as go
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 WRITABLE = LogDirOptions(writable=True)

@@ -19,8 +19,7 @@ from tests.worlds.directories.logs import (
 from tidelog.errors import CorruptIndex
 from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.producer_loading import may_have_transactions
 from tidelog.storage.segment import zone_map_files

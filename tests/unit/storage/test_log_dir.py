@@ -40,8 +40,7 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.storage import files
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
 
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))

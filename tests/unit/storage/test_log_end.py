@@ -36,8 +36,7 @@ from tidelog.scan.plan import plan
 from tidelog.scan.reader import ReadOptions, to_table
 from tidelog.storage.checks import DirectoryCheck, Finding
 from tidelog.storage.checks.repair import repair
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import write_atomically
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import INT64_MAX, ClockName

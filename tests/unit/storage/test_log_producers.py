@@ -23,8 +23,7 @@ from tidelog.errors import (
     TransactionCoordinatorFenced,
 )
 from tidelog.record.builder import build_batch
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import NewRecord
 

@@ -4,8 +4,7 @@ import pytest
 from tests.faults import SeededEnv, seeded_env
 
 from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 PATH = "/data"

@@ -3,8 +3,7 @@
 import pytest
 from tests.faults import seeded_env
 
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 PATH = "/data"

@@ -10,8 +10,7 @@ import pytest
 from tidelog import scan
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptBatch
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.segment import zone_map_files
 from tidelog.types import ClockName, NewRecord
 

@@ -9,8 +9,7 @@ from tests.faults.seeded import SeededEnv
 from tests.worlds.directories.logs import PATH, TOPIC, fill, new_dir, put
 
 from tidelog.storage.clocks.zone_map import ZoneMap
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import Segment

@@ -24,8 +24,7 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.replay import AnyGroup
 from tidelog.server.groups.requests import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
 from tidelog.server.runtime.reply import Reply
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.durability import Done, Work
 from tidelog.types import OFFSETS_TOPIC
 
@@ -140,8 +139,8 @@ class World:
     def refuse_records(self, *, refuse: bool = True) -> None:
         """Let the topic take no record, as one whose `max.message.bytes` was made too small."""
         log_dir = self.node.log_dir
-        log_dir.save_config(OFFSETS_TOPIC, {"max.message.bytes": "1" if refuse else None})
-        log_dir.follow_config(OFFSETS_TOPIC)
+        log_dir.topic_admin.alter(OFFSETS_TOPIC, {"max.message.bytes": "1" if refuse else None})
+        log_dir.open_partitions.follow_settings(OFFSETS_TOPIC)
 
     def break_disk(self) -> None:
         """The disk takes nothing more: the next write takes the partition offline."""

@@ -26,8 +26,7 @@ from tidelog.record.batch_walk import walk
 from tidelog.remote.broker_connection import Transport
 from tidelog.standby.follower import Seams
 from tidelog.storage.directory.broker_files import GroupOffset
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.types import Buffer, IsolationLevel, NewRecord
 

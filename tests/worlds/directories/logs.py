@@ -8,8 +8,7 @@ from tests.faults import SeededEnv, seeded_env
 from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.types import Codec, NewRecord

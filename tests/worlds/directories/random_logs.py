@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, Header, IsolationLevel, NewRecord, TopicPartition

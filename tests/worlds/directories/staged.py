@@ -7,8 +7,7 @@ from tests.faults.seeded import START_MS
 from tidelog.env import Env
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.attach import AttachResult, attach
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter
 from tidelog.storage.open_files import FilePool
 from tidelog.types import Codec, NewRecord, TopicPartition

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.record.record import Record
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 T0 = 1_700_000_000_000

@@ -43,8 +43,7 @@ from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import CleaningReport, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.job import Cleaned, CleaningJob, parts_of, together
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.tier.manifest import decode_row, encode_row
 from tidelog.storage.tier.remote_segment import RemoteSegment

@@ -486,8 +486,7 @@ def change_settings(place: Place, topic: str, changes: Mapping[str, str | None],
         with open_cluster(place) as cluster:
             alter_config(cluster, topic, changes)
         return
-    from tidelog.storage.directory.dir_state import LogDirOptions
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
     with LogDir.open(place.address, env=env, options=LogDirOptions(writable=True)) as log_dir:
         log_dir.alter_config(topic, changes)
@@ -500,8 +499,7 @@ def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
         InvalidPartitions, ClusterFailure, DirectoryLocked: They can't be added.
     """
     if not place.is_broker:
-        from tidelog.storage.directory.dir_state import LogDirOptions
-        from tidelog.storage.directory.log_dir import LogDir
+        from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
         options = LogDirOptions(writable=True)
         with LogDir.open(place.address, env=env, options=options) as log_dir:

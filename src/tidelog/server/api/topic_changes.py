@@ -31,7 +31,7 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
-            made = await node.work.run(node.log_dir.create_topics, new)
+            made = await node.work.run(node.log_dir.topic_admin.create, new)
         infos = [found if isinstance(found, TidelogError) else found[0] for found in made]
         for info in infos:
             if not isinstance(info, TidelogError):
@@ -46,7 +46,7 @@ async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | Ti
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
-            grown = await node.work.run(node.log_dir.add_all_partitions, counts)
+            grown = await node.work.run(node.log_dir.topic_admin.grow, counts)
         for info in grown:
             if not isinstance(info, TidelogError):
                 LOGGER.info("topic %s has %d partitions from now on", info.name, info.partitions)
@@ -72,8 +72,8 @@ async def alter(
         async with node.topics.changing:
             changes = changes_of(node.log_dir.topic(name))
             if changes:
-                await node.work.run(node.log_dir.save_config, name, changes)
-                node.log_dir.follow_config(name)
+                await node.work.run(node.log_dir.topic_admin.alter, name, changes)
+                node.log_dir.open_partitions.follow_settings(name)
                 LOGGER.info("topic %s: settings changed: %s", name, ", ".join(sorted(changes)))
 
     await _carried_out(node, change())

@@ -474,7 +474,7 @@ class StateTopic(Generic[Loaded]):
         for number in info.present:
             name = TopicPartition(self.name, number)
             with suppress(TidelogError, OSError):  # its opening tries again
-                await self._host.work.run(self._host.log_dir.settle_partition, name)
+                await self._host.work.run(self._host.log_dir.topic_admin.settle, name)
 
     def _adopt(self, info: TopicInfo, state: PartitionState) -> None:
         self._parts = [_Part(state) for _ in range(info.partitions)]
@@ -641,8 +641,9 @@ class StateTopic(Generic[Loaded]):
         info = host.topics.find(self.name)
         if info is not None and info.foreign:
             async with host.topics.changing:
-                await host.work.run(host.log_dir.save_config, self.name, self._spec.settings)
-                host.log_dir.follow_config(self.name)
+                settings = self._spec.settings
+                await host.work.run(host.log_dir.topic_admin.alter, self.name, settings)
+                host.log_dir.open_partitions.follow_settings(self.name)
 
     async def _load_all(self) -> None:
         try:

@@ -175,7 +175,7 @@ class Partitions:
 
     def must_open(self, name: TopicPartition) -> bool:
         """Whether `get` would have to open it; False where there is no such partition."""
-        if name in self._open or self._log_dir.is_opened(name):
+        if name in self._open or self._log_dir.open_partitions.is_opened(name):
             return False
         return self._is_there(name)
 
@@ -189,7 +189,8 @@ class Partitions:
     ) -> None:
         """Open partitions in threads, several at a time, each once whoever else wants it.
 
-        What could not be opened is said by the next `get`. `to_write` as of `LogDir.open_beside`.
+        The next `get` says what could not be opened. `to_write` lets the threads also write and
+        sync what the first append would.
         """
         left = iter(dict.fromkeys(names))
 
@@ -206,7 +207,9 @@ class Partitions:
         if not self.must_open(name):
             return
         try:
-            opening = self._log_dir.open_beside(name, work.submit, to_write=to_write)
+            opening = self._log_dir.open_partitions.open_in_thread(
+                name, work.submit, to_write=to_write
+            )
         except TidelogError:
             return  # it is gone, or was never there
         if opening is not None:

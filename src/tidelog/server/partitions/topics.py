@@ -84,10 +84,10 @@ class Topics:
         return self._log_dir.create_topic(name, partitions=count, config=config)[0]
 
     def delete(self, name: str) -> list[str]:
-        """Delete a topic, but for what is left of it; errors as `LogDir.hide_topics`.
+        """Delete a topic, but for what is left of it; errors as `TopicAdmin.hide`.
 
         Returns:
-            What `LogDir.remove_set_aside` is to remove, beside the loop.
+            What `TopicAdmin.remove_set_aside` is to remove, beside the loop.
         """
         info = self._log_dir.topic(name)
         left = self.hide([name])()
@@ -95,8 +95,8 @@ class Topics:
         return left
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
-        """Show topics no more, and tell who waits for them; as `LogDir.hide_topics`."""
-        delete = self._log_dir.hide_topics(names)
+        """Show topics no more, and tell who waits for them; as `TopicAdmin.hide`."""
+        delete = self._log_dir.topic_admin.hide(names)
         self._partitions.forget(frozenset(names))
         return delete
 
@@ -175,7 +175,7 @@ class Removals:
 
     async def _remove(self, path: str) -> None:
         try:
-            await self._work.run(self._log_dir.remove_set_aside, [path])
+            await self._work.run(self._log_dir.topic_admin.remove_set_aside, [path])
         except StorageFailure as error:
             _LOGGER.warning("files of deleted topics stay until the next start: %s", error)
 

@@ -47,7 +47,7 @@ from tidelog.storage.directory.broker_files import (
     read_group_offsets,
     read_next,
 )
-from tidelog.storage.directory.log_dir import NO_TOPIC_ID
+from tidelog.storage.directory.open_partitions import NO_TOPIC_ID
 from tidelog.storage.directory.topic_registry import (
     TopicInfo,
     find_leftovers,

@@ -164,14 +164,14 @@ def swap_group(
     place = _Place(log_dir.env.files, directory, group)
     commit_id = uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
     record = commits.commit_path(log_dir.path, commit_id)
-    log_dir.under_way[record] = log.topic_partition
+    log_dir.commit_records.under_way[record] = log.topic_partition
     try:
         # Who reopens the partition looks above; who has reopened it before is seen here.
         if not log.still_has(old):
             raise StorageFailure(directory, "swap cleaned segments", "they have changed meanwhile")
         _swap(log_dir, log, old, place, commit_id)
     finally:
-        del log_dir.under_way[record]
+        del log_dir.commit_records.under_way[record]
 
 
 def _swap(

@@ -210,7 +210,7 @@ def ensure_finished(log_dir: LogDir) -> None:
         left = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)
-            if path not in log_dir.under_way and log_dir.env.files.exists(path)
+            if path not in log_dir.commit_records.under_way and log_dir.env.files.exists(path)
         ]
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "attach") from error

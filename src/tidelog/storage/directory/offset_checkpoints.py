@@ -1,7 +1,8 @@
-"""Checkpoints of a directory: where logs start, from where on they are recovered, are compacted.
+"""Checkpoints of a directory: log starts, recovery points and cleaner offsets of its logs.
 
-Kafka's three text files of an offset for each partition. What the first two say is kept in memory,
-and written from there; the third is another process's business as well, and read each time.
+Each is one of Kafka's text files with an offset for each partition. Log starts and recovery points
+are kept in memory and written from there. Cleaner offsets are read anew each time, because other
+processes change them, too.
 
 Source: Kafka 4.x OffsetCheckpointFile, LogManager, LogCleanerManager.
 """
@@ -15,6 +16,7 @@ from tidelog.errors import CorruptFile
 from tidelog.storage import files, text_files
 from tidelog.storage.log.log import Log
 from tidelog.storage.open_files import as_storage_failure, typed_reads
+from tidelog.storage.segment.log_end import RecordedEnd
 from tidelog.types import TopicPartition
 
 _NAMES: Final = (
@@ -25,34 +27,73 @@ _NAMES: Final = (
 
 
 class OffsetCheckpoints:
-    """Those of one directory. What writes may be called from any thread.
+    """The checkpoints of one directory. The methods that write may be called from any thread.
 
     Attributes:
         starts: Log starts, where they lie behind the first segment's base.
         recovery_points: Offsets below which logs are durable.
+        given_up: Recovery points of logs that were given up for the deletion of their topics, while
+            their directories may still be there.
+        was_clean: Whether the last writer closed the directory, or it is new. Recovery points are
+            then the ends of the logs, and no log needs recovery.
     """
 
     def __init__(self, fs: FileSystem, directory: str, report: Callable[[str], None]) -> None:
-        """Nothing is read yet; `report` is told of damage."""
+        """Read nothing yet; `report` receives notes on damage."""
         self._fs = fs
         self._directory = directory
         self._report = report
         self._writing = threading.Lock()
         self.starts: dict[TopicPartition, int] = {}
         self.recovery_points: dict[TopicPartition, int] = {}
+        self.given_up: dict[TopicPartition, int] = {}
+        self.was_clean = True
+        # Of a reader: whether recovery points were read, and the mark of a clean stop was there.
+        self._knows_ends = self._has_clean_mark = False
 
-    def load_starts(self) -> None:
-        """Read log starts, which is all that a reader needs; raises OSError."""
+    def load(self, *, was_clean: bool) -> None:
+        """Read log starts and recovery points for a writer; raises OSError."""
+        self.was_clean = was_clean
+        self.starts = self._read(files.LOG_START_CHECKPOINT_FILE)
+        self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
+
+    def refresh(self) -> None:
+        """Read log starts for a reader, recovery points once they are needed; raises OSError."""
+        self._knows_ends = False
         self.starts = self._read(files.LOG_START_CHECKPOINT_FILE)
 
-    def load(self) -> None:
-        """Read log starts and recovery points; raises OSError."""
-        self.load_starts()
-        self.load_recovery_points()
+    def recovery_point(self, name: TopicPartition) -> int | None:
+        """Offset from which a log is recovered when it is opened; None where it was closed."""
+        # A log that was given up for a deletion that then failed was not closed.
+        given_up = self.given_up.get(name)
+        if given_up is not None or self.was_clean:
+            return given_up
+        return self.recovery_points.get(name, 0)
 
-    def load_recovery_points(self) -> None:
-        """Read recovery points; raises OSError."""
-        self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
+    def recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
+        """The end of a log by its checkpoint, for readers; `fresh` reads the checkpoint again."""
+        with typed_reads(self._directory):
+            if fresh or not self._knows_ends:
+                self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
+                # Behind them: where the mark is there now, no writer has begun since they were
+                # written, and each is its log's end.
+                mark = f"{self._directory}/{files.CLEAN_SHUTDOWN_FILE}"
+                self._has_clean_mark = self._fs.exists(mark)
+                self._knows_ends = True
+        is_end = self._has_clean_mark and name in self.recovery_points
+        point = self.recovery_points.get(name, 0)
+        return RecordedEnd(point, is_end=is_end, is_dense=is_dense)
+
+    def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
+        """A log's start by its checkpoint; 0 where the end of a clean stop contradicts it."""
+        start = self.starts.get(name, 0)
+        if not recorded.is_end or start <= recorded.recovery_point:
+            return start
+        self._report(
+            f"{self._directory}/{files.LOG_START_CHECKPOINT_FILE}: {name} starts at {start}, above"
+            f" its end {recorded.recovery_point} at the clean stop; not believed"
+        )
+        return 0
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint's offsets; a damaged one counts as empty, as in Kafka, and is reported."""
@@ -63,10 +104,10 @@ class OffsetCheckpoints:
             return {}
 
     def note(self, name: TopicPartition, log: Log) -> None:
-        """Take what is so of a log now; Kafka lists only those that start behind their base.
+        """Note a log's start and recovery point; Kafka lists only starts behind the first base.
 
-        What was listed stays until nothing waits: deleted segments may have their names yet, and
-        who starts behind a kill would find them.
+        A listed start stays until no deletion is pending: deleted segments may still have their
+        names, and an opening after a kill would find them.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
@@ -110,12 +151,20 @@ class OffsetCheckpoints:
             self.note_cleaned(name, offset)
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """As `DirectoryState.cleaner_offset`."""
+        """Offset below which a partition was compacted, None where it never was.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
         with typed_reads(self._directory):
             return self._read(files.CLEANER_CHECKPOINT_FILE).get(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """As `DirectoryState.note_cleaned`."""
+        """Write durably up to where a partition is compacted; None forgets it.
+
+        Raises:
+            StorageFailure: The disk failed.
+        """
         path = f"{self._directory}/{files.CLEANER_CHECKPOINT_FILE}"
         try:
             with self._writing:
@@ -131,11 +180,11 @@ class OffsetCheckpoints:
             raise as_storage_failure(error, path, "note cleaned") from error
 
     def forget(self, topics: Collection[str]) -> None:
-        """Forget what is known of deleted topics' partitions; a topic of that name begins anew.
+        """Forget all offsets of deleted topics' partitions; a topic of that name begins anew.
 
-        Names are not synced: that is the caller's. Raises OSError.
+        The caller syncs the names of the files. Raises OSError.
         """
-        for known in (self.starts, self.recovery_points):
+        for known in (self.given_up, self.starts, self.recovery_points):
             for name in [each for each in tuple(known) if each.topic in topics]:
                 known.pop(name, None)
         with self._writing:

@@ -1,27 +1,403 @@
-"""Logs that are being opened beside their directory's thread, until that thread takes them in.
+"""Open logs and readers of a directory: opened at first use, in threads, reopened, detached.
 
-Opening reads, may recover and syncs: for a server that is too long. What a thread opens touches
-nothing but the partition's own files and what all logs may use from any thread; it counts as open
-only when the directory's thread has taken it in, which waits where that is asked too early. So no
-partition is ever opened twice.
+`OpenPartitions` alone holds open logs and readers, their handles and maps. It knows no lock of the
+directory, no registry and no checkpoint file: `TopicAdmin` says which partitions there are, and
+`OffsetCheckpoints` keeps their offsets. Opening a log reads, may recover and syncs, which is too
+long for a server's loop, so a thread can do it (`LogOpenings`).
+
+A partition has at most one open log. A log that is offline since its disk failed stays until
+`reopen` puts another in its place.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+import uuid
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tidelog.errors import DamagedLog, StorageFailure, TidelogError
+from tidelog.storage import commits, files
+from tidelog.storage.clocks.append_clock import ClockWatch, TrustedClock
+from tidelog.storage.commits import CommitRecords
+from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
+from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.log.durability import AT_ONCE
 from tidelog.storage.log.log import Log
-from tidelog.types import TopicPartition
+from tidelog.storage.log.log_loader import LogOptions
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.record_rules import BodyCheck
+from tidelog.storage.log.recovery import rewrite_unsynced
+from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, typed_reads
+from tidelog.storage.segment.log_end import RecordedEnd, has_copied_gaps
+from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.segment_notes import begin_notes
+from tidelog.storage.tier.tier_files import TierFiles, tier_files_of
+from tidelog.storage.tier.tier_record import TierAccess
+from tidelog.types import INTERNAL_TOPICS, NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Future
+
+    from tidelog.storage.log.durability import Deferral
+
+
+NO_TOPIC_ID: Final = uuid.UUID(int=0)
 
 
 # Begins a call in another thread.
 Submit: TypeAlias = "Callable[[Callable[[], Log]], Future[Log]]"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningRules:
+    """How the logs of a directory are opened for writing.
+
+    Attributes:
+        watch: The clock of their append times.
+        body_check: The validator's pass over records.
+        deferrals: Makes what does the work that a log leaves for later; None to do it at once.
+    """
+
+    watch: ClockWatch
+    body_check: BodyCheck
+    deferrals: "Callable[[], Deferral] | None"
+
+
+class OpenPartitions:
+    """The open logs and readers of a directory, by partition. Belongs to the directory's thread.
+
+    Attributes:
+        producer_expiration_ms: `producer.id.expiration.ms`: producers that were silent for so long
+            are forgotten when a partition is opened.
+    """
+
+    def __init__(
+        self,
+        context: DirectoryContext,
+        topics: TopicAdmin,
+        commit_records: CommitRecords,
+        rules: OpeningRules,
+        producer_expiration_ms: int,
+    ) -> None:
+        """Open nothing yet."""
+        self._context = context
+        self._fs = context.env.files
+        self._topics = topics
+        self._checkpoints = context.checkpoints
+        self._commits = commit_records
+        self._rules = rules
+        self.producer_expiration_ms = producer_expiration_ms
+        self._pool = FilePool(self._fs, write=context.is_writable)
+        self._maps = MapCache(self._fs)
+        self._tiers = TierAccess.over(tier_files_of(context.env))
+        self._logs: dict[TopicPartition, Log] = {}
+        self._readers: dict[TopicPartition, LogReader] = {}
+        self._openings = LogOpenings()
+
+    @property
+    def tier_files(self) -> TierFiles:
+        """Reads what lies in tiers, and opens their stores."""
+        return self._tiers.files
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def reader(self, name: TopicPartition) -> LogReader:
+        """The partition for reading; the open log itself where the directory is writable.
+
+        Raises:
+            UnknownTopic: No such topic or partition.
+        """
+        if self._context.is_writable:
+            return self.log(name)
+        reader = self._readers.get(name)
+        if reader is None:
+            info = self._topics.topic_of(name)
+            with typed_reads(self._context.path):
+                overlay = self._commits.overlay(name)
+            context = self._segment_context(name, info, overlay)
+            recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
+            start = self._checkpoints.start_of(name, recorded)
+            reader = LogReader.open(context, log_start_offset=start, tiers=self._tiers)
+            self._readers[name] = reader
+        return reader
+
+    def log(self, name: TopicPartition) -> Log:
+        """The partition for writing, opened (and recovered where needed) at first use.
+
+        Raises:
+            UnknownTopic: No such topic or partition.
+            ReadOnly: The directory was opened for reading.
+            StorageFailure: The disk failed.
+        """
+        log = self._logs.get(name)
+        if log is None:
+            self._context.ensure_writable()
+            log = self._take(name)
+            if log is None:
+                log = self._logs[name] = self._open(name)
+            else:  # the settings may be others by now
+                log.configure(self._topics.topic_of(name).config)
+        return log
+
+    def _take(self, name: TopicPartition) -> Log | None:
+        """Take a log that a thread has opened; None where none has. Errors as of `log`."""
+        log = self._openings.take(name)
+        if log is not None:
+            self._logs[name] = log
+        return log
+
+    def open_in_thread(
+        self, name: TopicPartition, submit: Submit, *, to_write: bool = False
+    ) -> "Future[Log] | None":
+        """Begin to open a partition in another thread; `log` takes it afterwards.
+
+        Args:
+            name: The partition.
+            submit: Calls a function in a thread. `log` then raises the error of that function.
+            to_write: Let the thread also write and sync what the first append would.
+
+        Returns:
+            A future that is done when the partition is open, or could not be opened; None where it
+            is open already.
+
+        Raises:
+            UnknownTopic: No such topic or partition.
+            ReadOnly: The directory was opened for reading.
+        """
+        if name in self._logs:
+            return None
+        self._context.ensure_writable()
+        self._topics.topic_of(name)
+        open_log = self._open_to_write if to_write else self._open
+        return self._openings.begin(name, lambda: open_log(name), submit)
+
+    def _open_to_write(self, name: TopicPartition) -> Log:
+        log = self._open(name)
+        if log.failure is None:
+            with suppress(StorageFailure):  # it is offline then, and says so
+                log.begin_epoch()
+        return log
+
+    def is_opened(self, name: TopicPartition) -> bool:
+        """Whether `log` need open nothing: it is open, or a thread has ended opening it."""
+        return name in self._logs or self._openings.is_over(name)
+
+    def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> Log:
+        info = self._topics.topic_of(name)
+        self._topics.ensure_directory(name, info)
+        context = self._segment_context(name, info, {})
+        checkpoints, rules = self._checkpoints, self._rules
+        if recovery_point is None:
+            recovery_point = checkpoints.recovery_point(name)
+        clean_end = checkpoints.recovery_points.get(name)
+        is_end = recovery_point is None and clean_end is not None
+        recorded = RecordedEnd(recovery_point or clean_end or 0, is_end=is_end)
+        is_internal = name.topic in INTERNAL_TOPICS
+        options = LogOptions(
+            # Groups and transactions must go on; no answer depends on these topics' append times.
+            watch=TrustedClock(self._context.env.clock) if is_internal else rules.watch,
+            recovery_point=recovery_point,
+            clean_end=clean_end,
+            is_own=self._is_dense(name, info),
+            log_start_offset=checkpoints.start_of(name, recorded),
+            body_check=rules.body_check,
+            lower_checkpoints=lambda offset, end: checkpoints.lower(name, offset, end),
+            save_log_start=lambda offset: checkpoints.save_start(name, offset),
+            tiers=self._tiers,
+            deferral=AT_ONCE if rules.deferrals is None else rules.deferrals(),
+            leaves_flushes=rules.deferrals is not None,
+            producer_expiration_ms=lambda: self.producer_expiration_ms,
+        )
+        log = Log.open_writable(context, options)
+        checkpoints.given_up.pop(name, None)
+        if rules.deferrals is not None:
+            with typed_reads(context.directory):
+                # So that recovery can tell a gap from a loss; of a partition made by others.
+                begin_notes(self._fs, context.directory)
+        for line in log.recovery_report.actions:
+            self._context.report(line)
+        return log
+
+    def _segment_context(
+        self, name: TopicPartition, info: TopicInfo, overlay: "Mapping[str, str]"
+    ) -> SegmentContext:
+        return SegmentContext(
+            env=self._context.env,
+            directory=self._directory(name),
+            topic_partition=name,
+            topic_id=info.topic_id or NO_TOPIC_ID,
+            config=info.config,
+            pool=self._pool,
+            maps=self._maps,
+            report=self._context.report,
+            overlay=overlay,
+            recorded_end=lambda fresh: self._checkpoints.recorded_end(
+                name, is_dense=self._is_dense(name, info), fresh=fresh
+            ),
+        )
+
+    def _directory(self, name: TopicPartition) -> str:
+        return f"{self._context.path}/{files.partition_dir_name(name)}"
+
+    def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
+        """Whether all appends to a partition are those of a leader, which leave no gap."""
+        return not info.foreign and not has_copied_gaps(self._fs, self._directory(name))
+
+    # -- reopening and detaching -------------------------------------------------------------
+
+    def reopen(self, name: TopicPartition) -> Log:
+        """Open a partition anew that is offline since its disk failed; another stays as it is.
+
+        A commit of files that the failure has left halfway is carried out first. What was not
+        synced is written anew before it is recovered: where a sync has failed, the system may hold
+        pages for written that never came to the disk.
+
+        Raises:
+            UnknownTopic: No such topic or partition.
+            ReadOnly: The directory was opened for reading.
+            StorageFailure: The disk fails still, or a swap is under way yet; the partition stays
+                offline.
+            CorruptFile, UnsupportedVersion: A commit record is damaged; likewise.
+        """
+        failed = self.log(name)
+        if failed.failure is None:
+            return failed
+        directory = failed.context.directory
+        if name in tuple(self._commits.under_way.values()):
+            raise StorageFailure(directory, "reopen", "a swap is being carried out yet; ask again")
+        failed.abandon()
+        try:
+            self._finish_commits(name)
+            rewrite_unsynced(failed.context, failed.recovery_point)
+        except OSError as error:
+            raise as_storage_failure(error, directory, "reopen") from error
+        log = self._logs[name] = self._open(name, recovery_point=failed.recovery_point)
+        return log
+
+    def _finish_commits(self, name: TopicPartition) -> None:
+        """Carry out unfinished commits of a partition that concern no log that is in use."""
+        root, own = self._context.path, files.partition_dir_name(name)
+        for path in commits.find_commits(self._fs, root):
+            try:
+                commit = commits.read_commit(self._fs, path)
+            except FileNotFoundError:
+                continue  # another partition's swap, which is done
+            if own not in commit.directories:
+                continue
+            others = (files.parse_partition_dir(each) for each in commit.directories if each != own)
+            logs = (self._logs.get(each) for each in others if each is not None)
+            if all(log is None or log.failure is not None for log in logs):
+                commits.finish(self._fs, root, path, commit)
+                self._context.report(f"{path}: finished a commit that a failure had left")
+
+    def detach(self, topics: Collection[str]) -> Callable[[], None]:
+        """Give up the logs of topics that are going to be deleted, open ones and opening ones.
+
+        Returns:
+            A function for any thread that waits until no thread works on one of these logs.
+        """
+        logs = {name: log for name, log in self._logs.items() if name.topic in topics}
+        for name, log in logs.items():
+            del self._logs[name]
+            self._checkpoints.given_up[name] = log.recovery_point
+        ends = [log.give_up() for log in logs.values()]
+        opening = [name for name in self._openings.names() if name.topic in topics]
+        ends += [self._openings.leave(name) for name in opening]
+
+        def wait() -> None:
+            for end in ends:
+                end()
+
+        return wait
+
+    # -- all open partitions -----------------------------------------------------------------
+
+    @property
+    def last_append_ms(self) -> int:
+        """The last append time of all open logs in ms, -1 where none is known."""
+        return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
+
+    def damage(self) -> DamagedLog | None:
+        """Why a partition takes no appends since its opening, the first one's; None for no such."""
+        failures = (log.failure for log in self._logs.values())
+        return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
+
+    def follow_settings(self, topic: str | None = None) -> None:
+        """Let open logs go by the present settings of their topics: of one topic, or all."""
+        topics = self._topics.all()
+        for name, log in self._logs.items():
+            info = topics.get(name.topic) if topic in (None, name.topic) else None
+            if info is not None:
+                log.configure(info.config)
+
+    def expire_producers(self, after_ms: int) -> None:
+        """Set how long a producer may be silent before opening its partition forgets it."""
+        self.producer_expiration_ms = after_ms
+
+    def flush(self) -> None:
+        """Make everything that was appended durable.
+
+        Raises:
+            StorageFailure: A partition's disk failed; that partition is offline.
+        """
+        for log in self._logs.values():
+            if log.failure is None:
+                log.flush()
+
+    def note_checkpoints(self) -> None:
+        """Note recovery points and starts of all open logs in the checkpoints, not on disk."""
+        for name, log in self._logs.items():
+            if log.failure is None:
+                self._checkpoints.note(name, log)
+
+    def refresh(self) -> None:
+        """Close readers and files: their names may stand for other files now."""
+        self._readers.clear()
+        self._pool.close()
+        self._maps.clear()
+
+    def close(self) -> tuple[StorageFailure | None, bool]:
+        """Close every log, whatever fails.
+
+        Returns:
+            The first failure of a disk, and whether the directory may count as cleanly stopped.
+        """
+        failure: StorageFailure | None = None
+        # Damage that a clean stop has left changes nothing; other damage is met again by recovery.
+        has_new_damage = False
+        for name in self._openings.names():
+            with suppress(TidelogError, OSError):  # nobody has seen it open
+                self._take(name)
+        for log in self._logs.values():
+            try:
+                log.close()
+            except StorageFailure as error:
+                failure = failure or error
+            if isinstance(log.failure, DamagedLog):
+                has_new_damage |= not self._checkpoints.was_clean
+            else:
+                failure = failure or log.failure
+        is_clean = failure is None and not has_new_damage and not self._checkpoints.given_up
+        return failure, is_clean
+
+    def release(self) -> None:
+        """Drop all handles and maps without writing anything."""
+        for log in self._logs.values():
+            log.drop_caches()  # whoever opens it next may cut the last segment
+        for reader in self._readers.values():
+            reader.close()
+        self._pool.close()
+        self._maps.clear()
+
+
 class LogOpenings:
-    """Belongs to the directory's thread. begin -> take, once for each partition."""
+    """Logs that threads are opening. Belongs to the directory's thread.
+
+    A thread touches nothing but the partition's own files and what all logs may use from any
+    thread. The log counts as open only once the directory's thread has taken it, which waits if the
+    log is not open yet. So no partition is ever opened twice.
+    """
 
     def __init__(self) -> None:
         self._begun: dict[TopicPartition, Future[Log]] = {}
@@ -29,39 +405,38 @@ class LogOpenings:
     def begin(
         self, name: TopicPartition, open_log: Callable[[], Log], submit: Submit
     ) -> "Future[Log]":
-        """Open a partition in a thread; the one that is under way where there is one."""
-        found = self._begun.get(name)
-        if found is None:
-            found = self._begun[name] = submit(open_log)
-        return found
+        """Open a partition in a thread; return the opening that is under way where there is one."""
+        opening = self._begun.get(name)
+        if opening is None:
+            opening = self._begun[name] = submit(open_log)
+        return opening
 
     def is_over(self, name: TopicPartition) -> bool:
-        """Whether an opening has ended, well or not, and was not taken in yet."""
-        found = self._begun.get(name)
-        return found is not None and found.done()
+        """Whether an opening has ended, well or not, and was not taken yet."""
+        opening = self._begun.get(name)
+        return opening is not None and opening.done()
 
     def take(self, name: TopicPartition) -> Log | None:
-        """The log, once it is open; None where its opening never began, or never will.
+        """Wait for the log; None where its opening never began, or never will.
 
         Raises:
-            TidelogError: Why it could not be opened; that is said once.
+            TidelogError: Why it could not be opened; raised once.
         """
-        found = self._begun.pop(name, None)
-        return None if found is None or found.cancel() or found.cancelled() else found.result()
+        opening = self._begun.pop(name, None)
+        if opening is None or opening.cancel() or opening.cancelled():
+            return None
+        return opening.result()
 
-    def leave(self, name: TopicPartition) -> Callable[[], Log | None]:
-        """Never take it in; what returns the log once it is open, None where it never will be.
+    def leave(self, name: TopicPartition) -> Callable[[], None]:
+        """Give up an opening. The returned function, for any thread, waits and abandons the log."""
+        opening = self._begun.pop(name)
 
-        For any thread.
-        """
-        found = self._begun.pop(name)
-
-        def end() -> Log | None:
-            gone = found.cancel() or found.cancelled() or found.exception() is not None
-            return None if gone else found.result()
+        def end() -> None:
+            if not (opening.cancel() or opening.cancelled() or opening.exception() is not None):
+                opening.result().abandon()
 
         return end
 
-    def names(self, topic: str | None = None) -> list[TopicPartition]:
-        """What was begun and not taken in, of one topic where one is named."""
-        return [name for name in self._begun if topic is None or name.topic == topic]
+    def names(self) -> list[TopicPartition]:
+        """All partitions whose opening was begun and not taken yet."""
+        return list(self._begun)

@@ -1,42 +1,372 @@
-"""The part of an open directory that deletes topics.
+"""Topics of an open directory: found, created, grown, altered, deleted, with their directories.
 
-Topics of one call are deleted by one write of the registry: it says that they are gone, and that
-directories of their names count for nothing, until these are renamed, durably. So a crash leaves
-each of them whole or gone, whatever it has done to the renames; the next opening removes what has
-kept its name. What a renamed directory holds goes afterwards.
+`TopicAdmin` owns the registry of topics, the directories of their partitions, and the lock that
+lets one change happen at a time. It opens no log: `OpenPartitions` does, and gives up logs of
+topics that are deleted.
+
+Creating a directory costs no sync. The registry's file says that a topic is there, with its id; a
+directory that is missing is made when the partition is opened. `partition.metadata` is written
+durably before the partition takes its first record, as in Kafka, and before a directory is left as
+cleanly stopped. After a loss of power before that, the file is missing or torn, and is written anew
+from the registry.
+
+Topics of one call are deleted by one write of the registry. It says that they are gone, and that
+directories of their names count for nothing until these are renamed, durably. So a crash leaves
+each of them whole or gone, whatever it did to the renames; the next opening removes directories
+that kept their names. The content of a renamed directory is removed afterwards.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the checkpoints
 forget it).
 """
 
+import re
+import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, TypeVar
 
-from tidelog.errors import StorageFailure
-from tidelog.storage import files
-from tidelog.storage.directory.dir_state import DELETED_DIR_SUFFIX, DirectoryState
-from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.log import Log
-from tidelog.storage.open_files import as_storage_failure
+from tidelog.config import ConfigNote
+from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.env import Env, FileSystem
+from tidelog.errors import CorruptFile, StorageFailure, TidelogError, UnknownTopic
+from tidelog.storage import commits, files, text_files
+from tidelog.storage.directory.broker_files import read_kept_defaults
+from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
+from tidelog.storage.directory.topic_registry import (
+    PARTITION_COUNT_LIMIT,
+    Made,
+    NewTopic,
+    TopicInfo,
+    TopicRegistry,
+    find_topics,
+    unknown_topic,
+)
+from tidelog.storage.open_files import as_storage_failure, typed_reads
+from tidelog.storage.segment.segment_notes import begin_notes, has_notes
 from tidelog.storage.tier.tier_record import note_partitions
 from tidelog.types import TopicPartition
 
-__all__ = ["TopicDeletion"]
+_Result = TypeVar("_Result")
 
 
-class TopicDeletion(DirectoryState):
-    """Deletes topics; the rest of what can be asked is in `log_dir.LogDir`."""
+DELETED_DIR_SUFFIX: Final = "-delete"
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and all its records; see `delete_topics`.
+
+# Nothing else is ours to remove, whatever people keep beside the partitions.
+_DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
+
+
+# Gives up the open logs of topics; returns a function for any thread that waits until they rest.
+Detach = Callable[[Collection[str]], Callable[[], None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryContext:
+    """What the parts of an open directory share.
+
+    Attributes:
+        env: Files, clock and randomness.
+        path: The directory.
+        is_writable: Whether it is open for writing.
+        checkpoints: Offsets of its logs.
+        report: Receives notes on damage that was found, and on recovery.
+        ensure_writable: Raises ReadOnly, or Closed.
+    """
+
+    env: Env
+    path: str
+    is_writable: bool
+    checkpoints: OffsetCheckpoints
+    report: Callable[[str], None]
+    ensure_writable: Callable[[], None]
+
+
+class TopicAdmin:
+    """The topics of an open directory. Its holder's thread calls it, except where a method says so.
+
+    A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
+
+    Attributes:
+        set_aside: Directories of deleted topics that the opening has left for `remove_set_aside`.
+    """
+
+    def __init__(
+        self,
+        context: DirectoryContext,
+        detach: Detach,
+        *,
+        defaults: Mapping[str, str] | None,
+        keeps_notes: bool,
+        leaves_set_aside: bool,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            context: What the parts of the directory share.
+            detach: Gives up the open logs of topics that are deleted.
+            defaults: Settings, under a broker's names, of topics that have none of their own; None
+                for the settings that a broker keeps in the directory.
+            keeps_notes: Whether partitions note why their segments were rolled, from the start.
+            leaves_set_aside: Whether `remove_deleted` only finds directories.
+        """
+        self._context = context
+        self._fs = context.env.files
+        self._path = context.path
+        self._detach = detach
+        self._given_defaults = defaults
+        self._leaves_set_aside = leaves_set_aside
+        self.set_aside: list[str] = []
+        self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
+        # Topics are created beside the thread that has the directory, one change at a time.
+        self._changing = threading.Lock()
+        # Of a reader: the topics, and the settings of those that have none of their own.
+        self._found_topics: Mapping[str, TopicInfo] | None = None
+        self._found_defaults: Mapping[str, str] = {}
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def remove_deleted(self) -> None:
+        """Remove what deleted topics have left under other names, or only find it."""
+        entries = self._fs.list_dir(self._path)
+        names = [each.name for each in entries if each.is_dir and _DELETED_DIR.fullmatch(each.name)]
+        paths = [f"{self._path}/{name}" for name in names]
+        if self._leaves_set_aside:
+            self.set_aside = paths
+            return
+        for path in paths:
+            self._remove_tree(path)
+
+    def load(self) -> None:
+        """Read the registry for a writer; raises OSError, CorruptFile."""
+        self._registry = TopicRegistry(
+            self._fs, self._path, self._read_defaults(), self._context.env.random
+        )
+        for line in self._registry.notes:
+            self._context.report(line)
+
+    def _read_defaults(self) -> Mapping[str, str]:
+        if self._given_defaults is not None:
+            return self._given_defaults
+        return read_kept_defaults(self._fs, self._path, self._context.report)
+
+    def remove_leftovers(self) -> None:
+        """Remove what deleted topics have left under their own names, and forget these."""
+        deleted = self._registry.deleted - self._registry.topics.keys()
+        if deleted:
+            for partition in self._registry.leftovers:
+                self._remove_tree(self._dirs.path(partition))
+            self._context.checkpoints.forget(deleted)
+            self._fs.sync_dir(self._path)
+        self._registry.forget_deleted(list(self._registry.deleted))
+        self._registry.tidy()
+
+    def _remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it; of a link only the link, never what it leads to."""
+        with suppress(IsADirectoryError, PermissionError):
+            self._fs.remove(path)
+            return
+        for entry in self._fs.list_dir(path):
+            if entry.is_dir:
+                self._remove_tree(f"{path}/{entry.name}")
+            else:
+                self._fs.remove(f"{path}/{entry.name}")
+        self._fs.remove_dir(path)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def all(self) -> Mapping[str, TopicInfo]:
+        """All topics by name, foreign ones included; a reader's as of its opening or `refresh`."""
+        if self._context.is_writable:
+            return self._registry.topics
+        if self._found_topics is None:
+            with typed_reads(self._path):
+                self._found_defaults = self._read_defaults()
+                found = find_topics(self._fs, self._path, self._found_defaults)[0]
+            self._found_topics = found
+        return self._found_topics
+
+    def refresh(self) -> None:
+        """Find the topics of a reader anew at the next call."""
+        self._found_topics = None
+
+    def get(self, name: str) -> TopicInfo:
+        """One topic; raises UnknownTopic, which names the nearest one."""
+        topics = self.all()
+        if name not in topics:
+            raise unknown_topic(name, topics)
+        return topics[name]
+
+    def topic_of(self, name: TopicPartition) -> TopicInfo:
+        """The topic of a partition; raises UnknownTopic where there is no such partition."""
+        info = self.get(name.topic)
+        if info.foreign and name.partition not in info.present:
+            raise UnknownTopic(
+                f"{self._path}: topic {name.topic} has no partition {name.partition} here, only"
+                f" {', '.join(map(str, info.present))}"
+            )
+        if not 0 <= name.partition < info.partitions:
+            raise UnknownTopic(
+                f"{self._path}: topic {name.topic} has partitions 0 to {info.partitions - 1},"
+                f" not {name.partition}"
+            )
+        return info
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic, ascending; raises UnknownTopic.
+
+        Of a foreign topic those that are here: a broker of a cluster holds only some.
+        """
+        info = self.get(topic)
+        # A stray directory may claim any number: what nobody could have created is not counted up.
+        is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
+        numbers = range(info.partitions) if is_counted else info.present
+        return [TopicPartition(topic, number) for number in numbers]
+
+    def present(self) -> list[TopicPartition]:
+        """All partitions of a writer that had a directory when the registry was read or changed."""
+        return [
+            TopicPartition(info.name, number)
+            for info in self._registry.topics.values()
+            for number in info.present
+        ]
+
+    def knows_age_limit(self, name: str) -> bool:
+        """Whether a topic's `retention.ms` is its own or a broker's, not our default alone."""
+        if self._given_defaults is not None or "retention.ms" in self.get(name).given:
+            return True
+        names = {synonym.name for synonym in TOPIC_CONFIG_BY_NAME["retention.ms"].synonyms}
+        is_writable = self._context.is_writable
+        defaults = self._registry.defaults if is_writable else self._found_defaults
+        return not names.isdisjoint(defaults)
+
+    # -- creating and altering ---------------------------------------------------------------
+
+    def create(self, new: Sequence[NewTopic]) -> list[Made | TidelogError]:
+        """Create topics and their partition directories, with one write of the registry.
+
+        For any thread.
+
+        Returns:
+            For each topic the topic with notes on its settings, or the error that refuses it:
+            InvalidTopic, TopicExists, InvalidPartitions, ConfigError, StorageFailure. Where power
+            is lost meanwhile, each of them is there whole or is not there.
 
         Raises:
-            UnknownTopic, ReadOnly, StorageFailure: As their names say.
+            ReadOnly: The directory was opened for reading.
+            StorageFailure: What a deleted topic of such a name left can't be moved out of the way,
+                or what its writers had committed can't be forgotten.
         """
-        self.delete_topics([name])
+        self._context.ensure_writable()
+        names = [each.name for each in new]
+        self._clear_names(names)
+        source = self._context.env.random
+        with self._changing:
+            self._forget_writers(names)
+            made = self._registry.create_all(new, source=source, make=self._dirs.make)
+        return self._typed(made, [f"create topic {each.name}" for each in new])
 
-    def delete_topics(self, names: Sequence[str]) -> None:
+    def _forget_writers(self, names: Iterable[str]) -> None:
+        """Forget what was committed to earlier topics of these names."""
+        try:
+            gone = [name for name in names if name not in self._registry.topics]
+            commits.forget_topics(self._fs, self._path, gone)
+        except OSError as error:
+            raise as_storage_failure(error, self._path, "create topics") from error
+
+    def grow(self, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
+        """Raise the numbers of partitions of topics, with one write of the registry.
+
+        For any thread.
+
+        Returns:
+            For each topic the grown topic, or the error that refuses it: UnknownTopic,
+            InvalidPartitions, StorageFailure.
+
+        Raises:
+            ReadOnly: The directory was opened for reading.
+        """
+        self._context.ensure_writable()
+        with self._changing:
+            grown = self._registry.grow_all(counts, make=self._dirs.make)
+        return self._typed(grown, [f"add partitions to {name}" for name in counts])
+
+    def _typed(
+        self, results: Iterable[_Result | TidelogError | OSError], actions: Iterable[str]
+    ) -> list[_Result | TidelogError]:
+        return [
+            as_storage_failure(each, self._path, action) if isinstance(each, OSError) else each
+            for each, action in zip(results, actions, strict=True)
+        ]
+
+    def alter(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
+        """Write a topic's changed settings, None for back to the default. For any thread.
+
+        Open partitions follow by `OpenPartitions.follow_settings`.
+
+        Raises:
+            UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
+        """
+        self._context.ensure_writable()
+        try:
+            with self._changing:
+                return self._registry.alter(name, changes, source=self._context.env.random)[1]
+        except OSError as error:
+            raise as_storage_failure(error, self._path, f"alter topic {name}") from error
+
+    def use_defaults(self, defaults: Mapping[str, str]) -> None:
+        """Give topics other defaults. For any thread.
+
+        Open partitions follow by `OpenPartitions.follow_settings`.
+
+        Raises:
+            ConfigError: With these a topic's own settings contradict; nothing was changed.
+            ReadOnly: The directory was opened for reading.
+        """
+        self._context.ensure_writable()
+        with self._changing:
+            self._registry.use_defaults(defaults)
+
+    # -- directories of partitions -----------------------------------------------------------
+
+    def settle(self, name: TopicPartition) -> None:
+        """Make durable now what a new partition needs, not when it is opened. For any thread.
+
+        Raises:
+            StorageFailure: The disk failed; opening a partition tries again.
+        """
+        with typed_reads(self._path):
+            self._dirs.settle(name)
+
+    def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
+        """Make sure that a partition's directory is there, and durably has its topic's id.
+
+        For any thread; raises StorageFailure.
+        """
+        was_clean = self._context.checkpoints.was_clean
+        with typed_reads(self._path):
+            if self._registry.is_doubtful:
+                with self._changing:
+                    self._registry.settle()
+            if not self._fs.exists(self._dirs.path(name)):
+                self._dirs.make_again(name, info.topic_id)
+            elif not (was_clean or info.foreign or info.topic_id is None):
+                self._dirs.mend(name, info.topic_id)
+            self._dirs.settle(name)
+
+    def settle_all(self) -> None:
+        """Settle all partitions that nobody has opened; raises OSError."""
+        self._dirs.settle_all()
+
+    def tidy(self) -> None:
+        """Take forgotten topics out of the registry's file; raises OSError."""
+        self._registry.tidy()
+
+    # -- deleting ----------------------------------------------------------------------------
+
+    def delete(self, names: Sequence[str]) -> None:
         """Delete topics and all their records, with one write of the registry.
 
         Where power is lost meanwhile, each of them is whole or gone.
@@ -47,43 +377,36 @@ class TopicDeletion(DirectoryState):
             StorageFailure: Nothing was deleted; or all of them are, and what is left of them is
                 removed by the next opening.
         """
-        left = self.hide_topics(names)()
+        left = self.hide(names)()
         self.remove_set_aside(left)
         self._ensure_free(names)
 
-    def hide_topics(self, names: Sequence[str]) -> Callable[[], list[str]]:
-        """The part of `delete_topics` that takes no time: nobody finds these topics any more.
+    def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
+        """The part of `delete` that takes no time: nobody finds these topics any more.
 
-        Their logs are given up. No topic may be changed before what this returns has returned.
+        Their logs are given up. No topic may be changed before the returned function has returned.
 
         Returns:
-            What deletes them, for any thread, once: directories that are left come back, for
-            `remove_set_aside`. Where it raises StorageFailure all of them are there again.
+            A function that deletes them, for any thread, once. It returns the directories that are
+            left, for `remove_set_aside`. Where it raises StorageFailure all topics are there again.
 
         Raises:
             UnknownTopic, ReadOnly: As their names say; nothing was hidden.
         """
-        self._ensure_writable()
+        self._context.ensure_writable()
         hidden = self._registry.hide(names)
         gone = {info.name for info in hidden}
-        logs = {each: log for each, log in self._logs.items() if each.topic in gone}
-        for each, log in logs.items():
-            del self._logs[each]
-            self._given_up[each] = log.recovery_point
-        let_go = [log.give_up() for log in logs.values()]
-        begun = [each for each in self._openings.names() if each.topic in gone]
-        let_go += [_left(self._openings.leave(each)) for each in begun]
+        wait = self._detach(gone)
 
         def delete() -> list[str]:
             try:
-                for end in let_go:  # else it might make a file or a directory behind us
-                    end()
+                wait()  # else a log might make a file or a directory behind us
                 partitions = self._delete_hidden(hidden)
             except BaseException as error:
-                with self._topic_change:
+                with self._changing:
                     self._registry.show_again(hidden)
                 if isinstance(error, OSError):
-                    raise as_storage_failure(error, self.path, "delete topics") from error
+                    raise as_storage_failure(error, self._path, "delete topics") from error
                 raise
             return self._set_deleted_aside(gone, partitions)
 
@@ -91,48 +414,46 @@ class TopicDeletion(DirectoryState):
 
     def _delete_hidden(self, hidden: Collection[TopicInfo]) -> list[TopicPartition]:
         """Delete hidden topics; the partitions that have a directory. Raises OSError: none is."""
-        partitions = self._present({info.name for info in hidden})
+        partitions = self._partition_dirs_of({info.name for info in hidden})
         names = map(files.partition_dir_name, partitions)
-        note_partitions(self.env.files, self.path, names, self.report)
-        with self._topic_change:
+        note_partitions(self._fs, self._path, names, self._context.report)
+        with self._changing:
             self._registry.delete_hidden(hidden)
         return partitions
 
     def _set_deleted_aside(
         self, topics: Collection[str], partitions: Iterable[TopicPartition]
     ) -> list[str]:
-        """Rename directories of deleted topics, and forget what checkpoints say of these.
+        """Rename directories of deleted topics, and forget their offsets in the checkpoints.
 
-        What the disk refuses is reported, and counts for nothing: a topic of that name, or the
-        next opening, tries again.
+        A failure of the disk is only reported: a new topic of that name, or the next opening, tries
+        again.
         """
         renamed: list[str] = []
         try:
             self._set_aside(partitions, renamed)
-            for name in [each for each in tuple(self._given_up) if each.topic in topics]:
-                self._given_up.pop(name, None)
-            self._checkpoints.forget(topics)
-            self.env.files.sync_dir(self.path)
+            self._context.checkpoints.forget(topics)
+            self._fs.sync_dir(self._path)
         except OSError as error:
-            failure = as_storage_failure(error, self.path, "set deleted topics aside")
-            self.report(f"{failure}; the names of deleted topics stay in use")
+            failure = as_storage_failure(error, self._path, "set deleted topics aside")
+            self._context.report(f"{failure}; the names of deleted topics stay in use")
             return renamed
-        with self._topic_change:
+        with self._changing:
             self._registry.forget_deleted(topics)
         return renamed
 
     def _set_aside(self, partitions: Iterable[TopicPartition], renamed: list[str]) -> None:
         for partition in partitions:
-            path = f"{self.path}/{files.partition_dir_name(partition)}"
-            own = uuid.UUID(int=self.env.random.getrandbits(128)).hex
+            path = self._dirs.path(partition)
+            own = uuid.UUID(int=self._context.env.random.getrandbits(128)).hex
             target = f"{path}.{own}{DELETED_DIR_SUFFIX}"
-            self.env.files.rename(path, target)
+            self._fs.rename(path, target)
             renamed.append(target)
             self._dirs.forget(partition)
 
-    def _present(self, topics: Collection[str]) -> list[TopicPartition]:
+    def _partition_dirs_of(self, topics: Collection[str]) -> list[TopicPartition]:
         """The partitions of topics that have a directory now."""
-        parsed = (files.parse_partition_dir(e.name) for e in self.env.files.list_dir(self.path))
+        parsed = (files.parse_partition_dir(e.name) for e in self._fs.list_dir(self._path))
         return sorted(p for p in parsed if p is not None and p.topic in topics)
 
     def _clear_names(self, names: Iterable[str]) -> None:
@@ -140,7 +461,7 @@ class TopicDeletion(DirectoryState):
         stuck = set(names).intersection(self._registry.deleted)
         if not stuck:
             return
-        for path in self._set_deleted_aside(stuck, self._present(stuck)):
+        for path in self._set_deleted_aside(stuck, self._partition_dirs_of(stuck)):
             with suppress(StorageFailure):
                 self.remove_set_aside([path])
         self._ensure_free(stuck)
@@ -149,23 +470,138 @@ class TopicDeletion(DirectoryState):
         stuck = sorted(self._registry.deleted & set(names))
         if stuck:
             what = f"{', '.join(stuck)}: deleted, but directories can't be moved out of the way"
-            raise StorageFailure(self.path, "free names", what)
+            raise StorageFailure(self._path, "free names", what)
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:
-        """The rest of `delete_topics`, which takes its time, for any thread; errors as there."""
+        """The part of `delete` that takes long: remove renamed directories. For any thread.
+
+        Raises:
+            StorageFailure: The disk failed; the next opening removes what is left.
+        """
         try:
             for path in paths:
                 self._remove_tree(path)
         except OSError as error:
-            raise as_storage_failure(error, self.path, "remove deleted topics") from error
+            raise as_storage_failure(error, self._path, "remove deleted topics") from error
 
 
-def _left(opened: Callable[[], Log | None]) -> Callable[[], None]:
-    """What gives up a log that nobody has taken in, once it is open."""
+class PartitionDirs:
+    """Those of one directory that is open for writing.
 
-    def end() -> None:
-        log = opened()
-        if log is not None:
-            log.abandon()
+    `make` is for one thread at a time; the rest for any thread.
+    """
 
-    return end
+    def __init__(self, fs: FileSystem, root: str, *, keeps_notes: bool) -> None:
+        """Nothing is made yet.
+
+        Args:
+            fs: Where the directory is.
+            root: Its path.
+            keeps_notes: Whether partitions note why their segments were rolled, from the start.
+        """
+        self._fs = fs
+        self._root = root
+        self._keeps_notes = keeps_notes
+        self._unsettled: dict[TopicPartition, uuid.UUID | None] = {}
+        self._settling = threading.Lock()
+
+    def path(self, partition: TopicPartition) -> str:
+        """Where a partition's directory is."""
+        return f"{self._root}/{files.partition_dir_name(partition)}"
+
+    def make(self, topics: Collection[TopicInfo]) -> Mapping[str, OSError]:
+        """Make the directories that topics lack; their names are durable then.
+
+        Returns:
+            Why that could not be, by topic; of such a one no new directory is left.
+
+        Raises:
+            OSError: Names could not be synced; no new directory is left.
+        """
+        failed = {}
+        lacking = {info.name: _lacking(info) for info in topics}
+        for info in topics:
+            try:
+                for partition in lacking[info.name]:
+                    self._make(partition, info.topic_id)
+            except OSError as error:
+                failed[info.name] = error
+                self._unmake(lacking[info.name])
+        try:
+            self._fs.sync_dir(self._root)
+        except OSError:
+            self._unmake(chain.from_iterable(lacking.values()))
+            raise
+        return failed
+
+    def make_again(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
+        """Make one that is gone, durably; raises OSError."""
+        self._make(partition, topic_id)
+        self._fs.sync_dir(self._root)
+
+    def _make(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
+        path = self.path(partition)
+        self._fs.make_dirs(path)
+        self._unsettled[partition] = topic_id
+        if topic_id is not None and not self._fs.exists(f"{path}/{files.PARTITION_METADATA_FILE}"):
+            text_files.write_partition_metadata(self._fs, path, topic_id, is_durable=False)
+
+    def _unmake(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove what was just made, as far as the disk lets it be."""
+        for partition in partitions:
+            path = self.path(partition)
+            self.forget(partition)
+            with suppress(OSError):
+                for entry in self._fs.list_dir(path):
+                    self._fs.remove(f"{path}/{entry.name}")
+                self._fs.remove_dir(path)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition's directory is gone."""
+        self._unsettled.pop(partition, None)
+
+    def settle(self, partition: TopicPartition) -> None:
+        """Make durable whose directory it is, where it was just made; before records go there.
+
+        Raises:
+            OSError: The disk failed; the next call tries again, with new files.
+        """
+        if partition not in self._unsettled:
+            return
+        with self._settling:  # whoever comes second goes on when it is durable
+            if partition in self._unsettled:
+                self._write(self.path(partition), self._unsettled[partition])
+                self.forget(partition)
+
+    def _write(self, path: str, topic_id: uuid.UUID | None) -> None:
+        begins_notes = self._keeps_notes and not has_notes(self._fs, path)
+        if topic_id is not None:
+            text_files.write_partition_metadata(
+                self._fs, path, topic_id, sync_name=not begins_notes
+            )
+        if begins_notes:  # which syncs both names
+            begin_notes(self._fs, path)
+
+    def settle_all(self) -> None:
+        """Settle what nobody has opened; raises OSError."""
+        for partition in list(self._unsettled):
+            self.settle(partition)
+
+    def mend(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Write a partition's id anew where a loss of power has left none that can be read.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        path = self.path(partition)
+        try:
+            found = text_files.read_partition_metadata(self._fs, path)
+        except CorruptFile:
+            found = None
+        if found is None:
+            text_files.write_partition_metadata(self._fs, path, topic_id)
+
+
+def _lacking(info: TopicInfo) -> list[TopicPartition]:
+    numbers = sorted(set(range(info.partitions)) - set(info.present))
+    return [TopicPartition(info.name, number) for number in numbers]

@@ -311,7 +311,7 @@ class Mover:
         store = log_dir.tier_files.store(record.url)
         mover = cls(log, PartitionTier(store, record.folder), record, options)
         # A default of seven days would delete for ever what the broker was told to keep.
-        mover._report.keeps_all_ages = not log_dir.knows_age_limit(name.topic)
+        mover._report.keeps_all_ages = not log_dir.topic_admin.knows_age_limit(name.topic)
         return mover
 
     def run(self) -> MoveReport:

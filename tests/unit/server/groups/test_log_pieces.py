@@ -17,8 +17,7 @@ from tidelog.server.coordinator.log_loader import FindKernels
 from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import LoadedGroup, LoadedPending, Replay
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment.log_end import COPIED_GAPS_FILE

@@ -20,8 +20,7 @@ from tidelog.server.runtime.reply import arrival
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
 from tidelog.server.transactions.rules import AddAsked, EndAsked, InitAsked, ProducerRef
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
 
 ID = "payments"

@@ -31,8 +31,7 @@ from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.job import Cleaned
 from tidelog.storage.compaction.worker import InProcess
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.tier_manager.mover import tier_partition
 from tidelog.storage.tier_manager.tier_compaction import Rewritten, TierCleaner, compact_tier

@@ -35,8 +35,7 @@ from tidelog.jobs.offset_map import Copied, OffsetMap, SourcePartition, decode_m
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.spark.places import Place
 from tidelog.spark.stream_options import read_stream_options
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord, TopicPartition
 
 

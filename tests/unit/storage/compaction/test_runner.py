@@ -19,8 +19,7 @@ from tidelog.storage.compaction.eligibility import DueReason
 from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleaningJob
 from tidelog.storage.compaction.worker import InProcess, Pace
 from tidelog.storage.directory.attach import ensure_finished
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.types import NewRecord, TopicPartition
@@ -210,7 +209,7 @@ def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic() -> Non
         append(env, log_dir.log("t", 0), b"a", b"a")
         clean_partition(log_dir, NAME, PlainWorker(env), DUE)
         assert looked == [1]
-        assert not log_dir.under_way
+        assert not log_dir.commit_records.under_way
         assert keys(log_dir.log("t", 0)) == [(1, b"a")]
 
 

@@ -12,8 +12,7 @@ from tidelog.storage.directory.broker_files import (
     kept_defaults,
     write_cluster,
 )
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
 WITHOUT_AGE = {key: text for key, text in EAGER.items() if key != "retention.ms"}

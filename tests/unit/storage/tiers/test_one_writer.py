@@ -10,8 +10,7 @@ from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import StorageFailure, TierConflict
 from tidelog.objects.store import ObjectInfo
-from tidelog.storage.directory.dir_state import LogDirOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.erasure import erase
 from tidelog.storage.tier.manifest import Manifest
 from tidelog.storage.tier_manager.mover import merge
@@ -37,7 +36,7 @@ def copy_of(tiered: Tiered) -> Tiered:
 def reopened(tiered: Tiered, prepare: Callable[[LogDir], None] | None = None) -> Tiered:
     options = WRITABLE
     if prepare is not None:
-        options = LogDirOptions(writable=True, prepare=prepare)  # type: ignore[arg-type]
+        options = LogDirOptions(writable=True, prepare=prepare)
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=options)
     return tiered
 
