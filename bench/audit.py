@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bench.harness import Case
-from tidelog.jobs.audit.answer import Audited
 from tidelog.jobs.audit.job import AuditOptions, measure
+from tidelog.jobs.audit.results import Audited
 from tidelog.jobs.audit.rules import Kind
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place

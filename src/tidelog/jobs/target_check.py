@@ -26,7 +26,7 @@ from tidelog.config import ConfigNote, RetentionClock, TopicConfig
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
 from tidelog.remote.view import Count
-from tidelog.spark.broker_tasks import question_timeout_s
+from tidelog.spark.broker_settings import question_timeout_s
 from tidelog.spark.places import Place
 from tidelog.storage.directory.topic_registry import NewTopic, check_new
 from tidelog.timespec import format_ms

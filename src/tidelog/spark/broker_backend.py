@@ -39,7 +39,8 @@ from tidelog.remote.time_lookup import (
 from tidelog.remote.view import Watermarks
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.scan.bounds import Question, resolve
-from tidelog.spark.broker_tasks import BrokerTask, read_settings
+from tidelog.spark.broker_settings import read_settings
+from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
 from tidelog.spark.tables import cluster_home, plan_table

@@ -42,6 +42,7 @@ from tidelog.remote.cluster import connect
 from tidelog.remote.topics import await_leaders
 from tidelog.spark.rows import Router
 from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
+from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
 from tidelog.spark.transaction_markers import (
     Marker,
     Markers,
@@ -50,13 +51,7 @@ from tidelog.spark.transaction_markers import (
     partition_count,
     topic_key,
 )
-from tidelog.spark.workers import (
-    StreamBatch,
-    refuse_new_table,
-    sentences_first,
-    stream_batch,
-    task_number,
-)
+from tidelog.spark.workers import sentences_first
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -37,14 +37,8 @@ from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.record.columns.encode import PER_MS, encode_table
 from tidelog.spark.rows import Router, by_partition
 from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
-from tidelog.spark.workers import (
-    StreamBatch,
-    make_ready,
-    refuse_new_table,
-    sentences_first,
-    stream_batch,
-    task_number,
-)
+from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
+from tidelog.spark.workers import make_ready, sentences_first
 from tidelog.storage import commits
 from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions

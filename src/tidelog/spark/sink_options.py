@@ -12,7 +12,7 @@ from tidelog.spark.options import BOOTSTRAP, WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
 if TYPE_CHECKING:
-    from tidelog.spark.workers import StreamBatch
+    from tidelog.spark.task_facts import StreamBatch
 
 # Four times what Kafka's producer fills, by default: a bulk write has its records at hand, and each
 # batch costs as much as some hundred records.

@@ -152,7 +152,7 @@ class StreamLog:
 
     def _connect(self) -> "Cluster":
         from tidelog.remote.cluster import connect
-        from tidelog.spark.broker_tasks import read_settings
+        from tidelog.spark.broker_settings import read_settings
 
         if self._cluster is None:
             settings = read_settings(self._options)

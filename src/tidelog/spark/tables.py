@@ -70,7 +70,7 @@ def cluster_home(cluster: "Cluster", options: SourceOptions) -> TableHome:
     from tidelog.env import os_env
     from tidelog.remote.records import Reading
     from tidelog.remote.remote_directory import ClusterHome
-    from tidelog.spark.broker_tasks import read_settings
+    from tidelog.spark.broker_settings import read_settings
 
     client = read_settings(options).client
     return ClusterHome(Reading(cluster=cluster, client=client, env=os_env()))
@@ -83,7 +83,7 @@ def _home(options: SourceOptions) -> Iterator[TableHome]:
         yield directory_home(options)
         return
     from tidelog.remote.cluster import connect
-    from tidelog.spark.broker_tasks import read_settings
+    from tidelog.spark.broker_settings import read_settings
 
     settings = read_settings(options)
     with connect(options.bootstrap, settings.client, timeout_s=settings.timeout_s) as cluster:

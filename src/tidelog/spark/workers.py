@@ -1,7 +1,5 @@
 """What a Spark worker's Python needs: the packages, and kernels that are compiled once.
 
-Parts: packages, compiled kernels, early input, task facts.
-
 A worker's process lives for a task or for many. Compiled kernels are kept on disk, so that one
 process of a machine compiles and all others load: `prepare` chooses the folder where nobody has and
 the usual ones can't be written to, and lets one process of the machine compile while the others
@@ -21,12 +19,6 @@ read 5 MB of log, for every task. What is sent as code and carries an `Arrival` 
 code is unpickled between the two messages.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
-
-Runs every kernel that Spark's tasks use, on a few records, so that all of them are compiled.
-
-Facts that a task knows of itself: its number, and the streaming batch that it belongs to.
-
-Spark hands a batch's number to a sink's commit alone; tasks find it among their local properties.
 """
 
 import ctypes
@@ -41,24 +33,13 @@ from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-import numpy as np
-import pyarrow as pa
-from pyspark import TaskContext
-
-from tidelog.errors import InvalidRequest, MissingDependency, TidelogError
-from tidelog.jobs.audit.key_rows import COLUMNS, KeyTable, Reducer
-from tidelog.record.builder import build_batch
-from tidelog.record.columns.batch_table import DecodeStats
-from tidelog.record.columns.decode import decode, fold
-from tidelog.record.columns.encode import choose_partitions, encode_table
-from tidelog.record.kernels.hashes import SEEDS
-from tidelog.record.kernels.key_rows import FIELDS
+from tidelog.errors import MissingDependency, TidelogError
 from tidelog.storage.kernel_cache import SOURCES, alone, choose_cache
-from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -174,6 +155,8 @@ def _warm(purpose: str) -> None:
         return
     with alone(folder, purpose) as is_first:
         if is_first:
+            from tidelog.spark.warmth import RUNS  # numpy and all kernels
+
             RUNS[purpose]()
 
 
@@ -292,131 +275,3 @@ def _ask(descriptor: int, option: int) -> bool:
     call = ctypes.CDLL(None).setsockopt
     failed = call(descriptor, socket.IPPROTO_TCP, option, ctypes.byref(on), ctypes.sizeof(on))
     return not failed
-
-
-_RECORDS = 3
-
-
-_NOW_MS = 1_000
-
-
-def run_encoders() -> None:
-    """Encode a few records, and choose their partitions."""
-    table = _sample()
-    choose_partitions(table["key"], 2, keyless=0)
-    list(encode_table(table, now_ms=_NOW_MS))
-
-
-def run_decoders() -> None:
-    """Decode a few records of each kind, compressed and not, by all that may be asked of them."""
-    for codec in Codec.NONE, Codec.LZ4:
-        for kind in TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME:
-            _decode(_batch(codec, kind))
-
-
-def run_digests() -> None:
-    """Reduce a few records to rows by key, add them up, and find them again."""
-    seeds = np.arange(SEEDS, dtype=np.int64)
-    reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
-    for codec in Codec.NONE, Codec.LZ4:
-        data = _batch(codec, TimestampType.CREATE_TIME)
-        fold(data, reducer, DecodeStats())
-        for batch in decode(data, columns=COLUMNS):
-            reducer.add(batch)
-    reducer.finish()
-    table = KeyTable()
-    rows = np.zeros((_RECORDS, FIELDS), np.int64)
-    table.add(rows)
-    table.reindex()
-    table.find(rows)
-
-
-def _batch(codec: Codec, kind: TimestampType) -> bytes:
-    """Three records by the plain builder: those who only read need no encoder."""
-    records = [
-        NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
-        NewRecord(key=None, value=b"vv", timestamp=-1),
-        NewRecord(key=b"kk", value=None, timestamp=_NOW_MS),
-    ]
-    append_time_ms = _NOW_MS if kind is TimestampType.LOG_APPEND_TIME else None
-    batch = build_batch(records, codec=codec, timestamp_type=kind, append_time_ms=append_time_ms)
-    return bytes(batch)
-
-
-def _sample() -> pa.Table:
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    return pa.table(
-        {
-            "key": pa.array([b"k", None, b"kk"], pa.binary()),
-            "value": pa.array([b"v", b"vv", None], pa.binary()),
-            "timestamp": pa.array([_NOW_MS, -1, _NOW_MS], pa.int64()),
-            "headers": pa.array([[{"key": "h", "value": b"1"}], [], []], pa.list_(header)),
-        }
-    )
-
-
-def _decode(data: bytes) -> None:
-    runs = np.array([0, _RECORDS], np.int64), np.array([_NOW_MS, _NOW_MS], np.int64)
-    for record_time in None, (0, 2 * _NOW_MS):
-        for append_times in None, runs:
-            list(decode(data, record_time=record_time, append_times=append_times))
-
-
-RUNS: Final = {"read": run_decoders, "write": run_encoders, "digest": run_digests}
-
-
-QUERY_ID: Final = "sql.streaming.queryId"
-
-
-BATCH_ID: Final = "streaming.sql.batchId"
-
-
-_EXECUTION: Final = "spark.sql.execution.id"
-
-
-_ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
-
-
-class StreamBatch(NamedTuple):
-    """A batch of a streaming query; a query keeps its id as long as its checkpoint lives."""
-
-    query_id: str
-    number: int
-
-
-def task_number() -> int:
-    """The number of this task among those that write; 0 outside of one."""
-    context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
-
-
-def stream_batch() -> StreamBatch:
-    """The batch that this task belongs to; raises InvalidRequest outside of a streaming query."""
-    context = TaskContext.get()
-    query_id = None if context is None else context.getLocalProperty(QUERY_ID)
-    number = None if context is None else context.getLocalProperty(BATCH_ID)
-    if not query_id or not number:
-        raise InvalidRequest(
-            "a streaming write outside of a streaming query: no id of query, batch"
-        )
-    return StreamBatch(query_id, int(number))
-
-
-def refuse_new_table() -> None:
-    """Raise InvalidRequest if this task's batch write would fill a new table of Spark's catalog.
-
-    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as it does for `save`, but runs
-    the write as an execution inside of the one that makes the table. Inside `foreachBatch` each
-    write is such an inner execution, so there the two can't be told apart.
-    """
-    context = TaskContext.get()
-    if context is None or context.getLocalProperty(BATCH_ID):
-        return
-    root = context.getLocalProperty(_ROOT_EXECUTION)
-    if root and root != context.getLocalProperty(_EXECUTION):
-        raise InvalidRequest(
-            "saveAsTable and writeTo(...).create() make a table of Spark's catalog that could not"
-            " be read: Spark does not pass its options to Python data sources. Nothing was written."
-            " Use save(), and CREATE TEMPORARY VIEW ... USING tidelog OPTIONS (path '...', topic"
-            " '...') for SELECT and INSERT"
-        )

@@ -66,7 +66,7 @@ def test_a_bad_checksum_is_met_alike_however_sums_are_made(
 ) -> None:
     """Batches opened or not, in a group opened whole or not, by the kernel or without it."""
     if not has_instruction:
-        set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns.decode")
+        set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns")
     batches = [batch_of(2, base_offset=2 * number) for number in range(5)]
     batches[bad][-1] ^= 1
     stats, found = DecodeStats(), []

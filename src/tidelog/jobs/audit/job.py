@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Final
 from tidelog.arguments import choices_of, level_of, reads_arguments
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
-from tidelog.jobs.audit.answer import (
+from tidelog.jobs.audit.plan import (
+    Pair,
+    Question,
+    Side,
+    limits_of_map,
+    pairs_of,
+    positions_of,
+    renames_of_map,
+)
+from tidelog.jobs.audit.results import (
     BUCKETS_SCHEMA,
     CUTS_SCHEMA,
     DIFFERENCES_SCHEMA,
@@ -25,15 +34,6 @@ from tidelog.jobs.audit.answer import (
     cut_rows,
     difference_rows,
     topic_rows,
-)
-from tidelog.jobs.audit.plan import (
-    Pair,
-    Question,
-    Side,
-    limits_of_map,
-    pairs_of,
-    positions_of,
-    renames_of_map,
 )
 from tidelog.jobs.audit.rules import Kind
 from tidelog.jobs.audit.state import new_state, read_state, write_state

@@ -1,0 +1,179 @@
+"""What `kafka.*` options mean to those who read from brokers: to librdkafka, and to our own fetch.
+
+Brokers that speak plain text are asked for batches directly, as long as every setting given is one
+that this can obey; else records come through librdkafka, which knows them all or refuses them.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from tidelog.env import os_env
+from tidelog.errors import (
+    ConfigError,
+)
+from tidelog.remote.client import TIMEOUT_MAX_S
+from tidelog.remote.client_settings import POLL_RECORDS, WITHOUT_MEANING, translate_settings
+from tidelog.remote.cluster import TIMEOUT_S
+from tidelog.remote.partition_fetch import FetchSettings
+from tidelog.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from tidelog.remote.rows import ConsumeSettings
+
+
+# Kafka's defaults are made for many partitions per connection; a task reads one.
+_NUMBERS: Final = {
+    "fetch.max.wait.ms": "max_wait_ms",
+    "fetch.min.bytes": "min_bytes",
+    "fetch.max.bytes": "max_bytes",
+    "max.partition.fetch.bytes": "partition_max_bytes",
+}
+
+
+_TIMEOUTS: Final = ("request.timeout.ms", "default.api.timeout.ms")
+
+
+_PLAIN: Final = frozenset({*_NUMBERS, *_TIMEOUTS, "security.protocol", "client.id"})
+
+
+# A consumer's names that librdkafka spells otherwise.
+_RENAMED: Final = {
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+}
+
+
+# Settings of Kafka's clients that mean nothing to a read: it writes nothing, joins no group and
+# commits no offsets. They are told and ignored, so that a shared set of settings can be given.
+_IGNORED: Final = frozenset(
+    {
+        *("acks", "linger.ms", "batch.size", "buffer.memory", "compression.type", "max.block.ms"),
+        *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level", "retries"),
+        *("delivery.timeout.ms", "max.request.size", "max.in.flight.requests.per.connection"),
+        *("enable.idempotence", "transactional.id", "transaction.timeout.ms", "partitioner.class"),
+        *("partitioner.ignore.keys", "partitioner.adaptive.partitioning.enable"),
+        *("partitioner.availability.timeout.ms", "group.instance.id", "group.protocol"),
+        *("group.remote.assignor", "session.timeout.ms", "heartbeat.interval.ms"),
+        *("max.poll.interval.ms", "partition.assignment.strategy", "auto.commit.interval.ms"),
+        *("allow.auto.create.topics", "exclude.internal.topics", "check.crcs"),
+        *("metric.reporters", "metrics.num.samples", "metrics.recording.level"),
+        *("metrics.sample.window.ms", "enable.metrics.push", "auto.include.jmx.reporter"),
+    }
+)
+
+
+# These mean something to librdkafka alone: a direct fetch joins no group and polls no records.
+_IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
+
+
+_LOG: Final = logging.getLogger("tidelog.spark")
+
+
+_POLL_RECORDS: Final = "max.poll.records"
+
+
+_GROUP: Final = "group.id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Settings of requests to brokers.
+
+    Attributes:
+        client: Settings of librdkafka.
+        fetch: How batches are fetched directly, None where that can't obey what was asked.
+        timeout_s: Of each question that the driver has.
+        poll_records: Records that librdkafka hands over at once, at most.
+        group: The group that librdkafka is told; None for a name of our own.
+    """
+
+    # Passwords may be among them: not shown.
+    client: Mapping[str, str] = field(repr=False)
+    fetch: FetchSettings | None
+    timeout_s: float
+    poll_records: int
+    group: str | None
+
+
+def read_settings(options: SourceOptions) -> BrokerSettings:
+    """The settings that a read's options make.
+
+    Raises:
+        ConfigError: One that can't be obeyed, with the reason.
+    """
+    ignored = sorted(_IGNORED & options.client.keys())
+    given = {name: text for name, text in options.client.items() if name not in _IGNORED}
+    timeout_s = question_timeout_s(given)
+    for name in _TIMEOUTS:
+        given.pop(name, None)
+    is_plain = given.keys() <= _PLAIN | _IGNORED_DIRECTLY and (
+        given.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
+    )
+    _tell(tuple(ignored + sorted(_IGNORED_DIRECTLY & given.keys() if is_plain else ())))
+    fetch = _fetch(given, options) if is_plain else None
+    poll_records = _number(_POLL_RECORDS, given.pop(_POLL_RECORDS, str(POLL_RECORDS)))
+    group = given.pop(_GROUP, None)
+    for name in given:
+        if name in WITHOUT_MEANING:
+            raise ConfigError(f"kafka.{name}", None, "only Java's clients know it; leave it out")
+    renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
+    return BrokerSettings(
+        client=translate_settings(renamed),
+        fetch=fetch,
+        timeout_s=timeout_s,
+        poll_records=poll_records,
+        group=group,
+    )
+
+
+@cache
+def _tell(ignored: tuple[str, ...]) -> None:
+    """Log what is ignored, once in a process."""
+    if ignored:
+        names = ", ".join(f"kafka.{name}" for name in ignored)
+        _LOG.warning("ignored: %s (a read writes nothing, and joins no group)", names)
+
+
+def _fetch(given: Mapping[str, str], options: SourceOptions) -> FetchSettings:
+    numbers = {_NUMBERS[name]: _number(name, given[name]) for name in _NUMBERS if name in given}
+    return FetchSettings(
+        isolation=options.isolation,
+        client_id=given.get("client.id", "tidelog"),
+        timeout_ms=options.poll_timeout_ms,
+        **numbers,
+    )
+
+
+def question_timeout_s(given: Mapping[str, str]) -> float:
+    """How long a request to the brokers may take, by the settings of a client, in seconds.
+
+    Raises:
+        ConfigError: One that is no number.
+    """
+    timeouts = [_number(name, given[name]) for name in _TIMEOUTS if name in given]
+    return min(max(timeouts) / 1000, TIMEOUT_MAX_S) if timeouts else TIMEOUT_S
+
+
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdecimal() or not 1 <= int(text) < 2**31:
+        raise ConfigError(f"kafka.{name}", text, "a number from 1 to 2147483647")
+    return int(text)
+
+
+def consume_settings(options: SourceOptions, settings: BrokerSettings) -> "ConsumeSettings":
+    """How records come through librdkafka, for a read with these settings."""
+    from tidelog.remote.rows import ConsumeSettings
+
+    own = f"{options.group_prefix}-{os_env().random.getrandbits(64):x}"
+    return ConsumeSettings(
+        bootstrap=options.bootstrap,
+        client=settings.client,
+        timeout_s=settings.timeout_s,
+        progress_timeout_ms=options.poll_timeout_ms,
+        poll_records=settings.poll_records,
+        group=settings.group or own,
+    )
