@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from bench.harness import Case
 from tidelog.jobs.audit.job import AuditOptions, measure
+from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.results import Audited
-from tidelog.jobs.audit.rules import Kind
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions

@@ -13,8 +13,8 @@ from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, describe
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.job import AuditOptions, measure, plan_of
+from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.results import Audited, Difference, Last, TopicFigures
-from tidelog.jobs.audit.rules import Kind
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
 from tidelog.timespec import OPEN_END, OPEN_START

@@ -17,11 +17,11 @@ Source: KIP-320, OffsetForLeaderEpoch.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from tidelog import scan
 from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
@@ -39,6 +39,7 @@ from tidelog.remote.time_lookup import (
 from tidelog.remote.view import Watermarks
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.scan.bounds import Question, resolve
+from tidelog.spark.broker_ranges import OffsetRange, split_ranges
 from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.options import SourceOptions
@@ -67,69 +68,6 @@ from tidelog.types import (
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-
-class OffsetRange(NamedTuple):
-    """Offsets [start, end) of a partition."""
-
-    name: TopicPartition
-    start: int
-    end: int
-
-    @property
-    def span(self) -> int:
-        """How many offsets; not how many records."""
-        return self.end - self.start
-
-
-def split_ranges(
-    ranges: Iterable[OffsetRange], *, min_partitions: int = 1, max_records: int | None = None
-) -> list[OffsetRange]:
-    """The ranges in the parts that tasks read, in order; empty ones are left out.
-
-    Args:
-        ranges: One for each partition.
-        min_partitions: About so many parts at least, if there are as many offsets; larger ranges
-            are cut in proportion to their spans.
-        max_records: No part has more offsets.
-    """
-    found = [one for one in ranges if one.span > 0]
-    if max_records is not None:
-        found = [part for one in found for part in _cut(one, -(-one.span // max_records))]
-    if min_partitions <= len(found):
-        return found
-    counts = _shares(found, min_partitions)
-    return [part for one, count in zip(found, counts, strict=True) for part in _cut(one, count)]
-
-
-def _shares(ranges: list[OffsetRange], wanted: int) -> list[int]:
-    """In how many parts each range is cut, so that there are about `wanted`.
-
-    Ranges too small for two parts keep one each; the others share what is left.
-    """
-    total = sum(one.span for one in ranges)
-    is_whole = [_share(one.span, total, wanted) == 1 for one in ranges]
-    rest = sum(one.span for one, whole in zip(ranges, is_whole, strict=True) if not whole)
-    left = max(wanted - sum(is_whole), 1)
-    return [
-        1 if whole else _share(one.span, rest, left)
-        for one, whole in zip(ranges, is_whole, strict=True)
-    ]
-
-
-def _share(span: int, total: int, wanted: int) -> int:
-    """`span / total` of `wanted`, halves rounded up, at least 1."""
-    return max((2 * span * wanted + total) // (2 * total), 1)
-
-
-def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    """The range in `count` parts, the first ones smaller by one where it can't be even."""
-    start = one.start
-    for number in range(count):
-        end = start + (one.end - start) // (count - number)
-        if start < end:
-            yield OffsetRange(one.name, start, end)
-        start = end
 
 
 UNKNOWN: Final = (NO_LEADER_EPOCH, NO_OFFSET)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidelog.jobs.audit.key_rows import Spans
+from tidelog.jobs.audit.kinds import KINDS, Kind
 from tidelog.jobs.audit.plan import Pair
 from tidelog.jobs.audit.results import (
     Audited,
@@ -12,7 +13,7 @@ from tidelog.jobs.audit.results import (
     Last,
     TopicFigures,
 )
-from tidelog.jobs.audit.rules import A_AT, B_AT, KIND, KINDS, Kind
+from tidelog.jobs.audit.rules import A_AT, B_AT, KIND
 from tidelog.jobs.audit.run import Outcome, TopicResult, Work, seen_of
 from tidelog.jobs.audit.state import Run
 from tidelog.jobs.audit.work import Seen

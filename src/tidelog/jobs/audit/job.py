@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.arguments import choices_of, level_of, reads_arguments
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
+from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.plan import (
     Pair,
     Question,
@@ -35,7 +36,6 @@ from tidelog.jobs.audit.results import (
     difference_rows,
     topic_rows,
 )
-from tidelog.jobs.audit.rules import Kind
 from tidelog.jobs.audit.state import new_state, read_state, write_state
 from tidelog.jobs.latency.job import JOB_SPLIT_BYTES, parallelism
 from tidelog.spark.parts import NOBODY, Listener

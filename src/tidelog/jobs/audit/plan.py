@@ -31,7 +31,7 @@ from tidelog.jobs.target_check import config_of_broker, open_cluster
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory
 from tidelog.scan.split import Split, Wanted, encode_split
-from tidelog.spark.broker_backend import OffsetRange, split_ranges
+from tidelog.spark.broker_ranges import OffsetRange, split_ranges
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GROUPS_FILE, read_group_offsets
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.jobs.audit.rules import Kind
+from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.latency.tables import timestamp
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 

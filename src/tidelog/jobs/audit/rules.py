@@ -1,7 +1,5 @@
 """What an audit says of a key, by what is known of it on both sides. Pure; no record is read here.
 
-Parts: verdict of a key.
-
 A key's row tells its last record (partition, offset, create time, digest of the value), how many
 records it has, and two digests of all of them: one that minds their order and one that doesn't.
 The first kind below that fits is the key's; a key that none fits is equal.
@@ -22,40 +20,19 @@ Where the past of a key is not to be compared (`history`), its records before th
 part, and a key that is deleted on one side (the last value is null) and unknown on the other is
 equal. Records are the same where create time and value are; where a side does not know the last
 record's create time, the value decides.
-
-What may be wrong with a key, in words; `audit_rules` says when each is the right one.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tidelog.jobs.audit.key_rows import KeyTable
+from tidelog.jobs.audit.kinds import KINDS, Kind
 from tidelog.record.kernels import key_rows
 from tidelog.types import NO_TIMESTAMP
-
-
-class Kind(StrEnum):
-    """What is wrong with a key."""
-
-    MISSING = "missing"
-    EXTRA = "extra"
-    REORDERED = "reordered"
-    STALE = "stale"
-    AHEAD = "ahead"
-    CHANGED = "changed"
-    DUPLICATED = "duplicated"
-    VERSIONS = "versions"
-    UNDELIVERED = "undelivered"
-
-
-# Their numbers in found rows.
-KINDS: Final = tuple(Kind)
-
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -33,9 +33,11 @@ import numpy as np
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
 from tidelog.jobs.audit.key_rows import ROWS_MAX
+from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.plan import Pair, Question, ReadPart, Side, SidePlan, plan_side
-from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, Kind, found_of_pairs
-from tidelog.jobs.audit.state import CHUNKS, Run, State, decode_run
+from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
+from tidelog.jobs.audit.state import Run, State, decode_run
+from tidelog.jobs.audit.state_files import CHUNKS
 from tidelog.jobs.audit.work import (
     COMPARED,
     KEYS,

@@ -1,43 +1,19 @@
 """What an audit has read already: runs of records reduced to files of rows, and the note of them.
 
-Parts: what earlier audits have read.
-
 A run is a range of offsets of one partition of one side, reduced to rows by key. It is as good as
 the records themselves as long as the log still has them: the note keeps marks of the bytes that it
 was made of. `audit.json` in the folder of the state is replaced atomically when an audit ends; rows
 that it does not name are of an audit that did not end, and are removed.
-
-Rows of keys as files, in a folder that the driver and all workers reach.
-
-A file holds rows in the order of their keys' hashes, cut into chunks by the upper bits of the hash,
-each with a checksum, so that a task reads the chunks that it compares and no others. Little-endian,
-as the machines are that write and read it; derived data: what is damaged is made anew from the log.
-
-| part | content |
-|---|---|
-| rows | int64[count, fields], the hash first |
-| chunks | for each of 4,096 chunks uint32 rows, uint32 CRC-32C of these rows |
-| trailer | uint64 count, uint32 fields, uint32 CRC-32C of chunks, 4 bytes magic, uint32 version |
 """
 
 import json
-import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from typing import Final
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
-from tidelog.record.coding import crc32c
-from tidelog.storage.files import read_exactly, read_file, write_atomically, write_fully
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tidelog.record.kernels.memory import Longs
-
+from tidelog.storage.files import read_file, write_atomically
 
 NOTE: Final = "audit.json"
 
@@ -234,114 +210,3 @@ def remove_rows(env: Env, folder: str, keep: Iterable[str] = ()) -> None:
     for entry in env.files.list_dir(folder):
         if entry.name.endswith(ROWS_SUFFIX) and entry.name not in kept:
             env.files.remove(f"{folder}/{entry.name}")
-
-
-CHUNK_BITS: Final = 12
-
-
-CHUNKS: Final = 1 << CHUNK_BITS
-
-
-FILE_VERSION: Final = 1
-
-
-_MAGIC: Final = b"TLKR"
-
-
-_TRAILER: Final = struct.Struct("<QII4sI")
-
-
-_CHUNK: Final = np.dtype([("rows", "<u4"), ("crc", "<u4")])
-
-
-_FOOTER_SIZE: Final = CHUNKS * _CHUNK.itemsize + _TRAILER.size
-
-
-# What one file holds at most, to bound what a reader takes for true.
-_ROWS_LIMIT: Final = 1 << 32
-
-
-_FIELDS_LIMIT: Final = 64
-
-
-def write_rows(env: Env, path: str, rows: "Longs") -> None:
-    """Write rows to a new file, in place of one that is there.
-
-    Args:
-        env: Files.
-        path: Of the file.
-        rows: int64[n, fields], by ascending hash (the first field, as an unsigned number).
-    """
-    places = rows[:, 0].copy().view(np.uint64) >> np.uint64(64 - CHUNK_BITS)
-    counts = np.bincount(places.astype(np.int64), minlength=CHUNKS)
-    data = np.ascontiguousarray(rows, "<i8").reshape(-1).view(np.uint8).data
-    size = rows.shape[1] * 8
-    ends = (np.cumsum(counts) * size).tolist()
-    chunks = np.zeros(CHUNKS, _CHUNK)
-    chunks["rows"] = counts
-    chunks["crc"] = [crc32c(data[s:e]) for s, e in zip([0, *ends[:-1]], ends, strict=True)]
-    footer = chunks.tobytes()
-    trailer = _TRAILER.pack(len(rows), rows.shape[1], crc32c(footer), _MAGIC, FILE_VERSION)
-    file = env.files.open(path, write=True, create=True)
-    try:
-        file.truncate(0)
-        write_fully(file, data, 0)
-        write_fully(file, footer + trailer, len(data))
-    finally:
-        file.close()
-
-
-def read_rows(env: Env, path: str, start: int = 0, end: int = CHUNKS) -> "Longs":
-    """The rows of chunks [start, end).
-
-    Raises:
-        CorruptFile: The file is damaged, cut, or something else.
-        UnsupportedVersion: A later release wrote it.
-        OSError: It can't be read.
-    """
-    file = env.files.open(path)
-    try:
-        chunks, fields = _read_footer(file.size(), file.pread, path)
-        before, wanted = int(chunks["rows"][:start].sum()), chunks[start:end]
-        counts = wanted["rows"].astype(np.int64)
-        data = read_exactly(file, int(counts.sum()) * fields * 8, before * fields * 8)
-    finally:
-        file.close()
-    _check(memoryview(data), wanted, fields * 8, path, before)
-    return np.frombuffer(data, "<i8").reshape(-1, fields).astype(np.int64)
-
-
-def _read_footer(
-    size: int, pread: Callable[[int, int], bytes], path: str
-) -> "tuple[npt.NDArray[np.void], int]":
-    """The table of chunks, and how many fields a row has."""
-    if size < _FOOTER_SIZE:
-        raise CorruptFile(f"{size} bytes, at least {_FOOTER_SIZE} expected", path=path)
-    footer = pread(_FOOTER_SIZE, size - _FOOTER_SIZE)
-    count, fields, crc, magic, version = _TRAILER.unpack(footer[-_TRAILER.size :])
-    if magic != _MAGIC:
-        raise CorruptFile(f"magic {magic!r} at the end, {_MAGIC!r} expected", path=path)
-    if version != FILE_VERSION:
-        raise UnsupportedVersion(f"{path}: rows of version {version}, {FILE_VERSION} is known")
-    table = footer[: -_TRAILER.size]
-    if crc32c(table) != crc:
-        raise CorruptFile("the table of chunks does not match its checksum", path=path)
-    chunks = np.frombuffer(table, _CHUNK)
-    is_sound = count <= _ROWS_LIMIT and 0 < fields <= _FIELDS_LIMIT
-    if not is_sound or count * fields * 8 != size - _FOOTER_SIZE:
-        raise CorruptFile(f"{size} bytes do not hold {count} rows of {fields} words", path=path)
-    if int(chunks["rows"].sum(dtype=np.int64)) != count:
-        raise CorruptFile(f"the chunks do not come to {count} rows", path=path)
-    return chunks, fields
-
-
-def _check(
-    data: memoryview, chunks: "npt.NDArray[np.void]", row_size: int, path: str, before: int
-) -> None:
-    at = 0
-    for rows, crc in chunks.tolist():
-        end = at + rows * row_size
-        if crc32c(data[at:end]) != crc:
-            position = before * row_size + at
-            raise CorruptFile("rows that do not match their checksum", path=path, position=position)
-        at = end

@@ -29,16 +29,10 @@ from tidelog.env import Env, os_env
 from tidelog.errors import CorruptFile, OffsetOutOfRange
 from tidelog.jobs.audit import rules
 from tidelog.jobs.audit.key_rows import COLUMNS, ROWS_MAX, KeyTable, Reducer, joined
-from tidelog.jobs.audit.rules import KIND, KINDS, PAIR_FIELDS
-from tidelog.jobs.audit.state import (
-    ROWS_SUFFIX,
-    SEED_BYTES,
-    Run,
-    decode_run,
-    encode_run,
-    read_rows,
-    write_rows,
-)
+from tidelog.jobs.audit.kinds import KINDS
+from tidelog.jobs.audit.rules import KIND, PAIR_FIELDS
+from tidelog.jobs.audit.state import ROWS_SUFFIX, SEED_BYTES, Run, decode_run, encode_run
+from tidelog.jobs.audit.state_files import read_rows, write_rows
 from tidelog.jobs.latency.job import directory_env
 from tidelog.record.coding import crc32c
 from tidelog.record.kernels import key_rows

@@ -11,18 +11,8 @@ from tests.faults import DamageFileSystem
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
 from tidelog.jobs.audit.plan import gaps
-from tidelog.jobs.audit.state import (
-    CHUNKS,
-    NOTE,
-    Mark,
-    Run,
-    decode_run,
-    new_state,
-    read_rows,
-    read_state,
-    write_rows,
-    write_state,
-)
+from tidelog.jobs.audit.state import NOTE, Mark, Run, decode_run, new_state, read_state, write_state
+from tidelog.jobs.audit.state_files import CHUNKS, read_rows, write_rows
 from tidelog.record.kernels import key_rows
 from tidelog.record.kernels.memory import Longs
 
