@@ -22,11 +22,7 @@ def retain(
     with open_directory(surroundings, data, writable=True) as directory:
         found = directory.retain(topic, dry_run=dry_run)
         names = directory.topics() if topic is None else [topic]
-        unknown = [
-            name
-            for name in sorted(names)
-            if not directory.log_dir.topic_admin.knows_age_limit(name)
-        ]
+        unknown = [name for name in sorted(names) if not directory.log_dir.knows_age_limit(name)]
     rows: list[list[output.Cell]] = [
         [
             str(one.partition),

@@ -31,7 +31,7 @@ from tidelog.storage.directory.attach import (
     attach,
     exchange,
 )
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import StagedSegment
 from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
 from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
@@ -45,7 +45,7 @@ Arguments: TypeAlias = Mapping[str, object]
 Result: TypeAlias = dict[str, object]
 
 
-Verbs: TypeAlias = Mapping[str, Callable[[LogDir, Arguments], Result]]
+Verbs: TypeAlias = Mapping[str, Callable[[DirectoryAccess, Arguments], Result]]
 
 
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -61,7 +61,9 @@ _TOPIC: Final = re.compile(r"[0-9A-Za-z._-]{1,249}", re.ASCII)
 _ORDER_MAX: Final = 16
 
 
-def run(log_dir: LogDir, verb: str, arguments: Arguments, known: Verbs | None = None) -> Result:
+def run(
+    log_dir: DirectoryAccess, verb: str, arguments: Arguments, known: Verbs | None = None
+) -> Result:
     """Do what is asked.
 
     Args:
@@ -83,25 +85,25 @@ def run(log_dir: LogDir, verb: str, arguments: Arguments, known: Verbs | None = 
     return found(log_dir, arguments)
 
 
-def who(log_dir: LogDir, known: Iterable[str]) -> Result:
+def who(log_dir: DirectoryAccess, known: Iterable[str]) -> Result:
     """What every holder says of itself: the directory, its process, the verbs that it knows."""
     return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(known)}
 
 
-def _status(log_dir: LogDir, _: Arguments) -> Result:
+def _status(log_dir: DirectoryAccess, _: Arguments) -> Result:
     return who(log_dir, VERBS)
 
 
-def _flush(log_dir: LogDir, _: Arguments) -> Result:
+def _flush(log_dir: DirectoryAccess, _: Arguments) -> Result:
     log_dir.flush()
     return {}
 
 
-def _accept_clock(log_dir: LogDir, _: Arguments) -> Result:
+def _accept_clock(log_dir: DirectoryAccess, _: Arguments) -> Result:
     return {"accepted_ms": log_dir.accept_clock()}
 
 
-def _attach(log_dir: LogDir, arguments: Arguments) -> Result:
+def _attach(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
     segments = arguments.get("segments")
     if not isinstance(segments, list):
         raise CorruptMessage("attach: no list of segments")
@@ -114,7 +116,7 @@ def _attach(log_dir: LogDir, arguments: Arguments) -> Result:
     return encode_attached(done)
 
 
-def _swap(log_dir: LogDir, arguments: Arguments) -> Result:
+def _swap(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
     topic, partition = arguments.get("topic"), arguments.get("partition")
     bases, segments = arguments.get("bases"), arguments.get("segments")
     if not is_topic(topic) or not is_partition(partition):
@@ -133,7 +135,7 @@ def _swap(log_dir: LogDir, arguments: Arguments) -> Result:
     return asdict(done)
 
 
-def _erase(log_dir: LogDir, arguments: Arguments) -> Result:
+def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
     from tidelog.storage.erasure import erase  # reads by columns, which the others need not
 
     topic, key, execute = (arguments.get(name) for name in ("topic", "key", "execute"))
@@ -526,7 +528,7 @@ def read_tier_wishes(
     return TopicPartition(str(topic), int(str(partition))), options
 
 
-def run_tier(log_dir: "LogDir", name: TopicPartition, options: MoveOptions) -> Result:
+def run_tier(log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions) -> Result:
     """Do it; errors as `tier_partition`."""
     report = tier_partition(log_dir, name, options)
     return {

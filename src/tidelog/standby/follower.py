@@ -68,7 +68,7 @@ from tidelog.storage.directory.broker_files import (
     read_group_offsets,
     write_group_offsets,
 )
-from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir, LogDirOptions
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import TopicPartition
 
@@ -110,26 +110,26 @@ def serve(follower: Followed, log_dir: "LogDir", notes: list[str]) -> ControlSer
 def control_verbs(follower: Followed) -> Verbs:
     """What may be asked of a follower; in its own thread, between two rounds."""
 
-    def status(log_dir: "LogDir", _: Arguments) -> Result:
+    def status(log_dir: "DirectoryAccess", _: Arguments) -> Result:
         return who(log_dir, known) | _state(follower)
 
-    def flush(_: "LogDir", __: Arguments) -> Result:
+    def flush(_: "DirectoryAccess", __: Arguments) -> Result:
         follower.make_durable()
         return {}
 
-    def promote(log_dir: "LogDir", arguments: Arguments) -> Result:
+    def promote(log_dir: "DirectoryAccess", arguments: Arguments) -> Result:
         _ensure_complete(follower, arguments)
         follower.make_durable()
         follower.is_promoted = True
         return who(log_dir, known) | _state(follower)
 
-    def attach(log_dir: "LogDir", _: Arguments) -> Result:
+    def attach(log_dir: "DirectoryAccess", _: Arguments) -> Result:
         raise InvalidRequest(
             f"{log_dir.path} follows {follower.place}: only what the leader has is written to it;"
             " promote it first"
         )
 
-    def erase(log_dir: "LogDir", _: Arguments) -> Result:
+    def erase(log_dir: "DirectoryAccess", _: Arguments) -> Result:
         raise InvalidRequest(
             f"{log_dir.path} follows {follower.place}: erase the key there, its tombstone comes"
             " here; of what lies here the key can be erased once this is promoted"

@@ -70,7 +70,7 @@ from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, NewRecord, Timestamp
 
 if TYPE_CHECKING:
     from tidelog.env import File
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.log.log import Log
     from tidelog.storage.log.log_reader import LogReader
 
@@ -118,7 +118,7 @@ class SearchedFile:
         }
 
 
-def search(log_dir: "LogDir", name: TopicPartition, key: bytes) -> list[SearchedFile]:
+def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list[SearchedFile]:
     """All files of a partition, those in a tier too, with the records of the key in each."""
     reader = _reader(log_dir, name)
     found = [_search_segment(name, segment, key, log_dir) for segment in reader.segments]
@@ -130,14 +130,14 @@ def search(log_dir: "LogDir", name: TopicPartition, key: bytes) -> list[Searched
     return found
 
 
-def _reader(log_dir: "LogDir", name: TopicPartition) -> "LogReader":
+def _reader(log_dir: "DirectoryAccess", name: TopicPartition) -> "LogReader":
     if log_dir.is_writable:
         return log_dir.log(name.topic, name.partition)
     return log_dir.reader(name.topic, name.partition)
 
 
 def _search_segment(
-    name: TopicPartition, segment: "Segment", key: bytes, log_dir: "LogDir"
+    name: TopicPartition, segment: "Segment", key: bytes, log_dir: "DirectoryAccess"
 ) -> SearchedFile:
     return _search_file(
         name, segment.log_path, segment.base_offset, key, log_dir, is_tiered=segment.is_tiered
@@ -149,7 +149,7 @@ def _search_file(
     path: str,
     base_offset: int,
     key: bytes,
-    log_dir: "LogDir",
+    log_dir: "DirectoryAccess",
     *,
     is_tiered: bool = False,
 ) -> SearchedFile:
@@ -267,7 +267,7 @@ class Erasure:
         }
 
 
-def erase(log_dir: "LogDir", topic: str, key: bytes, *, execute: bool) -> Erasure:
+def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) -> Erasure:
     """Erase a key, or say what that would do.
 
     Args:
@@ -304,7 +304,7 @@ def erase(log_dir: "LogDir", topic: str, key: bytes, *, execute: bool) -> Erasur
     return work
 
 
-def _refuse_standby(log_dir: "LogDir") -> None:
+def _refuse_standby(log_dir: "DirectoryAccess") -> None:
     """A tombstone of its own would part it from its leader, from which the key would come again."""
     if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
         raise InvalidRequest(
@@ -313,7 +313,7 @@ def _refuse_standby(log_dir: "LogDir") -> None:
         )
 
 
-def _refuse_others_tiers(log_dir: "LogDir", topic: str) -> None:
+def _refuse_others_tiers(log_dir: "DirectoryAccess", topic: str) -> None:
     for number in log_dir.topic(topic).present:
         if log_dir.log(topic, number).tier is not None:
             from tidelog.storage.tier_manager.mover import MoveOptions, Mover
@@ -325,7 +325,7 @@ def _refuse_others_tiers(log_dir: "LogDir", topic: str) -> None:
 
 
 def _erase_from(
-    log_dir: "LogDir", name: TopicPartition, found: Sequence[SearchedFile], work: Erasure
+    log_dir: "DirectoryAccess", name: TopicPartition, found: Sequence[SearchedFile], work: Erasure
 ) -> None:
     log = log_dir.log(name.topic, name.partition)
     hits = {one.base_offset: one.offsets for one in found if one.offsets and one.base_offset >= 0}
@@ -346,7 +346,9 @@ def _erase_from(
 class _Purger:
     """One partition's purge."""
 
-    def __init__(self, log_dir: "LogDir", name: TopicPartition, log: "Log", work: Erasure) -> None:
+    def __init__(
+        self, log_dir: "DirectoryAccess", name: TopicPartition, log: "Log", work: Erasure
+    ) -> None:
         self._log_dir = log_dir
         self._name = name
         self._log = log
@@ -510,7 +512,7 @@ Strip = Callable[[Batch, set[int]], Buffer]
 
 
 def purge_tier(
-    log_dir: "LogDir", name: TopicPartition, hits: Mapping[int, set[int]], strip: Strip
+    log_dir: "DirectoryAccess", name: TopicPartition, hits: Mapping[int, set[int]], strip: Strip
 ) -> None:
     """Write the tier's segments anew without some records, and forget copies of local ones.
 
@@ -547,7 +549,7 @@ def _purge(mover: Mover, segment: RemoteSegment, offsets: set[int], strip: Strip
     mover.swap(lambda manifest: manifest.with_exchanged([segment.row], [row], now_ms))
 
 
-def remove_unnamed(log_dir: "LogDir", name: TopicPartition) -> list[str]:
+def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str]:
     """Remove every object of a partition's folder that its manifest does not name, now.
 
     Returns:

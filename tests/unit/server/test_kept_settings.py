@@ -116,7 +116,7 @@ def test_what_can_not_be_read_is_reported_where_no_broker_starts() -> None:
     files.write_atomically(env.files, f"{PATH}/{CLUSTER_FILE}", b"no JSON")
     with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
         assert [line for line in log_dir.reports if CLUSTER_FILE in line]
-        assert not any(log_dir.topic_admin.knows_age_limit(name) for name in log_dir.topics())
+        assert not any(log_dir.knows_age_limit(name) for name in log_dir.topics())
 
 
 def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
@@ -124,7 +124,7 @@ def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
     with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
         defaults = read_cluster(env.files, PATH).topic_defaults or {}
         said = any(name.startswith("log.retention.") for name in defaults)
-        assert log_dir.topic_admin.knows_age_limit("t") == said
+        assert log_dir.knows_age_limit("t") == said
         return defaults, log_dir.topic("t").config.retention_ms
 
 
@@ -139,7 +139,7 @@ def test_readers_know_the_defaults_that_a_broker_had() -> None:
     with LogDir.open(PATH, env=env) as reader:
         config = reader.topic("t").config
         assert (config.retention_ms, config.is_compacted) == (1000, True)
-        assert reader.topic_admin.knows_age_limit("t")
+        assert reader.knows_age_limit("t")
 
 
 def test_what_a_broker_was_only_started_with_holds_when_it_has_stopped() -> None:

@@ -21,7 +21,7 @@ from tidelog.control.channel import FrameReader, Message, encode_frame
 from tidelog.errors import Closed, CorruptMessage, InvalidRequest, TidelogError
 from tidelog.server.api import topic_changes
 from tidelog.server.api.node import LOGGER, Node
-from tidelog.server.runtime.threads import LoopGate, log_dir_on_loop
+from tidelog.server.runtime.threads import LogDirOnLoop, LoopGate
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Control:
             raise InvalidRequest(f"{internal[0]} is the broker's own; nothing is attached to it")
         async with self._node.partitions.holds.hold(topics, stops_appends=True):
             await self._open(self._partitions_of(verb, arguments))
-            log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+            log_dir = LogDirOnLoop(self._node.log_dir, self._gate)
             try:
                 result = await self._in(self._changing, verbs.run, log_dir, verb, arguments)
                 for topic in _skipped_topics(result, topics):
@@ -203,7 +203,7 @@ class Control:
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
             await self._open([name])
-            log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+            log_dir = LogDirOnLoop(self._node.log_dir, self._gate)
             try:
                 return await self._in(self._tiering, run_tier, log_dir, name, options)
             finally:

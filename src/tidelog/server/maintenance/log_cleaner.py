@@ -44,7 +44,7 @@ from tidelog.errors import (
 )
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.runtime.threads import LoopGate, log_dir_on_loop
+from tidelog.server.runtime.threads import LogDirOnLoop, LoopGate
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import (
     CleaningReport,
@@ -68,7 +68,7 @@ from tidelog.types import INT64_MAX, TopicPartition
 if TYPE_CHECKING:
     from tidelog.control.verbs import TakeBack
     from tidelog.server.partitions.partitions import Cleanings
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.directory.topic_registry import TopicInfo
     from tidelog.storage.log.log import Log
 
@@ -225,8 +225,8 @@ class Lending:
             del self._lent[name]
             self._at_work.discard(name)
 
-    def _log_dir(self) -> "LogDir":
-        return log_dir_on_loop(self._node.log_dir, self._gate)
+    def _log_dir(self) -> "DirectoryAccess":
+        return LogDirOnLoop(self._node.log_dir, self._gate)
 
     async def _in(self, work: Callable[[], _Answer]) -> _Answer:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -418,7 +418,7 @@ class Compaction:
             is_asked=is_asked,
             hold=self._held,
         )
-        log_dir = log_dir_on_loop(self._node.log_dir, self._gate)
+        log_dir = LogDirOnLoop(self._node.log_dir, self._gate)
         began_ms = clock.monotonic_ms()
         tally.at_work += 1
         try:
@@ -508,7 +508,7 @@ class Compaction:
             partition = node.partitions.get(name.topic, name.partition)
             if partition.failure is not None or not self._is_news(name, partition.log):
                 return None
-            log_dir = log_dir_on_loop(node.log_dir, self._gate)
+            log_dir = LogDirOnLoop(node.log_dir, self._gate)
             loop = asyncio.get_running_loop()
             active_base, synced_end = partition.log.active.base_offset, partition.log.recovery_point
             found = await loop.run_in_executor(self._threads, look, log_dir, name)

@@ -1,31 +1,32 @@
-"""Blocking work beside the event loop: a few threads, with a bound on what waits for them.
+"""Threads of a broker: workers, a log's deferred tasks, and calls from threads to the loop.
 
-Parts: worker threads, a log's deferred tasks, calls from threads to the loop.
-
-Work that logs leave for later, done in threads: one log's in its order, many logs' side by side.
-
-Source of the seam: `tidelog.storage.log.durability`.
-
-A log directory as seen from another thread: its calls are carried out on the loop.
-
-A `LogDir` and its logs belong to the loop's thread. Long work (an attach, a copy to the tier) runs
-in another one, on stand-ins: each call of a method goes to the loop and waits there for its turn;
-plain values are read at once. So the loop stops for single calls, never for the work between them.
+- `Work`: blocking calls beside the event loop, in a few threads, with a bound on waiting calls.
+- `Beside`: tasks that one log defers, in order; tasks of many logs run side by side
+  (`tidelog.storage.log.durability` declares them).
+- `LogDirOnLoop`: the directory as another thread sees it. A `LogDir` and its logs belong to the
+  loop's thread. Long work (an attach, a copy to the tier) runs in another thread on stand-ins: each
+  call goes to the loop and waits there for its turn; plain values are read at once. So the loop
+  stops for single calls, never for the work between them.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar, cast
 
+from tidelog.env import Env
 from tidelog.errors import Closed
+from tidelog.storage.commits import CommitRecords
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.durability import Done
 from tidelog.storage.log.durability import Work as Job
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log import Log
+from tidelog.storage.tier.tier_files import TierFiles
+from tidelog.types import TopicPartition
 
 _Result = TypeVar("_Result")
 
@@ -186,10 +187,6 @@ class Beside:
             item.done(None)
 
 
-# Methods that any thread may call, and that sync: the loop need not stop for them.
-_ANY_THREAD: Final = frozenset({"cleaner_offset", "note_cleaned"})
-
-
 class LoopGate:
     """The way to the loop, which can be closed: calls that come later are refused."""
 
@@ -213,7 +210,7 @@ class LoopGate:
 
 
 class OnLoop:
-    """Stands for an object of the loop's thread."""
+    """Stands for a log of the loop's thread."""
 
     def __init__(self, target: object, gate: LoopGate) -> None:
         self._target = target
@@ -222,14 +219,80 @@ class OnLoop:
     def __getattr__(self, name: str) -> object:
         """A plain value, or a method that is carried out on the loop."""
         found: object = getattr(self._target, name)
-        return partial(self._call, found) if callable(found) and name not in _ANY_THREAD else found
+        return partial(self._call, found) if callable(found) else found
 
     def _call(self, function: Callable[..., object], *args: object, **keywords: object) -> object:
-        found = self._gate.run(function, *args, **keywords)
-        # Logs belong to the loop as their directory does.
-        return OnLoop(found, self._gate) if isinstance(found, LogReader) else found
+        return self._gate.run(function, *args, **keywords)
 
 
-def log_dir_on_loop(log_dir: LogDir, gate: LoopGate) -> LogDir:
-    """A stand-in for a directory, for use in another thread alone."""
-    return cast("LogDir", OnLoop(log_dir, gate))
+class LogDirOnLoop:
+    """Stands for the broker's directory in another thread: a `DirectoryAccess`.
+
+    Calls that touch logs or topics are carried out on the loop. Values that never change, and the
+    calls that any thread may make (they sync, and the loop need not stop for them), are direct.
+    """
+
+    def __init__(self, log_dir: LogDir, gate: LoopGate) -> None:
+        self._log_dir = log_dir
+        self._gate = gate
+
+    @property
+    def path(self) -> str:
+        """Where the directory is."""
+        return self._log_dir.path
+
+    @property
+    def env(self) -> Env:
+        """Files, clock and randomness."""
+        return self._log_dir.env
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the directory is open for writing: a broker's always is."""
+        return self._log_dir.is_writable
+
+    @property
+    def commit_records(self) -> CommitRecords:
+        """The commits under way, for any thread."""
+        return self._log_dir.commit_records
+
+    @property
+    def tier_files(self) -> TierFiles:
+        """Reads what lies in tiers, in any thread."""
+        return self._log_dir.tier_files
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """All topics by name."""
+        return self._gate.run(self._log_dir.topics)
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; raises UnknownTopic."""
+        return self._gate.run(self._log_dir.topic, name)
+
+    def knows_age_limit(self, name: str) -> bool:
+        """Whether a topic's `retention.ms` is its own or a broker's."""
+        return self._gate.run(self._log_dir.knows_age_limit, name)
+
+    def reader(self, topic: str, partition: int) -> Log:
+        """The open log itself, as `log`."""
+        return self.log(topic, partition)
+
+    def log(self, topic: str, partition: int) -> Log:
+        """A stand-in for the open log, which belongs to the loop as its directory does."""
+        return cast("Log", OnLoop(self._gate.run(self._log_dir.log, topic, partition), self._gate))
+
+    def flush(self) -> None:
+        """Make everything that was appended durable."""
+        self._gate.run(self._log_dir.flush)
+
+    def accept_clock(self) -> int:
+        """Let appends go on although the clock jumped, durably."""
+        return self._gate.run(self._log_dir.accept_clock)
+
+    def cleaner_offset(self, name: TopicPartition) -> int | None:
+        """Offset below which a partition was compacted, for any thread."""
+        return self._log_dir.cleaner_offset(name)
+
+    def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
+        """Keep up to where a partition is compacted, for any thread."""
+        self._log_dir.note_cleaned(name, offset)

@@ -61,7 +61,7 @@ from tidelog.storage.segment.compaction_history import write_history
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.log.log import Log
 
 __all__ = [
@@ -146,7 +146,7 @@ class _Place:
 
 
 def swap_group(
-    log_dir: "LogDir", log: "Log", old: Sequence[ClosedSegment], group: CleanedGroup
+    log_dir: "DirectoryAccess", log: "Log", old: Sequence[ClosedSegment], group: CleanedGroup
 ) -> None:
     """Put a cleaned segment in the place of the segments it was made from.
 
@@ -175,7 +175,11 @@ def swap_group(
 
 
 def _swap(
-    log_dir: "LogDir", log: "Log", old: Sequence[ClosedSegment], place: _Place, commit_id: str
+    log_dir: "DirectoryAccess",
+    log: "Log",
+    old: Sequence[ClosedSegment],
+    place: _Place,
+    commit_id: str,
 ) -> None:
     directory, group = place.directory, place.group
     record = commits.commit_path(log_dir.path, commit_id)
@@ -298,7 +302,7 @@ class CleaningReport:
 # -- swapping in ---------------------------------------------------------------------------------
 
 
-def take_in(log_dir: "LogDir", log: "Log", plan: CleaningPlan, cleaned: Cleaned) -> None:
+def take_in(log_dir: "DirectoryAccess", log: "Log", plan: CleaningPlan, cleaned: Cleaned) -> None:
     """Swap the segments of a job in, and move the checkpoint behind them.
 
     Raises:
@@ -327,7 +331,10 @@ def take_in(log_dir: "LogDir", log: "Log", plan: CleaningPlan, cleaned: Cleaned)
 
 
 def note_run(
-    log_dir: "LogDir", plan: CleaningPlan, cleaned: Cleaned, sizes: frozenset[tuple[int, int]]
+    log_dir: "DirectoryAccess",
+    plan: CleaningPlan,
+    cleaned: Cleaned,
+    sizes: frozenset[tuple[int, int]],
 ) -> None:
     """Note what a cleaning takes, durably, before the first of its segments is in place.
 
@@ -385,7 +392,7 @@ def _ensure_there(log: "Log", segments: Sequence[ClosedSegment]) -> None:
 
 
 def clean_partition(
-    log_dir: "LogDir", name: TopicPartition, worker: Worker, options: CleanerOptions
+    log_dir: "DirectoryAccess", name: TopicPartition, worker: Worker, options: CleanerOptions
 ) -> CleaningReport:
     """Clean a partition where that is due, or asked for, in as many passes as it takes.
 
@@ -421,7 +428,11 @@ def clean_partition(
 
 
 def _pass(
-    log_dir: "LogDir", log: "Log", plan: CleaningPlan, worker: Worker, options: CleanerOptions
+    log_dir: "DirectoryAccess",
+    log: "Log",
+    plan: CleaningPlan,
+    worker: Worker,
+    options: CleanerOptions,
 ) -> Cleaned:
     """One job, from its first byte read to its last segment in place."""
     try:

@@ -74,7 +74,7 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.log.log import Log
     from tidelog.storage.log.log_reader import LogReader
     from tidelog.storage.log.producers import ProducerStates
@@ -363,7 +363,7 @@ def rules_of(config: TopicConfig, options: CleanerOptions) -> CompactionRules:
 
 
 def look(
-    log_dir: "LogDir",
+    log_dir: "DirectoryAccess",
     name: TopicPartition,
     *,
     is_asked: bool = False,
@@ -420,7 +420,7 @@ def look(
     )
 
 
-def look_at_tier(log_dir: "LogDir", name: TopicPartition, *, is_asked: bool) -> Look:
+def look_at_tier(log_dir: "DirectoryAccess", name: TopicPartition, *, is_asked: bool) -> Look:
     """What may be cleaned of the segments that only a partition's tier has, and whether it is due.
 
     What lies here, copied or not, is to them as an active segment to others: it is left alone, and
@@ -489,7 +489,7 @@ def horizons_of(
 # -- planning ------------------------------------------------------------------------------------
 
 
-def plan_cleaning(log_dir: "LogDir", found: Look, options: CleanerOptions) -> CleaningPlan:
+def plan_cleaning(log_dir: "DirectoryAccess", found: Look, options: CleanerOptions) -> CleaningPlan:
     """The job for what was found; there must be something to do.
 
     Raises:
@@ -609,7 +609,7 @@ class Preview:
     has_versions: bool
 
 
-def preview(log_dir: "LogDir", name: TopicPartition) -> Preview:
+def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
     """What a compaction that nobody asks for would do now; with brute force a full pass, if due.
 
     Args:

@@ -55,7 +55,7 @@ from tidelog.storage import commits, files
 from tidelog.storage import commits as writers
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.commits import Commit, Move, Removal
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import (
     STAGING_AGE_MS,
     SegmentPass,
@@ -142,7 +142,7 @@ class WriterVersion:
 
 
 def attach(
-    log_dir: LogDir,
+    log_dir: DirectoryAccess,
     staged: Iterable[StagedSegment],
     *,
     commit_id: str | None = None,
@@ -194,7 +194,7 @@ def attach(
     )
 
 
-def ensure_finished(log_dir: LogDir) -> None:
+def ensure_finished(log_dir: DirectoryAccess) -> None:
     """Look whether the directory takes another commit.
 
     What a thread of this process is swapping in on another topic is no hindrance.
@@ -218,7 +218,7 @@ def ensure_finished(log_dir: LogDir) -> None:
         raise StorageFailure(left[0], "attach", "an earlier commit is unfinished; reopen")
 
 
-def find_done(log_dir: LogDir, version: WriterVersion) -> AttachResult | None:
+def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
     """What became of a version that the writer has committed before; None where it has not.
 
     Raises:
@@ -243,7 +243,7 @@ def find_done(log_dir: LogDir, version: WriterVersion) -> AttachResult | None:
     return AttachResult("", ranges, was_done=True, note=known.note)
 
 
-def marks_of(log_dir: LogDir) -> dict[str, writers.Mark]:
+def marks_of(log_dir: DirectoryAccess) -> dict[str, writers.Mark]:
     """Return how far writers have come; raises CorruptFile, UnsupportedVersion, StorageFailure."""
     try:
         return writers.read_marks(log_dir.env.files, log_dir.path)
@@ -256,7 +256,7 @@ def _done_topics(marks: Mapping[str, writers.Mark], version: WriterVersion) -> d
 
 
 def _marks(
-    log_dir: LogDir,
+    log_dir: DirectoryAccess,
     version: WriterVersion,
     partitions: Mapping[TopicPartition, AttachedRange],
     skipped: Mapping[str, int],
@@ -278,7 +278,7 @@ def _marks(
     }
 
 
-def _group(log_dir: LogDir, staged: Iterable[StagedSegment]) -> "list[_PartitionWork]":
+def _group(log_dir: DirectoryAccess, staged: Iterable[StagedSegment]) -> "list[_PartitionWork]":
     """The work of each partition, in order of their names."""
     by_partition: dict[TopicPartition, list[StagedSegment]] = defaultdict(list)
     for segment in staged:
@@ -291,7 +291,7 @@ def _group(log_dir: LogDir, staged: Iterable[StagedSegment]) -> "list[_Partition
     return works
 
 
-def _check(log_dir: LogDir, works: "list[_PartitionWork]") -> None:
+def _check(log_dir: DirectoryAccess, works: "list[_PartitionWork]") -> None:
     try:
         for work in works:
             work.check()
@@ -299,7 +299,7 @@ def _check(log_dir: LogDir, works: "list[_PartitionWork]") -> None:
         raise as_storage_failure(error, log_dir.path, "attach") from error
 
 
-def _finish_files(log_dir: LogDir, works: "list[_PartitionWork]") -> list[Move]:
+def _finish_files(log_dir: DirectoryAccess, works: "list[_PartitionWork]") -> list[Move]:
     """Make all files ready; what is ready is dropped where one of them fails."""
     try:
         return [move for work in works for move in work.finish_files()]
@@ -311,7 +311,7 @@ def _finish_files(log_dir: LogDir, works: "list[_PartitionWork]") -> list[Move]:
         raise
 
 
-def _drop_forgotten(log_dir: LogDir) -> None:
+def _drop_forgotten(log_dir: DirectoryAccess) -> None:
     """What jobs that died long ago have staged; that it can't be dropped is no failure of ours."""
     oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
     with suppress(OSError):
@@ -319,7 +319,7 @@ def _drop_forgotten(log_dir: LogDir) -> None:
 
 
 def _publish(
-    log_dir: LogDir, commit_id: str, commit: commits.Commit, works: "list[_PartitionWork]"
+    log_dir: DirectoryAccess, commit_id: str, commit: commits.Commit, works: "list[_PartitionWork]"
 ) -> None:
     fs = log_dir.env.files
     try:
@@ -460,7 +460,7 @@ class Exchanged:
 
 
 def exchange(
-    log_dir: LogDir,
+    log_dir: DirectoryAccess,
     partition: TopicPartition,
     bases: Sequence[int],
     new: Iterable[NewSegment],
@@ -510,7 +510,7 @@ class _Exchange:
 
     def __init__(
         self,
-        log_dir: LogDir,
+        log_dir: DirectoryAccess,
         log: Log,
         old: Sequence[ClosedSegment],
         new: Sequence[NewSegment],

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from tidelog.closing import Closing
 from tidelog.config import ConfigNote
@@ -82,6 +82,61 @@ def reach(path: str, env: Env | None) -> tuple[str, Env]:
 
     path = local_path(path)
     return path, env_for(path, env)
+
+
+class DirectoryAccess(Protocol):
+    """The calls that long jobs (attach, cleaner, mover, erasure) make on an open directory.
+
+    `LogDir` has them for its own thread. A broker, whose `LogDir` belongs to the event loop, has a
+    stand-in for other threads, so a job must not use anything else of a directory.
+    """
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+
+    @property
+    def env(self) -> Env:
+        """Files, clock and randomness."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it is open for writing."""
+
+    @property
+    def commit_records(self) -> commits.CommitRecords:
+        """The commits under way."""
+
+    @property
+    def tier_files(self) -> "TierFiles":
+        """Reads what lies in tiers, and opens their stores."""
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """All topics by name."""
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; raises UnknownTopic."""
+
+    def knows_age_limit(self, name: str) -> bool:
+        """Whether a topic's `retention.ms` is its own or a broker's."""
+
+    def reader(self, topic: str, partition: int) -> LogReader:
+        """The partition for reading."""
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The partition for writing, opened at first use."""
+
+    def flush(self) -> None:
+        """Make everything that was appended durable."""
+
+    def accept_clock(self) -> int:
+        """Let appends go on although the clock jumped, durably."""
+
+    def cleaner_offset(self, name: TopicPartition) -> int | None:
+        """Offset below which a partition was compacted."""
+
+    def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
+        """Keep up to where a partition is compacted."""
 
 
 class LogDir(Closing):
@@ -300,6 +355,10 @@ class LogDir(Closing):
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, ascending; see `TopicAdmin.partitions`."""
         return self.topic_admin.partitions(topic)
+
+    def knows_age_limit(self, name: str) -> bool:
+        """Whether a topic's age limit is its own; see `TopicAdmin.knows_age_limit`."""
+        return self.topic_admin.knows_age_limit(name)
 
     def create_topic(
         self,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tidelog.errors import InvalidRequest
 from tidelog.storage import commits
 from tidelog.storage.directory.attach import WriterVersion, attach, marks_of
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
 from tidelog.storage.log.append import build_batches
 from tidelog.storage.open_files import FilePool
@@ -105,7 +105,7 @@ class _Rows:
 
 
 def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
-    log_dir: LogDir,
+    log_dir: DirectoryAccess,
     topic: str,
     records: Iterable[NewRecord],
     *,
@@ -173,7 +173,7 @@ class _Stage:
     """Staged segments of one load."""
 
     def __init__(
-        self, log_dir: LogDir, topic: str, name: str, codec: Codec, batch_bytes: int
+        self, log_dir: DirectoryAccess, topic: str, name: str, codec: Codec, batch_bytes: int
     ) -> None:
         self._log_dir = log_dir
         self._topic = topic

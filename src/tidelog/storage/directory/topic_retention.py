@@ -42,7 +42,7 @@ def retain(log_dir: LogDir, topic: str, *, dry_run: bool) -> list[DueSegment]:
         ReadOnly: The directory is open for reading, and this is no dry run.
         StorageFailure: The disk failed; the partition is offline.
     """
-    by_age, config = log_dir.topic_admin.knows_age_limit(topic), log_dir.topic(topic).config
+    by_age, config = log_dir.knows_age_limit(topic), log_dir.topic(topic).config
     if not by_age:
         config = replace(config, retention_ms=-1)
     found: list[DueSegment] = []

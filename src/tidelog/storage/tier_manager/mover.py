@@ -64,7 +64,7 @@ from tidelog.storage.tier_manager.tier_store import (
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
 
 
 # Whether a row is about exactly the bytes of a local segment.
@@ -270,7 +270,7 @@ class MoveReport:
 
 
 def tier_partition(
-    log_dir: "LogDir", name: TopicPartition, options: MoveOptions | None = None
+    log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions | None = None
 ) -> MoveReport:
     """Move what may be moved of a partition.
 
@@ -304,14 +304,16 @@ class Mover:
         self._drawn: set[str] = set()
 
     @classmethod
-    def open(cls, log_dir: "LogDir", name: TopicPartition, options: MoveOptions) -> "Mover":
+    def open(
+        cls, log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions
+    ) -> "Mover":
         """Make ready; nothing is asked of the store yet. Errors as `tier_partition`."""
         log = log_dir.log(name.topic, name.partition)
         record = _record_of(log_dir, log, options)
         store = log_dir.tier_files.store(record.url)
         mover = cls(log, PartitionTier(store, record.folder), record, options)
         # A default of seven days would delete for ever what the broker was told to keep.
-        mover._report.keeps_all_ages = not log_dir.topic_admin.knows_age_limit(name.topic)
+        mover._report.keeps_all_ages = not log_dir.knows_age_limit(name.topic)
         return mover
 
     def run(self) -> MoveReport:
@@ -516,7 +518,7 @@ def _same_bytes(segment: Segment, row: TierSegment) -> bool:
     )
 
 
-def _record_of(log_dir: "LogDir", log: Log, options: MoveOptions) -> TierRecord:
+def _record_of(log_dir: "DirectoryAccess", log: Log, options: MoveOptions) -> TierRecord:
     """The partition's record, or a first one."""
     name = log.topic_partition
     given = options.url or log.context.config.tidelog_tier_url
@@ -540,7 +542,7 @@ def _record_of(log_dir: "LogDir", log: Log, options: MoveOptions) -> TierRecord:
     return first_record(log_dir, log, url)
 
 
-def first_record(log_dir: "LogDir", log: Log, url: str) -> TierRecord:
+def first_record(log_dir: "DirectoryAccess", log: Log, url: str) -> TierRecord:
     """The record of a partition whose tier is empty; raises InvalidRequest without a topic id."""
     name = log.topic_partition
     topic_id = log_dir.topic(name.topic).topic_id
@@ -600,7 +602,7 @@ class TierStatus(NamedTuple):
     garbage_segments: int
 
 
-def tier_status(log_dir: "LogDir", name: TopicPartition) -> TierStatus:
+def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
     """What lies where of a partition.
 
     Raises:
@@ -631,7 +633,7 @@ def tier_status(log_dir: "LogDir", name: TopicPartition) -> TierStatus:
 
 
 def exchange(
-    log_dir: "LogDir",
+    log_dir: "DirectoryAccess",
     name: TopicPartition,
     old: Sequence[TierSegment],
     new: Sequence[TierSegment],

@@ -46,7 +46,7 @@ from tidelog.storage.tier_manager.tier_store import (
 from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
 
 
 _FOLDER: Final = re.compile(r"[0-9]{20}-[0-9a-f]{32}", re.ASCII)
@@ -68,7 +68,7 @@ class Collected:
 
 
 def collect(
-    log_dir: "LogDir",
+    log_dir: "DirectoryAccess",
     names: Iterable[TopicPartition],
     *,
     grace_ms: int = GRACE_MS,
@@ -126,7 +126,7 @@ def _collect_orphans(mover: Mover, before_ms: int, found: Collected, *, dry_run:
             remove_all(tier, (key for key, _, _ in objects))
 
 
-def _collect_deleted(log_dir: "LogDir", found: Collected, *, dry_run: bool) -> None:
+def _collect_deleted(log_dir: "DirectoryAccess", found: Collected, *, dry_run: bool) -> None:
     """What deleted topics had in stores; those that are still there are not touched."""
     deleted = read_deleted(log_dir.env.files, log_dir.path)
     if not deleted:
@@ -159,7 +159,7 @@ def _collect_deleted(log_dir: "LogDir", found: Collected, *, dry_run: bool) -> N
         )
 
 
-def _is_foreign(log_dir: "LogDir", deleted: DeletedFolder) -> bool:
+def _is_foreign(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> bool:
     """Whether another directory than this one wrote the manifest of a deleted topic last."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     manifest, _ = tier.read()
@@ -169,7 +169,7 @@ def _is_foreign(log_dir: "LogDir", deleted: DeletedFolder) -> bool:
 
 
 def _remove_folder(
-    log_dir: "LogDir", deleted: DeletedFolder, found: Collected, *, dry_run: bool
+    log_dir: "DirectoryAccess", deleted: DeletedFolder, found: Collected, *, dry_run: bool
 ) -> None:
     """The manifest first: without it nothing in there is anybody's."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
@@ -184,7 +184,11 @@ def _remove_folder(
 
 
 def restore(
-    log_dir: "LogDir", name: TopicPartition, url: str | None = None, *, takes_over: bool = False
+    log_dir: "DirectoryAccess",
+    name: TopicPartition,
+    url: str | None = None,
+    *,
+    takes_over: bool = False,
 ) -> TierRecord:
     """Write a partition's record anew from the manifest in the store, before the log is opened.
 
@@ -244,7 +248,7 @@ def restore(
     return record
 
 
-def _local_bases(log_dir: "LogDir", directory: str, manifest: Manifest) -> list[int]:
+def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest) -> list[int]:
     """Local files that follow each other up to the end, as far as the manifest knows their ends."""
     parsed = (files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
     bases = sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
@@ -257,7 +261,9 @@ def _local_bases(log_dir: "LogDir", directory: str, manifest: Manifest) -> list[
     return bases[len(bases) - count :]
 
 
-def _check_record(log_dir: "LogDir", directory: str, manifest: Manifest, where: str) -> None:
+def _check_record(
+    log_dir: "DirectoryAccess", directory: str, manifest: Manifest, where: str
+) -> None:
     """Raise TierConflict where the record that is there knows offsets that the manifest lacks."""
     try:
         known = read_record(log_dir.env.files, directory)
@@ -276,7 +282,7 @@ def _check_record(log_dir: "LogDir", directory: str, manifest: Manifest, where: 
 
 
 def _check_local(
-    log_dir: "LogDir", tier: PartitionTier, manifest: Manifest, directory: str, base: int
+    log_dir: "DirectoryAccess", tier: PartitionTier, manifest: Manifest, directory: str, base: int
 ) -> None:
     """Raise TierConflict where a local file has a record that the tier lacks at its offsets."""
     path = f"{directory}/{files.file_name(base, files.LOG_SUFFIX)}"

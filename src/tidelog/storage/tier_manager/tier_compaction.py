@@ -74,7 +74,7 @@ from tidelog.storage.tier_manager.tier_store import CopySource, PartitionTier, c
 from tidelog.types import NO_TIMESTAMP, Buffer, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.log.log_reader import LogReader
 
 
@@ -427,7 +427,7 @@ class TierCleaner:
 
 
 def compact_tier(
-    log_dir: "LogDir",
+    log_dir: "DirectoryAccess",
     name: TopicPartition,
     options: CleanerOptions,
     worker: TierWorker | None = None,
@@ -471,7 +471,7 @@ def compact_tier(
     return report
 
 
-def _here(log_dir: "LogDir", mover: Mover) -> TierWorker:
+def _here(log_dir: "DirectoryAccess", mover: Mover) -> TierWorker:
     return TierCleaner(
         place=Workplace.beside(mover.log),
         tier=mover.tier,
@@ -483,7 +483,9 @@ def _here(log_dir: "LogDir", mover: Mover) -> TierWorker:
 class _Pass:
     """One job, from its first byte read to the manifest that has its segments."""
 
-    def __init__(self, log_dir: "LogDir", mover: Mover, plan: CleaningPlan, found: Look) -> None:
+    def __init__(
+        self, log_dir: "DirectoryAccess", mover: Mover, plan: CleaningPlan, found: Look
+    ) -> None:
         self._log_dir = log_dir
         self._mover = mover
         self._plan = plan

@@ -50,7 +50,7 @@ from tidelog.types import ClockName, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.objects.store import ObjectStore
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.segment.closed_segment import ClosedSegment
 
 
@@ -151,7 +151,7 @@ def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
     return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
 
 
-def writer_of(log_dir: "LogDir") -> str:
+def writer_of(log_dir: "DirectoryAccess") -> str:
     """Return the name of a directory in manifests: its id in `meta.properties`."""
     found = read_meta_properties(log_dir.env.files, log_dir.path) or {}
     return found.get("directory.id", "")
@@ -291,7 +291,7 @@ class Problem(NamedTuple):
 
 
 def verify(
-    log_dir: "LogDir", names: Iterable[TopicPartition], *, sizes_only: bool = False
+    log_dir: "DirectoryAccess", names: Iterable[TopicPartition], *, sizes_only: bool = False
 ) -> Iterator[Problem]:
     """What is wrong with the tiers of these partitions; nothing is changed, and no lock needed.
 
@@ -307,7 +307,9 @@ def verify(
         yield from _verify(log_dir, name, sizes_only=sizes_only)
 
 
-def _verify(log_dir: "LogDir", name: TopicPartition, *, sizes_only: bool) -> Iterator[Problem]:
+def _verify(
+    log_dir: "DirectoryAccess", name: TopicPartition, *, sizes_only: bool
+) -> Iterator[Problem]:
     reader = log_dir.reader(name.topic, name.partition)
     if reader.tier is None:
         return
