@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
         importlib.import_module(found.name)
         print(found.name)
 """
+
+
+CLASSIC_GROUPS = "import sys, tidelog.server.groups.coordinator; print(*sys.modules)"
+OTHER_GROUPS = {
+    "tidelog.protocol.messages.modern_group_records",
+    "tidelog.server.groups.assignors",
+    "tidelog.server.groups.classic_in_consumer",
+    "tidelog.server.groups.consumer_heartbeat",
+    "tidelog.server.groups.group_updates",
+    "tidelog.server.groups.migration",
+    "tidelog.server.groups.modern_changes",
+    "tidelog.server.groups.share_heartbeat",
+    "tidelog.server.groups.topic_regexes",
+}
 
 
 def may_need_extras() -> list[str]:
@@ -88,3 +103,10 @@ def test_unknown_name_is_an_attribute_error() -> None:
     name = "no_such_name"
     with pytest.raises(AttributeError, match=name):
         getattr(tidelog, name)
+
+
+def test_classic_groups_load_nothing_of_other_protocols() -> None:
+    loaded = set(run(CLASSIC_GROUPS).split())
+    assert not OTHER_GROUPS & loaded
+    for name in OTHER_GROUPS:
+        assert find_spec(name) is not None, name

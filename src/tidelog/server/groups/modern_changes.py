@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
-from tidelog.protocol.messages.group_records import (
+from tidelog.protocol.messages.modern_group_records import (
     CURRENT_ASSIGNMENT_KEY,
     PARTITION_METADATA_KEY,
     REGULAR_EXPRESSION_KEY,

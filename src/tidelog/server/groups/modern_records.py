@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, cast
 
-from tidelog.protocol.messages.group_records import (
+from tidelog.protocol.messages.group_records import DataMessage
+from tidelog.protocol.messages.modern_group_records import (
     CONSUMER_GROUP_KEY,
     CONSUMER_GROUP_VALUE,
     CONSUMER_MEMBER_KEY,
@@ -39,7 +40,6 @@ from tidelog.protocol.messages.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     CurrentPartitions,
-    DataMessage,
     EpochValue,
     GroupKey,
     GroupMemberKey,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.protocol.messages.group_records import CONSUMER_MEMBER_VALUE
+from tidelog.protocol.messages.modern_group_records import CONSUMER_MEMBER_VALUE
 from tidelog.server.groups.modern_changes import MemberChange, read_modern_change
 from tidelog.server.groups.modern_group import Asks, ClassicPart, ConsumerGroup
 
