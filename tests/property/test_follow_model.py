@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.cluster.test_follow import follow, standby_dir
+from tests.unit.standby.test_follow import follow, standby_dir
 from tests.worlds.clusters.fake_leader import FakeLeader
 
 from tidelog.storage.log.log import Log

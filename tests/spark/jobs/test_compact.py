@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.unit.spark.jobs.test_compact import TOPIC, fill_tier, last_of_each, make_keyed
+from tests.unit.jobs.test_compact import TOPIC, fill_tier, last_of_each, make_keyed
 from tests.worlds.directories.topics import held
 from tests.worlds.kafka.groups import tidelog
 

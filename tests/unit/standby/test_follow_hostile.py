@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.faults import SeededEnv
-from tests.unit.cluster.test_follow import STANDBY, follow, standby_dir, values
+from tests.unit.standby.test_follow import STANDBY, follow, standby_dir, values
 from tests.worlds.clusters.fake_leader import FakeLeader
 
 from tidelog.errors import (

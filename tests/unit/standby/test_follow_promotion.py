@@ -2,7 +2,7 @@
 
 import pytest
 from tests.faults import START_MS, SeededEnv
-from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, standby_dir, values
+from tests.unit.standby.test_follow import P0, STANDBY, copy_all, follow, standby_dir, values
 from tests.worlds.clusters.fake_leader import LEADER_PATH, FakeLeader
 
 from tidelog.errors import ClusterFailure

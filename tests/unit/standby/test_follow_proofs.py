@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import SeededEnv, seeded_env
-from tests.unit.cluster.test_follow import STANDBY, follow, log_bytes, seen, values
+from tests.unit.standby.test_follow import STANDBY, follow, log_bytes, seen, values
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.errors import ClusterFailure, CorruptBatch

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
-from tests.unit.cluster.test_follow import P0, STANDBY, copy_all, follow, standby_dir
+from tests.unit.standby.test_follow import P0, STANDBY, copy_all, follow, standby_dir
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
 
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.cluster.test_fetched_records import NAME, open_fetch, told
+from tests.unit.remote.test_fetched_records import NAME, open_fetch, told
 from tests.worlds.clusters.fake_leader import FakeLeader, leader_of_twelve
 
 from tidelog.protocol.messages import FETCH
