@@ -2,7 +2,7 @@
 
 Parts: readers and writers compiled from declarations.
 
-A declaration becomes Python, compiled as people's own modules are; `read_code` and `write_code`
+A declaration becomes Python, compiled as people's own modules are; `codecs` and `codecs`
 make the lines. See docs/protocol.md.
 
 Makes the function that reads a declaration in one version.

@@ -9,7 +9,7 @@ Python object here, which is what this path costs; columns that its records don'
 
 Rows from batches that a leader sent: decoded by column, filtered exactly, no object per record.
 
-Equal to what `consumed_rows` makes of librdkafka's records, where that has the column.
+Equal to what `rows` makes of librdkafka's records, where that has the column.
 """
 
 import itertools

@@ -9,7 +9,7 @@ wait for what it has before it. A thread that loads does
 so, too, wherever Python lets no other run, so that is done in small pieces:
 
 - Shared libraries are loaded before Python asks for them, by a call that stops nobody
-  (`shared_objects`).
+  (`kernels`).
 - The collector of garbage rests, and takes what has come in for old afterwards: to look through
   what numba brings holds up the loop for longer than all the rest.
 - The interpreter changes threads ten times as often as it would.

@@ -1,4 +1,4 @@
-"""The sink to brokers, batch and stream: each task sends its own rows (`broker_task`).
+"""The sink to brokers, batch and stream: each task sends its own rows (`broker_sink`).
 
 Parts: rows to a producer, transactions.
 
@@ -7,10 +7,10 @@ executor or the driver comes again; the rows of different tasks become visible o
 
 One task of the sink to brokers: rows to a producer, in one transaction where it is asked for.
 
-Exactly once: the transactional id names the writer and the task's number, so beginning fences
-every older attempt of the same task, and aborts what it left open. Then the marker is read
-(`broker_markers`): where this batch is there already, nothing is written. Else rows and marker are
-written and committed together.
+Exactly once: the transactional id names the writer and the task's number, so beginning fences every
+older attempt of the same task, and aborts what it left open. Then the marker is read
+(`transaction_markers`): where this batch is there already, nothing is written. Else rows and marker
+are written and committed together.
 
 Claims of the sink's tasks: what a task writes at most once, and what was there before.
 """

@@ -4,7 +4,7 @@ Parts: staged by tasks, one commit.
 
 Each task writes log files beside the partitions that its rows go to (`storage.directory.staging`),
 under names that carry the commit and the attempt, so attempts never meet. The driver then attaches
-the files of the attempts that Spark has chosen, all together (`sink_commit`). A write that fails
+the files of the attempts that Spark has chosen, all together (`directory_sink`). A write that fails
 leaves nothing visible. A streaming query's commit carries its batch's number, so a batch that comes
 again after a crash adds nothing.
 

@@ -2,7 +2,7 @@
 
 Parts: chooses the writer, checks columns.
 
-Rows are checked here by their type; where they go is for `sink_directory` and `broker_sink`.
+Rows are checked here by their type; where they go is for `directory_sink` and `broker_sink`.
 
 The topic that a write makes where it is missing (`createPartitions`), on the driver.
 """

@@ -10,7 +10,7 @@ in the query's checkpoint before anything is read:
    planned and not finished;
 5. `commit(end)`, once everything up to there is done.
 
-What goes into a batch is for `stream_batches` to say. Executors get a pickled copy that only reads.
+What goes into a batch is for `micro_batches` to say. Executors get a pickled copy that only reads.
 The names of the methods are Spark's.
 """
 

@@ -204,7 +204,7 @@ class FollowOptions:
         sync_interval_ms: How often topics, settings and groups are looked at, in ms.
         flush_interval_ms: How often records and checkpoints are made durable, in ms.
         retain: Whether the topics' retention runs here, by the standby's own clock.
-        control: Whether others may ask by the directory's control channel; see `follow_control`.
+        control: Whether others may ask by the directory's control channel; see `follower`.
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)

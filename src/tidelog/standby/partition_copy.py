@@ -471,7 +471,7 @@ class Copy:
     ) -> int | None:
         """The offset from which on the leader says that it never had what is here; None if none.
 
-        Nothing is dropped yet: what its answers are worth is for `follow_check` to prove.
+        Nothing is dropped yet: what its answers are worth is for `partition_copy` to prove.
 
         Args:
             leader: Its answers for `own_epochs`.

@@ -2,7 +2,7 @@
 
 Every record of both sides is read once, by as many tasks as there are splits, and reduced where it
 is read to a row for each key. Tasks that share the hashes among them hold the rows of both sides
-together (`audit_rules` says what is found); only the keys that are found are read as they are.
+together (`rules` says what is found); only the keys that are found are read as they are.
 Exact: nothing is sampled. With a state, only what is new is read the next time.
 """
 

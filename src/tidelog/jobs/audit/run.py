@@ -198,7 +198,7 @@ class TopicResult:
     Attributes:
         history: Whether records before the last one were compared.
         counts: `a_keys`, `b_keys`, `deleted`, and keys by kind.
-        found: Rows of keys that are not equal, see `audit_rules`.
+        found: Rows of keys that are not equal, see `rules`.
         sections: Where the pairs of equal keys are, by partition of A and of B.
     """
 

@@ -207,7 +207,7 @@ class ComparePart:
         Its fields: `files` (of both sides: for each partition its number and its files in the order
         of offsets; null for a side that there is not), `chunks` ([start, end)), `history` (see
         `audit_rules.compare`), `positions` (partition -> offset of a group on the last side; null
-        without a group), `behind` (files of records that are not compared, see `audit_behind`).
+        without a group), `behind` (files of records that are not compared, see `run`).
         """
         fields, env = json.loads(part), os_env()
         start, end = fields["chunks"]

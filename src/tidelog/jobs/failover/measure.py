@@ -5,7 +5,7 @@ Parts: latency seen on a cluster.
 Brokers don't tell when they appended a record of a CreateTime topic. A consumer at the tail sees a
 record soon after that, so arrival - create time is the latency plus a short way: a little too much
 rather than too little; that takes as long as it is measured. Of LogAppendTime topics consumers
-don't see create times, but the batches hold them (`stamped_latency`): there the past is measured,
+don't see create times, but the batches hold them (`measure`): there the past is measured,
 exactly. Where the batches can't be had, `judge` says so.
 
 One clock, this machine's, stands for the brokers': a constant difference shifts all latencies, the

@@ -32,7 +32,7 @@ about the same producers and a finite sample of one may be too small. It costs r
 With one clock that is off by a constant the sum still holds: L grows by what S loses.
 
 What no margin heals: a record that needed longer than L (it may lie before T), one that never
-reached A, a clock ahead by more than S. `failover_verify` looks for such records. Where R is not
+reached A, a clock ahead by more than S. `verify` looks for such records. Where R is not
 known (nothing committed, records deleted unread, no timestamp) the group starts at B's beginning.
 
 Source: KIP-33, use case 3; KIP-79.
@@ -44,7 +44,7 @@ crc32), and records without a key go anywhere. Where the same function of the ke
 partitions of a sample on both clusters, partition n corresponds to partition n. Else a record of
 any partition of A may be in any of B, and the earliest time of all counts for all.
 
-The sample is the last records; `failover_verify` looks at all that matter.
+The sample is the last records; `verify` looks at all that matter.
 """
 
 import zlib

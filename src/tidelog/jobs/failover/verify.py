@@ -19,7 +19,7 @@ before the time that was searched, or further where something is missing; last w
 A, back to the earliest time that was seen on B. Where times can't be compared across clusters, the
 margin is added to the way back on A. Committed records alone count.
 
-Memory is bounded by `digest_counts`; records are read one after the other and not kept.
+Memory is bounded by `verify`; records are read one after the other and not kept.
 
 How often each record was seen in each of four places, in bounded memory.
 

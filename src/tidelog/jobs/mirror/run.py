@@ -10,9 +10,9 @@ The checkpoint is a folder that the driver can write to:
     mirror.lock    held while a driver runs the mirror
 
 Spark notes the offsets of a batch before it is run and that it is done afterwards. Between the two
-the batch is written (`mirror_commit`), then the map. Killed anywhere, the same batch comes again:
+the batch is written (`commit`), then the map. Killed anywhere, the same batch comes again:
 the target knows whether it has it, and says where it went, so records are there once and the map
-gets its rows in any case. Over Spark Connect the server writes the batches (`mirror_connect`).
+gets its rows in any case. Over Spark Connect the server writes the batches (`commit`).
 
 What a mirror reads: one stream of all its places, and what tasks need of each row.
 """

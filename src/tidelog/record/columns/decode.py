@@ -26,7 +26,7 @@ of magic 0 or 1, all are put side by side first (`bodies`): one kernel decodes e
 
 Groups of batches for a kernel that takes their records where they lie, and makes no columns.
 
-As in `decoder`, bodies that are compressed or of magic 0 or 1 are put side by side first.
+As in `decode`, bodies that are compressed or of magic 0 or 1 are put side by side first.
 
 The last record of each key in a piece of a log, by kernels; a dict does the same, slowly.
 

@@ -7,7 +7,7 @@
 - `layout`: the table's columns and the statuses; `reasons` has the words for them.
 - `latest`: the last record of each key, where only that one counts.
 - `checksums`, `sums`: CRC-32C of batches, and of what lies side by side.
-- `memory`, `varints`, `arithmetic`, `crc_words`: what they are made of.
+- `memory`, `varints`, `arithmetic`, `checksums`: what they are made of.
 
 Importing this package imports Numba (0.3 s); nothing compiles before its first call.
 """

@@ -6,7 +6,7 @@ The instruction for CRC-32C answers after three steps of the clock and takes a n
 three runs of bytes are summed side by side. Their registers become one by a table for their size:
 what zeros behind a register make of it is linear in its bits, so four look-ups do.
 
-Source: the remainder arithmetic of `sums`; `crc_words` for the steps.
+Source: the remainder arithmetic of `sums`; `checksums` for the steps.
 
 A CRC-32C register and the bytes that come next: a plain function each, and one instruction.
 

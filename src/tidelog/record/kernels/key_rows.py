@@ -4,7 +4,7 @@ Parts: one row a key with digests.
 
 A record is hashed and put into a window of rows; a full window goes into the table. By then what
 the table has of these keys was sent for, since a table is larger than caches. Nothing is copied,
-and no columns are made on the way. What brokers send comes in columns, for `fold_columns`.
+and no columns are made on the way. What brokers send comes in columns, for `key_rows`.
 
 Rows are those of `digests` without the partition, which they share: 64 bytes, a line of the cache.
 The plain reference is `tests/worlds/records/plain_digests.py`.
@@ -14,7 +14,7 @@ Records that come in columns reduced to one row for each key, as `fold` reduces 
 Rows of one key each: its last record, and digests of all that it had.
 
 A row has `FIELDS` words. Keys stand as 128 bits of SipHash-2-4 under a secret seed, values as the
-64 bits of `value_hash` under another; 0 stands for null. A record's digest mixes create time and
+64 bits of `hashes` under another; 0 stands for null. A record's digest mixes create time and
 value; a row's `SET` is the sum of its records' digests, so it knows no order, its `ORDER` a
 polynomial in them, so it does. Rows of the same key add up: `merge` takes those of splits and of
 partitions alike; those of records are made by `fold`.
@@ -341,7 +341,7 @@ class KeyRows(NamedTuple):
         window: int64[WINDOW_ROWS * WINDOW_WORDS].
         state: int64[STATE], zeros at first but `SPAN_LAST`, which is -1.
         spans: int64[SPANS, SPAN_FIELDS], zeros at first.
-        words: int64[WORDS] of `value_hash`.
+        words: int64[WORDS] of `hashes`.
 
     Attributes:
         span_ms: Length of a span of time.

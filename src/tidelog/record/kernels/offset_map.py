@@ -10,7 +10,7 @@ keys are then told apart).
 
 Slots come from the hash's first 32 bits, and are probed one after the other until the key or an
 empty slot is met, so no key is ever missed. Hashes are computed for half a window of records
-(`key_window`), whose slots are then fetched while the next half is read and hashed: else the pass
+(`offset_map`), whose slots are then fetched while the next half is read and hashed: else the pass
 would wait for memory most of the time.
 
 Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280.

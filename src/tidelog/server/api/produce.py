@@ -1,7 +1,7 @@
 """Produce: batches go into their partitions' logs; one answer for each partition.
 
 Checks come in Kafka's order: what is wrong with the request, then with each partition's records
-(`produce_appends`). A refusal of one partition leaves the others alone. With acks=0 nothing is
+(`produce`). A refusal of one partition leaves the others alone. With acks=0 nothing is
 answered; a refusal closes the connection, which is all that such a client sees.
 
 A request for many partitions, or for some that take long to check, is worked on a slice at a time;
@@ -27,7 +27,7 @@ Produce: a request for many partitions in which nothing is out of the ordinary.
 
 Nearly all are such, and what Python does for each partition counts. So one pass finds out that it
 is so, and whose logs they are; then the batches go into their logs, each step with several of them.
-Whatever is not plain is left to `produce` and `produce_appends`, which say what is wrong: nothing
+Whatever is not plain is left to `produce` and `produce`, which say what is wrong: nothing
 was changed by then.
 
 Produce: what is asked of the coordinator of transactions before a batch goes into a log.

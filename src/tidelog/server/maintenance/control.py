@@ -1,7 +1,7 @@
 """The control channel of a running broker: attach, swap, erase, flush, tier, status.
 
 Requests come in by the loop. What they ask for is long work (an attach walks every byte of its
-segments), so it is done in a thread, on stand-ins whose calls come back to the loop (`on_loop`);
+segments), so it is done in a thread, on stand-ins whose calls come back to the loop (`threads`);
 meanwhile appends to the topics concerned wait, reading goes on (`holds`). What becomes visible is
 shown to waiting fetches at once.
 

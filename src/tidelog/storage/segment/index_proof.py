@@ -2,7 +2,7 @@
 
 Parts: what an index must prove before a search skips records: `position_floor`, `time_floor`.
 
-Order and bounds are checked when they are loaded (`index_files`), which says nothing of entries
+Order and bounds are checked when they are loaded (`derived_files`), which says nothing of entries
 that are in order and wrong, or gone. Where a zone map is there, it knows both files' checksums: a
 proof. Else the last entries are held against the log: the offset index must lead to the batch that
 it names, and no batch behind the last time entry may be later than that says. So an index that was

@@ -1,8 +1,9 @@
 """One pass over a finished segment that makes its zone map.
 
 Every batch's checksum is verified and every record looked at: what a map says was true when it was
-built. This is the plain reference; where numba is there, `zone_kernels` does the same by columns.
-Memory is bounded by one batch, the rows made so far (69 bytes for 16 KB of log) and the latencies.
+built. This is the plain reference; where numba is there, `zone_map_kernels` does the same by
+columns. Memory is bounded by one batch, the rows made so far (69 bytes for 16 KB of log) and the
+latencies.
 
 Owns no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
 """

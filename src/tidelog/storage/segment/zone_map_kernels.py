@@ -1,4 +1,4 @@
-"""The zone map of a finished segment by kernels: what `zone_builder` does, by tables of batches.
+"""Building zone maps by kernels, held to the plain way of `zone_map_builder`.
 
 Bodies that lie plainly in the log are looked at where they are, compressed ones are opened side by
 side, messages of magic 0 and 1 go through the plain code one by one. Memory: a few MB, and 120

@@ -493,7 +493,7 @@ class _Pass:
         self._segments = {each.base_offset: each for each in remote}
 
     def run(self, worker: TierWorker, options: CleanerOptions) -> Cleaned:
-        """Do it; raises as `compact_tier`."""
+        """Do it; raises as `job`."""
         job, done = self._plan.job, list[Cleaned]()
         try:
             for part in worker.rewrite(job, self._segments):

@@ -4,7 +4,7 @@ What is read says nothing about safety: a segment that is damaged is left out of
 the cleaning that meets the damage names it. Records of aborted transactions count as if they were
 committed: the sample then takes a few records for garbage that are not.
 
-This is the plain reference; where numba is there, `kernel_sampling` does the same by columns.
+This is the plain reference; where numba is there, `sampling_kernels` does the same by columns.
 """
 
 import importlib.util

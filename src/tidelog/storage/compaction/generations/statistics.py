@@ -9,7 +9,7 @@ only as far as every segment that begins below is still the one that it was then
 cut and appended to since is believed to be cleaned up to the cut, and no further.
 
 An entry of the file is the CRC-32C of its text in 8 hexadecimal digits, a line end, a JSON object,
-a line end: the whole, or what has changed (`statistics_file`). docs/format.md#text-files.
+a line end: the whole, or what has changed (`statistics`). docs/format.md#text-files.
 
 The file `compaction-statistics`: the whole at some time, then what has changed since.
 
