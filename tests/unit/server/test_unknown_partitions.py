@@ -26,7 +26,6 @@ from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.api.produce import produce
 from tidelog.server.api.topics import delete_records
-from tidelog.server.transactions.markers import PartitionMarkers
 from tidelog.types import NewRecord, TopicPartition
 
 UNKNOWN = 3
@@ -83,7 +82,7 @@ def test_delete_records_of_an_unknown_topic(node: Node) -> None:
 
 def test_markers_for_an_unknown_topic(node: Node) -> None:
     place = TopicPartition("flihgts", 0)
-    write = PartitionMarkers(node).write(
+    write = node.markers.write(
         [place],
         producer_id=1,
         producer_epoch=0,

@@ -7,14 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.config import BrokerConfig
-from tidelog.config.values import Durability
 from tidelog.server.admin.cluster_metadata import ClusterSettings, MetadataLog
 from tidelog.server.partitions.fetch import FetchCounts
-from tidelog.server.partitions.partitions import Cleanings, Partitions
-from tidelog.server.partitions.services import ProducerIds
-from tidelog.server.partitions.topics import Removals, Topics
-from tidelog.server.runtime.counters import Counters
-from tidelog.server.runtime.loop import Timers
+from tidelog.server.partitions.partitions import Cleanings
+from tidelog.server.partitions.services import Services
+from tidelog.server.partitions.topics import Removals
 from tidelog.server.runtime.threads import Work
 from tidelog.server.security.operations import ANONYMOUS
 from tidelog.storage.directory.broker_files import (
@@ -31,7 +28,6 @@ from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Buffer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tidelog.env import Env
     from tidelog.protocol.messages.configs import ConfigSource
     from tidelog.server.admin.cluster_metadata import Rules
     from tidelog.server.admin.quotas import Throttles
@@ -45,10 +41,6 @@ if TYPE_CHECKING:
 
 
 LOGGER: Final = logging.getLogger("tidelog.server")
-
-
-# More than for changes: a slow store must not hold up what lies on a disk.
-READ_THREADS: Final = 8
 
 
 # Requests with long lists that are read at a time.
@@ -74,27 +66,20 @@ class FrameAnswers(Protocol):
         ...
 
 
-class Node:
+class Node(Services):
     """One broker's state. Belongs to the loop's thread.
 
     Attributes:
-        config: The broker's settings as they are now.
-        started_config: As they were at the start, without what was changed and kept.
-        env: Clock, files, randomness.
-        log_dir: The directory, open for writing.
+        started_config: Settings as they were at the start, without what was changed and kept.
         address: Where clients of the first listener find the broker; known when it listens.
         listeners: The same of all listeners, by name.
         places: Where they listen, HOST:PORT, by name; known when they do.
-        work: Threads for changes: topics, checkpoints, openings.
-        reads: Others for what has to be read from a disk or a store, which nothing else waits for.
         cleanings: Partitions that a cleaner is at.
         cluster: Settings that are kept with the directory.
         throttles: How much clients with quotas have used; None where no client has one.
-        metrics: What it counts.
         authorizer: Who may do what; None where everybody may everything.
         metrics_address: Where /metrics is served, None for nowhere.
         repeated_lookups: Questions for times that clients have asked before, from the first one on.
-        closers: Called in reverse order before the directory is closed.
     """
 
     def __init__(self, log_dir: LogDir, config: BrokerConfig, syncs: Work | None = None) -> None:
@@ -109,23 +94,14 @@ class Node:
             CorruptFile, UnsupportedVersion, StorageFailure: The cluster's settings can't be read.
             ConfigError: What was kept of them can't hold with those of the start.
         """
-        self.started_config = self.config = config
-        self.log_dir = log_dir
-        self.env: Env = log_dir.env
+        super().__init__(log_dir, config)
+        self.started_config = config
         self.address = Address("127.0.0.1", 0)
         self.metrics_address: Address | None = None
         self.listeners: dict[str, Address] = {}
         self.places: dict[str, str] = {}
-        self.timers = Timers(self.env.clock)
-        self.metrics = Counters()
         self.cleanings = Cleanings()
-        self.work = Work()
-        self.reads = Work(READ_THREADS)
         self._syncs = syncs
-        syncs_all = config.tidelog_durability is Durability.FSYNC
-        self.partitions = Partitions(log_dir, syncs_all=syncs_all)
-        self.topics = Topics(log_dir, self.partitions, config)
-        self.topics.on_deleted.append(lambda info: self.metrics.forget_topic(info.name))
         place = (self.env, log_dir.path, self.work, self.topics.begin)
         self.metadata = MetadataLog(log_dir)
         self.cluster = ClusterSettings(*place, self.metadata, self._topic_defaults)
@@ -144,9 +120,7 @@ class Node:
 
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
-        self.producer_ids = ProducerIds(log_dir, self.work)
         self.repeated_lookups: FrameAnswers | None = None
-        self.closers: list[Callable[[], None]] = []
         # A plain field: every request looks at it.
         self.authorizer: Authorizer | None = None
         if config.authorizer_class_name:
@@ -209,7 +183,7 @@ class Node:
         """Consumer groups; those that were there are read from when this is first asked for."""
         from tidelog.server.groups.coordinator import GroupCoordinator  # not needed to listen
 
-        return GroupCoordinator(self)
+        return GroupCoordinator(self, self.group_texts)
 
     @cached_property
     def transactions(self) -> "TransactionCoordinator":
@@ -225,14 +199,14 @@ class Node:
         """Records of share groups; what is kept is read from when this is first asked for."""
         from tidelog.server.shares.share_partitions import Shares
 
-        return Shares(self)
+        return Shares(self, lambda: self.groups, self.group_texts)
 
     @cached_property
     def markers(self) -> "PartitionMarkers":
         """Ends transactions in partitions, as their coordinator says."""
         from tidelog.server.transactions.markers import PartitionMarkers
 
-        return PartitionMarkers(self)
+        return PartitionMarkers(self, lambda: self.groups)
 
     @property
     def has_groups(self) -> bool:

@@ -13,8 +13,8 @@ from tidelog.record.batch_walk import Batch
 from tidelog.storage.segment.slices import LogSlice
 
 if TYPE_CHECKING:
-    from tidelog.server.coordinator.host import Host
     from tidelog.server.coordinator.log_kernels import KernelPieces, Taker
+    from tidelog.server.partitions.services import Services
 
 
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
@@ -27,17 +27,17 @@ PIECE_BYTES: Final = 1 << 20
 class KernelsOf:
     """The kernels of a broker, for one log that is read: None until they are loaded."""
 
-    def __init__(self, host: "Host") -> None:
-        self._host = host
+    def __init__(self, services: "Services") -> None:
+        self._services = services
         self._made: KernelPieces | None = None
 
     def __call__(self) -> "KernelPieces | None":
         """What takes pieces by kernels; called in the thread that reads."""
-        if self._made is None and self._host.partitions.has_kernels:
+        if self._made is None and self._services.partitions.has_kernels:
             from tidelog.record.columns.decode import SECRET_BYTES
             from tidelog.server.coordinator.log_kernels import KernelPieces
 
-            self._made = KernelPieces(self._host.env.random.randbytes(SECRET_BYTES))
+            self._made = KernelPieces(self._services.env.random.randbytes(SECRET_BYTES))
         return self._made
 
 

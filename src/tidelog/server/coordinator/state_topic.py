@@ -47,10 +47,10 @@ from tidelog.errors import (
     TransactionCoordinatorFenced,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.coordinator.host import Host
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.coordinator.log_loader import FindKernels, KernelsOf
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import LoopTurn
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
@@ -280,20 +280,20 @@ class StateTopic(Generic[Loaded]):
         name: The topic's.
     """
 
-    def __init__(self, host: Host, machine: StateMachine[Loaded], spec: TopicSpec) -> None:
+    def __init__(self, services: Services, machine: StateMachine[Loaded], spec: TopicSpec) -> None:
         """A topic that may be there already, with nothing of it read.
 
         Args:
-            host: The broker.
+            services: The broker's.
             machine: Who has its state.
             spec: The topic.
         """
         self.name = spec.name
-        self._host = host
+        self._services = services
         self._machine = machine
         self._spec = spec
         self._logger = spec.logger
-        self._clock = host.env.clock
+        self._clock = services.env.clock
         # Another list stands for another topic, where it was deleted and made again.
         self._parts: list[_Part] = []
         self._queue: deque[int] = deque()
@@ -305,7 +305,7 @@ class StateTopic(Generic[Loaded]):
         # Partitions that were written to in this turn, and what waits for its end.
         self._written: LoopTurn[int] = LoopTurn(self._flush_all)
         self._gathered: dict[int, _Gathered] = {}
-        host.closers.append(self.close)
+        services.closers.append(self.close)
 
     def close(self) -> None:
         """Write what waits, load no more, and look after nothing any more."""
@@ -373,7 +373,7 @@ class StateTopic(Generic[Loaded]):
     def partition(self, number: int) -> Partition | None:
         """A partition, None where it can't be opened."""
         try:
-            return self._host.partitions.get(self.name, number)
+            return self._services.partitions.get(self.name, number)
         except TidelogError as error:
             self._logger.warning("%s-%d can't be opened: %s", self.name, number, error)
             return None
@@ -409,7 +409,7 @@ class StateTopic(Generic[Loaded]):
         """Begin to read what the topic has; fine where that was begun, or there is nothing."""
         if self._is_creating:
             return  # it may be found already, and has nothing to read
-        info = self._host.topics.find(self.name)
+        info = self._services.topics.find(self.name)
         if info is not None and not self._parts:
             self._adopt(info, PartitionState.WAITING)
 
@@ -437,7 +437,7 @@ class StateTopic(Generic[Loaded]):
 
     async def load(self) -> None:
         """Create the topic where it is not there, and load all of it; for `begin`."""
-        info = self._host.topics.find(self.name)
+        info = self._services.topics.find(self.name)
         if info is not None:
             self._adopt(info, PartitionState.WAITING)
         else:
@@ -446,12 +446,12 @@ class StateTopic(Generic[Loaded]):
 
     async def _create(self, state: PartitionState) -> ErrorCode:
         """Create it; its partitions, which have nothing to read, are in that state."""
-        host = self._host
+        services = self._services
         try:
-            async with host.topics.changing:
-                info = await host.work.run(self._make)
+            async with services.topics.changing:
+                info = await services.work.run(self._make)
         except TopicExists:
-            info, state = host.log_dir.topic(self.name), PartitionState.WAITING
+            info, state = services.log_dir.topic(self.name), PartitionState.WAITING
         except TidelogError as error:
             self._logger.warning("%s can't be created: %s", self.name, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -461,7 +461,7 @@ class StateTopic(Generic[Loaded]):
         return ErrorCode.NONE
 
     def _make(self) -> TopicInfo:
-        log_dir = self._host.log_dir
+        log_dir = self._services.log_dir
         spec = self._spec
         info, _ = log_dir.create_topic(self.name, partitions=spec.partitions, config=spec.settings)
         return info
@@ -474,7 +474,8 @@ class StateTopic(Generic[Loaded]):
         for number in info.present:
             name = TopicPartition(self.name, number)
             with suppress(TidelogError, OSError):  # its opening tries again
-                await self._host.work.run(self._host.log_dir.topic_admin.settle, name)
+                admin = self._services.log_dir.topic_admin
+                await self._services.work.run(admin.settle, name)
 
     def _adopt(self, info: TopicInfo, state: PartitionState) -> None:
         self._parts = [_Part(state) for _ in range(info.partitions)]
@@ -632,25 +633,25 @@ class StateTopic(Generic[Loaded]):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _ensure_loading(self) -> None:
-        if self._queue and not self.is_loading and not self._host.work.is_closed:
+        if self._queue and not self.is_loading and not self._services.work.is_closed:
             self.begin(self._load_all())
 
     async def _claim(self) -> None:
         """Kafka keeps a topic's settings elsewhere: by default ones states would go in time."""
-        host = self._host
-        info = host.topics.find(self.name)
+        services = self._services
+        info = services.topics.find(self.name)
         if info is not None and info.foreign:
-            async with host.topics.changing:
-                settings = self._spec.settings
-                await host.work.run(host.log_dir.topic_admin.alter, self.name, settings)
-                host.log_dir.open_partitions.follow_settings(self.name)
+            async with services.topics.changing:
+                log_dir, settings = services.log_dir, self._spec.settings
+                await services.work.run(log_dir.topic_admin.alter, self.name, settings)
+                log_dir.open_partitions.follow_settings(self.name)
 
     async def _load_all(self) -> None:
         try:
             await self._claim()
         except TidelogError as error:
             self._logger.error("settings of %s can't be kept: %s", self.name, error)
-        while self._queue and not self._host.work.is_closed:
+        while self._queue and not self._services.work.is_closed:
             # The topic may be deleted meanwhile; what becomes of this one says nothing then.
             number = self._queue.popleft()
             part = self._parts[number]
@@ -658,7 +659,8 @@ class StateTopic(Generic[Loaded]):
             try:
                 await self._load(part, number)
             except Exception as error:  # noqa: BLE001 - one partition's trouble is not the others'
-                if not self._host.work.is_closed:  # else the broker has stopped in the midst of it
+                # Where threads are closed the broker has stopped in the midst of it.
+                if not self._services.work.is_closed:
                     self._tell_failure(part, number, error)
             if part.state is PartitionState.LOADING:
                 part.state = PartitionState.FAILED
@@ -675,8 +677,8 @@ class StateTopic(Generic[Loaded]):
         self._logger.error("%s-%d can't be loaded: %s", self.name, number, error, exc_info=trace)
 
     async def _load(self, part: _Part, number: int) -> None:
-        partitions = self._host.partitions
-        await partitions.open_beside([TopicPartition(self.name, number)], self._host.work)
+        partitions = self._services.partitions
+        await partitions.open_beside([TopicPartition(self.name, number)], self._services.work)
         partition = partitions.get(self.name, number)
         if not self._is_of_topic(part, number):
             return
@@ -693,10 +695,10 @@ class StateTopic(Generic[Loaded]):
 
     async def _read(self, log: "Log") -> Loaded:
         """What a log's records say."""
-        replay, work = self._machine.replay(), self._host.work
+        replay, work = self._machine.replay(), self._services.work
         if log.log_end_offset <= log.log_start_offset:
             return replay.result()
-        pieces = replay.take(log.slices(), KernelsOf(self._host))
+        pieces = replay.take(log.slices(), KernelsOf(self._services))
         while await work.run(next, pieces, None) is not None:
             pass
         return await work.run(replay.result)

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
-from tidelog.server.coordinator.host import LOGGER, Host
 from tidelog.server.groups.classic_members import Membership
 from tidelog.server.groups.committed_offsets import DeletedTopic, PendingOffsets
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.offset_commits import Commits, TransactionalCommits
-from tidelog.server.groups.offsets_topic import OffsetsTopic
+from tidelog.server.groups.offsets_topic import LOGGER, OffsetsTopic
 from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.replay import AnyGroup, GroupTable, LoadedShard, Replay
 from tidelog.server.partitions.partition import TransactionEnd
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import SLICE_MS
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
@@ -97,18 +97,25 @@ class GroupCoordinator:
         shards: Where groups are kept.
     """
 
-    def __init__(self, node: Host) -> None:
-        clock, config = node.env.clock, node.config
-        self._node = node
-        self._timers = node.timers
-        self._topics = node.topics
+    def __init__(self, services: Services, group_texts: Callable[[str], Mapping[str, str]]) -> None:
+        """Begin to read the groups that there were.
+
+        Args:
+            services: The broker's.
+            group_texts: Settings of a group's own, as texts.
+        """
+        clock, config = services.env.clock, services.config
+        self._services = services
+        self._group_texts = group_texts
+        self._timers = services.timers
+        self._topics = services.topics
         self._clock = clock
         self._check_ms = config.offsets_retention_check_interval_ms
         self._deleted = DeletedTopics()
-        self.shards = OffsetsTopic(node, self)
+        self.shards = OffsetsTopic(services, self)
         self._table = GroupTable(clock, self.shards.number_of)
-        self._rebalances = Rebalances(self._table, self.shards, node.timers, clock, config)
-        random = node.env.random
+        self._rebalances = Rebalances(self._table, self.shards, services.timers, clock, config)
+        random = services.env.random
         self.default_assignor = config.group_consumer_assignors[0]
         self.members = Membership(
             self._table,
@@ -126,8 +133,8 @@ class GroupCoordinator:
             self._table, self.shards, clock, config, self.pending
         )
         self.resume()
-        node.topics.on_deleted.append(self.forget_topic)
-        node.timers.after(self._check_ms, self._expire)
+        services.topics.on_deleted.append(self.forget_topic)
+        services.timers.after(self._check_ms, self._expire)
 
     def resume(self) -> None:
         """Begin to read the groups that there were, once."""
@@ -139,10 +146,10 @@ class GroupCoordinator:
     def _update_parts(self) -> "UpdateParts":
         from tidelog.server.groups.group_updates import TopicFacts, UpdateParts
 
-        node = self._node
-        settings = GroupSettings(node.config, node.group_texts)
-        facts = TopicFacts(node.topics)
-        return UpdateParts(self._table, self.shards, node.timers, node.env.clock, settings, facts)
+        services, clock = self._services, self._clock
+        settings = GroupSettings(services.config, self._group_texts)
+        facts = TopicFacts(services.topics)
+        return UpdateParts(self._table, self.shards, self._timers, clock, settings, facts)
 
     @cached_property
     def _consumers(self) -> "Parts":
@@ -150,12 +157,12 @@ class GroupCoordinator:
         from tidelog.server.groups.migration import Conversion, Fencing, Parts
         from tidelog.server.groups.topic_regexes import Regexes, look_up_beside
 
-        node = self._node
+        services = self._services
         updates = ConsumerUpdates(self._update_parts)
         conversion = Conversion(updates, self._rebalances)
         fencing = Fencing(updates, conversion)
-        regexes = Regexes(updates, look_up_beside(node.work))
-        return Parts(updates, fencing, conversion, regexes, node.env.random)
+        regexes = Regexes(updates, look_up_beside(services.work))
+        return Parts(updates, fencing, conversion, regexes, services.env.random)
 
     @cached_property
     def _in_consumer_groups(self) -> "ClassicMembers":

@@ -12,6 +12,7 @@ commit beyond the end of its partition, which the copy had not reached, becomes 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """
 
+import logging
 import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -21,7 +22,6 @@ from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
-from tidelog.server.coordinator.host import LOGGER, Host
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.coordinator.state_topic import (
     RETRY_MS,
@@ -40,10 +40,14 @@ from tidelog.server.partitions.partition import (
     append_in_transaction,
     end_transaction,
 )
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.broker_files import GROUPS_FILE, GroupOffset, read_group_offsets
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, TopicPartition
+
+LOGGER: Final = logging.getLogger("tidelog.server.groups")
+
 
 # Far below what a batch may hold.
 RECORDS_PER_BATCH: Final = 500
@@ -65,10 +69,10 @@ class Standby:
         is_read: Whether it was read, and still is there.
     """
 
-    def __init__(self, host: Host, topic: "OffsetsTopic") -> None:
-        self._host = host
+    def __init__(self, services: Services, topic: "OffsetsTopic") -> None:
+        self._services = services
         self._topic = topic
-        self._path = posixpath.join(host.log_dir.path, GROUPS_FILE)
+        self._path = posixpath.join(services.log_dir.path, GROUPS_FILE)
         self._groups: dict[str, list[GroupOffset]] = {}
         self._failed_ms: int | None = None
         self.is_read = False
@@ -76,30 +80,30 @@ class Standby:
     @property
     def is_there(self) -> bool:
         """Whether there is such a file."""
-        return self._host.env.files.exists(self._path)
+        return self._services.env.files.exists(self._path)
 
     @property
     def may_read(self) -> bool:
         """Whether it is time to read the file: not just after that has failed."""
         if self._failed_ms is None:
             return True
-        return self._host.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
+        return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
 
     async def read(self) -> bool:
         """Read the file; False where it can't be read, which is logged: then no group is served."""
         try:
-            found = await self._host.work.run(
-                read_group_offsets, self._host.env.files, self._host.log_dir.path
+            found = await self._services.work.run(
+                read_group_offsets, self._services.env.files, self._services.log_dir.path
             )
         except (TidelogError, OSError) as error:
-            self._failed_ms = self._host.env.clock.monotonic_ms()
+            self._failed_ms = self._services.env.clock.monotonic_ms()
             LOGGER.error(_UNREADABLE, self._path, error)
             return False
         self._failed_ms, self.is_read = None, True
         self._groups = {} if found is None else {n: list(c) for n, c in found.groups.items()}
-        partitions = self._host.partitions
+        partitions = self._services.partitions
         places = {(each.topic, each.partition) for all_ in self._groups.values() for each in all_}
-        await partitions.open_beside(partitions.unopened(places), self._host.work)
+        await partitions.open_beside(partitions.unopened(places), self._services.work)
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:
@@ -124,7 +128,7 @@ class Standby:
         return True
 
     def _missing(self, number: int, count: int, groups: dict[str, AnyGroup]) -> Iterator[Taken]:
-        now_ms = self._host.env.clock.now_ms()
+        now_ms = self._services.env.clock.now_ms()
         for group_id, places in self._groups.items():
             if partition_for(group_id, count) != number:
                 continue
@@ -140,9 +144,9 @@ class Standby:
         Raises:
             StorageFailure: That can't be told now.
         """
-        info = self._host.topics.find(place.topic)
+        info = self._services.topics.find(place.topic)
         try:
-            log = self._host.partitions.get(place.topic, place.partition).log
+            log = self._services.partitions.get(place.topic, place.partition).log
         except UnknownTopic:
             return None
         return CommittedOffset(
@@ -161,7 +165,7 @@ class Standby:
             if not self._topic.is_served:
                 return  # one was lost meanwhile, and takes it in again before this is tried again
             self._groups = {}
-            await self._host.work.run(self._remove)
+            await self._services.work.run(self._remove)
             self.is_read = False
         except (TidelogError, OSError) as error:
             LOGGER.error("%s stays for now, all of it was taken in: %s", self._path, error)
@@ -173,8 +177,8 @@ class Standby:
         await partition.flushed()
 
     def _remove(self) -> None:
-        self._host.env.files.remove(self._path)
-        self._host.env.files.sync_dir(self._host.log_dir.path)
+        self._services.env.files.remove(self._path)
+        self._services.env.files.sync_dir(self._services.log_dir.path)
 
 
 class Asked(NamedTuple):
@@ -192,9 +196,9 @@ class Asked(NamedTuple):
 class OffsetsTopic(StateTopic[LoadedShard]):
     """All partitions of `__consumer_offsets`. Belongs to the loop's thread."""
 
-    def __init__(self, host: Host, machine: StateMachine[LoadedShard]) -> None:
+    def __init__(self, services: Services, machine: StateMachine[LoadedShard]) -> None:
         """Nothing is loaded yet; `machine` has the groups."""
-        config = host.config
+        config = services.config
         settings = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -207,8 +211,8 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             settings=settings,
             codec=Codec(config.offsets_topic_compression_codec),
         )
-        super().__init__(host, machine, spec)
-        self._standby = Standby(host, self)
+        super().__init__(services, machine, spec)
+        self._standby = Standby(services, self)
 
     # -- a standby's offsets -----------------------------------------------------------------
 

@@ -6,13 +6,13 @@ Source: Kafka 4.3's group coordinator; KIP-848.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import MissingDependency
-from tidelog.server.coordinator.host import LOGGER
 from tidelog.server.groups.consumer_updates import (
     ConsumerUpdate,
     ConsumerUpdates,
@@ -26,6 +26,8 @@ from tidelog.server.groups.modern_group import ConsumerGroup, ConsumerMember, Re
 from tidelog.server.regexes import UnusableRegex, find_matches, require_usable
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.threads import Work
+
+LOGGER: Final = logging.getLogger("tidelog.server.groups")
 
 # Expressions of one group are looked up at most so often.
 LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
@@ -186,7 +188,7 @@ def look_up_beside(work: Work) -> LookUp:
     ) -> None:
         try:
             found = await work.run(find_meanings, regexes, names)
-        except Exception:  # noqa: BLE001 - one group's trouble is not the others'
+        except Exception:
             LOGGER.exception("expressions can't be looked up")
             found = {}
         told(found)

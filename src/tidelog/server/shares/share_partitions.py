@@ -14,23 +14,21 @@ Where there are as many sessions as there may be, a new one is refused: none is 
 Pure. Belongs to one thread.
 
 Source: KIP-932; Kafka 4.3's ShareSessionCache, ShareSession, ShareSessionContext.
-
-What share groups need of the broker that they live in.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
-from tidelog.server.coordinator.host import Host
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.partitions.offset_lookup import find_time
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.server.shares.open_partition import LiveShare, Surroundings
 from tidelog.server.shares.settings import ShareSettings
@@ -47,7 +45,6 @@ from tidelog.types import INT32_MAX, SHARE_STATE_TOPIC, OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from tidelog.server.groups.coordinator import GroupCoordinator
-    from tidelog.server.runtime.threads import Work
 
 
 # What all sessions may remember together: clients may name partitions as they like.
@@ -178,20 +175,6 @@ def _after(epoch: int) -> int:
     return 1 if epoch == INT32_MAX else epoch + 1
 
 
-class ShareHost(Host, Protocol):
-    """A broker, as far as share groups go; a `Node` is one."""
-
-    @property
-    def groups(self) -> "GroupCoordinator":
-        """Which groups there are, and what they share."""
-        ...
-
-    @property
-    def reads(self) -> "Work":
-        """Threads for what has to be read from a disk or a store."""
-        ...
-
-
 # So long a fetch waits for what is kept to be loaded (share.coordinator.write.timeout.ms).
 LOAD_MS: Final = 5000
 
@@ -209,17 +192,31 @@ class Shares:
         settings: What holds for a group.
     """
 
-    def __init__(self, node: ShareHost) -> None:
-        """Begin to read what is kept."""
-        self._node = node
-        self.states = ShareStates(node, self._lose)
-        self.sessions = ShareSessions(node.config.group_share_max_share_sessions)
-        self.settings = ShareSettings(lambda: node.config, node.group_texts)
-        self._around = Surroundings(node.env.clock, node.timers, self.states, self.settings.limits)
+    def __init__(
+        self,
+        services: Services,
+        groups: "Callable[[], GroupCoordinator]",
+        group_texts: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        """Begin to read what is kept.
+
+        Args:
+            services: The broker's.
+            groups: Gives the coordinator of its groups.
+            group_texts: Settings of a group's own, as texts.
+        """
+        self._services = services
+        self._groups = groups
+        self.states = ShareStates(services, self._lose)
+        self.sessions = ShareSessions(services.config.group_share_max_share_sessions)
+        self.settings = ShareSettings(lambda: services.config, group_texts)
+        self._around = Surroundings(
+            services.env.clock, services.timers, self.states, self.settings.limits
+        )
         self._live: dict[ShareKey, LiveShare] = {}
         self._opening: dict[ShareKey, asyncio.Task[LiveShare | ErrorCode]] = {}
-        node.topics.on_deleted.append(self._forget_topic)
-        node.closers.append(self.close)
+        services.topics.on_deleted.append(self._forget_topic)
+        services.closers.append(self.close)
         self.states.topic.resume()
 
     def close(self) -> None:
@@ -263,7 +260,7 @@ class Shares:
 
     def _code_of_group(self, key: ShareKey) -> ErrorCode:
         """Why nobody may read it for its group: none shares it, or which do can't be told now."""
-        groups = self._node.groups
+        groups = self._groups()
         group = groups.find(key.group_id)
         if isinstance(group, ShareGroup):
             topic = group.shared.get(key.topic_id)
@@ -301,7 +298,7 @@ class Shares:
             return False
         changed = asyncio.Event()
         self.states.watch(changed.set)
-        timer = self._node.timers.after(LOAD_MS, changed.set)
+        timer = self._services.timers.after(LOAD_MS, changed.set)
         try:
             while self.states.code_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 if timer.is_cancelled:
@@ -323,8 +320,8 @@ class Shares:
             return partition.log.log_start_offset
         if kind == "latest":
             return partition.high_watermark
-        since_ms = self._node.env.clock.now_ms() - ago_ms
-        found = find_time(partition.log, max(since_ms, 0), self._node.reads)
+        since_ms = self._services.env.clock.now_ms() - ago_ms
+        found = find_time(partition.log, max(since_ms, 0), self._services.reads)
         if found is not None and not isinstance(found, OffsetAndTimestamp):
             found = await found()
         # Nothing is that young: what comes from now on is.
@@ -412,4 +409,4 @@ class Shares:
             self.states.forget(key)
 
     def _has_topic(self, topic_id: UUID) -> bool:
-        return self._node.topics.find_by_id(topic_id) is not None
+        return self._services.topics.find_by_id(topic_id) is not None

@@ -39,10 +39,10 @@ from tidelog.protocol.wire import Reader
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import read_pairs
-from tidelog.server.coordinator.host import Host
 from tidelog.server.coordinator.log_loader import FindKernels, take_batches
 from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap, StateTopic, TopicSpec
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply, Watched
 from tidelog.server.shares.record_runs import RecordState, StateBatch
 from tidelog.storage.files import encode_topic_id
@@ -416,12 +416,12 @@ class ShareStates(Watched):
         topic: Where they are kept.
     """
 
-    def __init__(self, host: Host, on_lost: Callable[[list[ShareKey]], None]) -> None:
+    def __init__(self, services: Services, on_lost: Callable[[list[ShareKey]], None]) -> None:
         """Nothing is read yet; `on_lost` is called with what can't be served any more."""
         super().__init__()
-        self._clock = host.env.clock
+        self._clock = services.env.clock
         self._on_lost = on_lost
-        config = host.config
+        config = services.config
         self._updates_max = config.share_coordinator_snapshot_update_records_per_snapshot
         settings = {
             "cleanup.policy": "delete",
@@ -435,7 +435,7 @@ class ShareStates(Watched):
             partitions=config.share_coordinator_state_topic_num_partitions,
             settings=settings,
         )
-        self.topic: StateTopic[LoadedStates] = StateTopic(host, self, spec)
+        self.topic: StateTopic[LoadedStates] = StateTopic(services, self, spec)
         self._entries: PartitionedMap[Entry] = PartitionedMap(self.topic.number_of)
         self._known: Mapping[str, Entry] = self._entries.all
         # Each partition's log end when it was looked at last.

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.partitions.partition import Markers
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import SLICE_MS, Timer
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.server.transactions.markers import Endings
 from tidelog.server.transactions.metadata import (
     LOGGER,
     Transaction,
-    TransactionHost,
     TransactionMetadata,
 )
 from tidelog.server.transactions.rules import (
@@ -55,16 +55,16 @@ class TransactionCoordinator:
         table: What is known of them.
     """
 
-    def __init__(self, host: TransactionHost, markers: Markers) -> None:
-        self._config = host.config
-        self._clock = host.env.clock
-        self._timers = host.timers
-        self._ids = host.producer_ids
-        self.table = TransactionTable(host, self._complete)
+    def __init__(self, services: Services, markers: Markers) -> None:
+        self._config = services.config
+        self._clock = services.env.clock
+        self._timers = services.timers
+        self._ids = services.producer_ids
+        self.table = TransactionTable(services, self._complete)
         self.log = self.table.log
         self._endings = Endings(self.table, markers, self._timers, self._clock)
-        host.closers.append(self._endings.close)
-        host.topics.on_deleted.append(self._forget_topic)
+        services.closers.append(self._endings.close)
+        services.topics.on_deleted.append(self._forget_topic)
         self._abort_timed_out_later()
         self._forget_unused_later()
 

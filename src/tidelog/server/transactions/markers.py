@@ -1,21 +1,16 @@
-"""Markers: the end of transactions, written into the logs of the partitions in them.
-
-Parts: from decision to markers in all partitions and groups, retried until complete.
-
-Source: Kafka 4.3's KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-1228.
-
-From a decision to its end: markers in all partitions, then the record that says so.
+"""Markers: from a decision to its end in all partitions and groups, then the record that says so.
 
 A decision is completed whatever happens: a partition that can't take its marker now is asked again,
 and what a broker leaves undone the next start takes up. Only the topic of a partition may be gone,
 or a later producer may have written there: then nothing is left that a marker could end.
 
-Source: Kafka 4.3's TransactionMarkerChannelManager.
+Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
+KIP-1228.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
@@ -26,6 +21,7 @@ from tidelog.server.partitions.partition import (
     TransactionEnd,
     end_transaction,
 )
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.server.transactions.metadata import LOGGER, Transaction, TransactionState
@@ -34,9 +30,6 @@ from tidelog.types import OFFSETS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.server.groups.coordinator import GroupCoordinator
-    from tidelog.server.partitions.partitions import Partitions
-    from tidelog.server.partitions.topics import Topics
-    from tidelog.server.runtime.threads import Work
 
 
 # How long to wait before a partition that could not take its marker is asked again; the longest.
@@ -167,35 +160,13 @@ _NOT_SERVED: Final = frozenset(
 _Ended: TypeAlias = "ErrorCode | asyncio.Future[int] | Reply[ErrorCode]"
 
 
-class Host(Protocol):
-    """A broker, as far as markers go; a `Node` is one."""
-
-    @property
-    def partitions(self) -> "Partitions":
-        """Open logs."""
-        ...
-
-    @property
-    def topics(self) -> "Topics":
-        """Topics by name."""
-        ...
-
-    @property
-    def groups(self) -> "GroupCoordinator":
-        """Consumer groups."""
-        ...
-
-    @property
-    def work(self) -> "Work":
-        """Threads for what blocks."""
-        ...
-
-
 class PartitionMarkers:
     """Writes markers. Belongs to the loop's thread."""
 
-    def __init__(self, node: Host) -> None:
-        self._node = node
+    def __init__(self, services: Services, groups: "Callable[[], GroupCoordinator]") -> None:
+        """Markers for a broker's partitions; `groups` gives the coordinator of its groups."""
+        self._services = services
+        self._groups = groups
 
     async def write(
         self,
@@ -211,10 +182,10 @@ class PartitionMarkers:
         end = TransactionEnd(
             producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
         )
-        opened = self._node.partitions
+        opened = self._services.partitions
         missing = opened.unopened((each.topic, each.partition) for each in partitions)
         if missing:
-            await opened.open_beside(missing, self._node.work)
+            await opened.open_beside(missing, self._services.work)
         topics = list({each.topic for each in partitions})
         while opened.holds and opened.holds.stops_appends(topics):
             await opened.holds.wait(topics)
@@ -226,7 +197,7 @@ class PartitionMarkers:
         if place.topic == OFFSETS_TOPIC:
             return self._end_offsets(place, end)
         try:
-            partition = self._node.partitions.get(place.topic, place.partition)
+            partition = self._services.partitions.get(place.topic, place.partition)
             result = end_transaction(partition, end)
         except TidelogError as error:
             return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else ErrorCode(error.code)
@@ -235,10 +206,10 @@ class PartitionMarkers:
         return partition.when_shown(result.last_offset + 1)
 
     def _end_offsets(self, place: TopicPartition, end: TransactionEnd) -> _Ended:
-        info = self._node.topics.find(OFFSETS_TOPIC)
+        info = self._services.topics.find(OFFSETS_TOPIC)
         if info is None or not 0 <= place.partition < info.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self._node.groups.end_transaction(place.partition, end)
+        return self._groups().end_transaction(place.partition, end)
 
 
 def _of_group(code: ErrorCode) -> ErrorCode:

@@ -9,17 +9,14 @@ A state is written to the log before it holds. A transaction is decided once Pre
 PrepareAbort is written: from then on only markers are missing, which can be written again.
 
 Source: KIP-98; KIP-360 (the epoch before); KIP-890 (an epoch for each transaction, ids to come).
-
-What transactions need of the broker that they live in.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
-from tidelog.server.coordinator.host import Host
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
 from tidelog.types import (
     INT16_MAX,
@@ -29,10 +26,6 @@ from tidelog.types import (
     NO_TIMESTAMP,
     TopicPartition,
 )
-
-if TYPE_CHECKING:
-    from tidelog.server.partitions.services import ProducerIds
-
 
 # The last epoch that a producer may have; one more is kept to fence it with.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
@@ -235,12 +228,3 @@ class Transaction:
 
 
 LOGGER: Final = logging.getLogger("tidelog.server.transactions")
-
-
-class TransactionHost(Host, Protocol):
-    """A broker, as far as transactions go; a `Node` is one."""
-
-    @property
-    def producer_ids(self) -> "ProducerIds":
-        """Ids that nobody has."""
-        ...

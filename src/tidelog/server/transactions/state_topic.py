@@ -28,9 +28,9 @@ from tidelog.protocol.wire import Reader
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import read_pairs
-from tidelog.server.coordinator.host import Host
 from tidelog.server.coordinator.log_loader import FindKernels, take_log
 from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap, StateTopic, TopicSpec
+from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.name_cache import is_short, remembers_short
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.transactions.metadata import (
@@ -213,15 +213,15 @@ class TransactionTable:
         log: Where they are kept.
     """
 
-    def __init__(self, host: Host, on_prepared: Callable[[Transaction], None]) -> None:
+    def __init__(self, services: Services, on_prepared: Callable[[Transaction], None]) -> None:
         """Nothing is read yet.
 
         Args:
-            host: The broker.
+            services: The broker's.
             on_prepared: Called with each one that was loaded whose end was decided, and is to be
                 completed.
         """
-        config = host.config
+        config = services.config
         settings = {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
@@ -233,9 +233,9 @@ class TransactionTable:
             partitions=config.transaction_state_log_num_partitions,
             settings=settings,
         )
-        self.log: StateTopic[LoadedIds] = StateTopic(host, self, spec)
-        self._clock = host.env.clock
-        self._partitions = host.partitions
+        self.log: StateTopic[LoadedIds] = StateTopic(services, self, spec)
+        self._clock = services.env.clock
+        self._partitions = services.partitions
         self._kept: PartitionedMap[Transaction] = PartitionedMap(self.log.number_of)
         self._known: Mapping[str, Transaction] = self._kept.all
         self._on_prepared = on_prepared
