@@ -1,7 +1,4 @@
-"""`./run demo`: loads flights, asks both clocks, replays a storm day on Spark, checks it all.
-
-`python -m tidelog.demo`, which `./run demo` calls.
-"""
+"""`./run demo`: loads flights, asks both clocks, replays a storm day on Spark, checks it all."""
 
 import argparse
 import shutil
@@ -315,7 +312,3 @@ class Demo:
     def _step(self, title: str) -> Iterator[None]:
         with self._tell.step(title):
             yield
-
-
-if __name__ == "__main__":
-    main()
