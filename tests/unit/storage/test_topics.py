@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Mapping
 from random import Random
 
 import pytest
@@ -15,13 +16,17 @@ from tidelog.errors import (
     CorruptFile,
     InvalidPartitions,
     InvalidTopic,
+    TidelogError,
     TopicExists,
     UnknownTopic,
     UnsupportedVersion,
 )
 from tidelog.storage.directory.topic_registry import (
     PARTITION_COUNT_LIMIT,
+    Made,
+    NewTopic,
     TopicEntry,
+    TopicInfo,
     TopicRegistry,
     TopicsText,
     decode_topics,
@@ -53,6 +58,30 @@ def add_partition(disk: DamageFileSystem, name: str, topic_id: uuid.UUID | None 
 
 def write_text(disk: DamageFileSystem, text: str) -> None:
     write_atomically(disk, PATH, text.encode())
+
+
+def create(
+    registry: TopicRegistry,
+    name: str,
+    partitions: int,
+    settings: Mapping[str, str],
+    *,
+    source: Random,
+    topic_id: uuid.UUID | None = None,
+) -> Made:
+    """Create one topic; raises what refuses it."""
+    (made,) = registry.create([NewTopic(name, partitions, settings, topic_id)], source=source)
+    if isinstance(made, TidelogError | OSError):
+        raise made
+    return made
+
+
+def grow(registry: TopicRegistry, name: str, partitions: int) -> TopicInfo:
+    """Grow one topic; raises what refuses it."""
+    (grown,) = registry.grow({name: partitions})
+    if isinstance(grown, TidelogError | OSError):
+        raise grown
+    return grown
 
 
 def entry_text(**changes: object) -> str:
@@ -256,7 +285,7 @@ def test_partitions_of_different_ids_are_reported(disk: DamageFileSystem) -> Non
 def test_created_topic_is_there_after_reopening(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
     given_settings = {"log.retention.hours": "2", "cleanup.policy": "compact"}
-    info, notes = registry.create("flights", 4, given_settings, source=Random(1))
+    info, notes = create(registry, "flights", 4, given_settings, source=Random(1))
     assert [note.kind for note in notes] == [NoteKind.RENAMED]
     assert info.given == {"cleanup.policy": "compact", "retention.ms": "7200000"}
     again = TopicRegistry(disk, ROOT).get("flights")
@@ -267,25 +296,25 @@ def test_created_topic_is_there_after_reopening(disk: DamageFileSystem) -> None:
 
 def test_every_topic_gets_its_own_id_unless_one_is_given(disk: DamageFileSystem) -> None:
     registry, source = TopicRegistry(disk, ROOT), Random(1)
-    ids = {registry.create(f"t{n}", 1, {}, source=source)[0].topic_id for n in range(20)}
+    ids = {create(registry, f"t{n}", 1, {}, source=source)[0].topic_id for n in range(20)}
     assert len(ids) == 20
-    assert registry.create("own", 1, {}, source=source, topic_id=ID_A)[0].topic_id == ID_A
+    assert create(registry, "own", 1, {}, source=source, topic_id=ID_A)[0].topic_id == ID_A
     assert decode_topic_id(encode_topic_id(ID_A)) == ID_A
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
 def test_bad_names_are_refused(disk: DamageFileSystem, name: str) -> None:
     with pytest.raises(InvalidTopic):
-        TopicRegistry(disk, ROOT).create(name, 1, {}, source=Random(1))
+        create(TopicRegistry(disk, ROOT), name, 1, {}, source=Random(1))
 
 
 def test_name_that_exists_is_refused_whoever_made_it(disk: DamageFileSystem) -> None:
     add_partition(disk, "kafka-0", ID_B)
     registry = TopicRegistry(disk, ROOT)
-    registry.create("own", 1, {}, source=Random(1))
+    create(registry, "own", 1, {}, source=Random(1))
     for name in ("own", "kafka"):
         with pytest.raises(TopicExists):
-            registry.create(name, 1, {}, source=Random(1))
+            create(registry, name, 1, {}, source=Random(1))
 
 
 @pytest.mark.parametrize("twin", ["a_b", "a.b"])
@@ -293,15 +322,15 @@ def test_names_that_differ_in_dot_and_underscore_only_are_refused(
     disk: DamageFileSystem, twin: str
 ) -> None:
     registry = TopicRegistry(disk, ROOT)
-    registry.create("a_b" if twin == "a.b" else "a.b", 1, {}, source=Random(1))
+    create(registry, "a_b" if twin == "a.b" else "a.b", 1, {}, source=Random(1))
     with pytest.raises(InvalidTopic, match="differs from"):
-        registry.create(twin, 1, {}, source=Random(1))
+        create(registry, twin, 1, {}, source=Random(1))
 
 
 @pytest.mark.parametrize("count", [0, -1, PARTITION_COUNT_LIMIT + 1])
 def test_bad_partition_counts_are_refused(disk: DamageFileSystem, count: int) -> None:
     with pytest.raises(InvalidPartitions):
-        TopicRegistry(disk, ROOT).create("a", count, {}, source=Random(1))
+        create(TopicRegistry(disk, ROOT), "a", count, {}, source=Random(1))
 
 
 def test_bad_settings_leave_no_topic(disk: DamageFileSystem) -> None:
@@ -311,14 +340,14 @@ def test_bad_settings_leave_no_topic(disk: DamageFileSystem) -> None:
         {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
     ):
         with pytest.raises(ConfigError):
-            registry.create("a", 1, settings, source=Random(1))
+            create(registry, "a", 1, settings, source=Random(1))
     assert registry.topics == {}
     assert not disk.exists(PATH)
 
 
 def test_unknown_topic_names_the_nearest(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
-    registry.create("flights", 1, {}, source=Random(1))
+    create(registry, "flights", 1, {}, source=Random(1))
     with pytest.raises(UnknownTopic, match=r"no topic 'flihgts'; did you mean flights\?"):
         registry.get("flihgts")
     with pytest.raises(UnknownTopic, match=r"^no topic 'xyzzy'; there are: flights$"):
@@ -327,7 +356,7 @@ def test_unknown_topic_names_the_nearest(disk: DamageFileSystem) -> None:
 
 def test_settings_change_one_by_one_and_go_back_to_default(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
-    registry.create("a", 1, {"retention.ms": "5", "segment.ms": "7"}, source=Random(1))
+    create(registry, "a", 1, {"retention.ms": "5", "segment.ms": "7"}, source=Random(1))
     info, notes = registry.alter(
         "a", {"log.retention.ms": "6", "segment.ms": None, "flush.ms": "9"}, source=Random(1)
     )
@@ -341,7 +370,7 @@ def test_settings_change_one_by_one_and_go_back_to_default(disk: DamageFileSyste
 
 def test_change_that_contradicts_what_is_set_changes_nothing(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
-    before, _ = registry.create("a", 1, {"max.compaction.lag.ms": "5"}, source=Random(1))
+    before, _ = create(registry, "a", 1, {"max.compaction.lag.ms": "5"}, source=Random(1))
     for changes in ({"min.compaction.lag.ms": "6"}, {"no.such.key": None}):
         with pytest.raises(ConfigError):
             registry.alter("a", changes, source=Random(1))
@@ -352,7 +381,7 @@ def test_change_that_contradicts_what_is_set_changes_nothing(disk: DamageFileSys
 def test_altered_foreign_topic_becomes_ours_with_its_id(disk: DamageFileSystem) -> None:
     add_partition(disk, "kafka-1", ID_B)
     registry = TopicRegistry(disk, ROOT)
-    registry.create("own", 1, {}, source=Random(1))
+    create(registry, "own", 1, {}, source=Random(1))
     assert list(read_topics(disk, ROOT).topics) == ["own"], "foreign topics stay out of the file"
     info, _ = registry.alter("kafka", {"retention.ms": "-1"}, source=Random(1))
     assert not info.foreign
@@ -362,18 +391,18 @@ def test_altered_foreign_topic_becomes_ours_with_its_id(disk: DamageFileSystem) 
 
 def test_partitions_only_grow(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
-    registry.create("a", 2, {}, source=Random(1))
-    assert registry.add_partitions("a", 5).partitions == 5
+    create(registry, "a", 2, {}, source=Random(1))
+    assert grow(registry, "a", 5).partitions == 5
     assert TopicRegistry(disk, ROOT).get("a").partitions == 5
     for count in (5, 4, 0, PARTITION_COUNT_LIMIT + 1):
         with pytest.raises(InvalidPartitions):
-            registry.add_partitions("a", count)
+            grow(registry, "a", count)
 
 
 def test_deleted_topic_is_gone(disk: DamageFileSystem) -> None:
     registry = TopicRegistry(disk, ROOT)
-    registry.create("a", 1, {}, source=Random(1))
-    registry.create("b", 1, {}, source=Random(2))
+    create(registry, "a", 1, {}, source=Random(1))
+    create(registry, "b", 1, {}, source=Random(2))
     registry.delete_hidden(registry.hide(["a"]))
     assert list(registry.topics) == ["b"]
     assert list(TopicRegistry(disk, ROOT).topics) == ["b"]
@@ -389,7 +418,7 @@ def test_a_crash_leaves_the_old_or_the_new_topics_and_what_returned_stays(
     registry = TopicRegistry(disk, ROOT)
     acknowledged = []
     for name in ("a", "b", "c"):
-        registry.create(name, 1, {}, source=Random(1))
+        create(registry, name, 1, {}, source=Random(1))
         acknowledged.append((len(disk.journal), name))
     seen = set()
     for state in disk.crash_states(range(300)):
@@ -406,12 +435,12 @@ def test_failed_call_leaves_the_old_or_the_new_topics(
     disk: DamageFileSystem, kind: FaultKind
 ) -> None:
     registry = TopicRegistry(disk, ROOT)
-    registry.create("a", 1, {}, source=Random(1))
+    create(registry, "a", 1, {}, source=Random(1))
     failed = 0
     for call in range(20):
         disk.writes.fault = Fault(disk.calls + call, kind)
         try:
-            registry.create(f"b{call}", 1, {}, source=Random(1))
+            create(registry, f"b{call}", 1, {}, source=Random(1))
         except OSError:
             failed += 1
             assert f"b{call}" not in registry.topics

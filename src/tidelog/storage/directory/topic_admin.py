@@ -265,7 +265,7 @@ class TopicAdmin:
         source = self._context.env.random
         with self._changing:
             self._forget_writers(names)
-            made = self._registry.create_all(new, source=source, make=self._dirs.make)
+            made = self._registry.create(new, source=source, make=self._dirs.make)
         return self._typed(made, [f"create topic {each.name}" for each in new])
 
     def _forget_writers(self, names: Iterable[str]) -> None:
@@ -290,7 +290,7 @@ class TopicAdmin:
         """
         self._context.ensure_writable()
         with self._changing:
-            grown = self._registry.grow_all(counts, make=self._dirs.make)
+            grown = self._registry.grow(counts, make=self._dirs.make)
         return self._typed(grown, [f"add partitions to {name}" for name in counts])
 
     def _typed(

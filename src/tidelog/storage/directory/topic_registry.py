@@ -496,26 +496,6 @@ class TopicRegistry:
         self._show(made)
 
     def create(
-        self,
-        name: str,
-        partitions: int,
-        given: Mapping[str, str],
-        *,
-        source: random.Random,
-        topic_id: uuid.UUID | None = None,
-    ) -> Made:
-        """Add a topic; see `create_all`.
-
-        Raises:
-            InvalidTopic, TopicExists, InvalidPartitions, ConfigError: The request can't be met.
-            OSError: The file could not be written.
-        """
-        (made,) = self.create_all([NewTopic(name, partitions, given, topic_id)], source=source)
-        if isinstance(made, TidelogError | OSError):
-            raise made
-        return made
-
-    def create_all(
         self, new: Iterable[NewTopic], *, source: random.Random, make: Make | None = None
     ) -> list[Made | TidelogError | OSError]:
         """Add topics, in one write of the file, but for those that can't be.
@@ -629,20 +609,7 @@ class TopicRegistry:
         self._save({**self._topics, name: altered})
         return altered, notes
 
-    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
-        """Raise a topic's number of partitions to `partitions`; see `grow_all`.
-
-        Raises:
-            UnknownTopic: No such topic.
-            InvalidPartitions: It has as many or more.
-            OSError: The file could not be written.
-        """
-        (grown,) = self.grow_all({name: partitions})
-        if isinstance(grown, TidelogError | OSError):
-            raise grown
-        return grown
-
-    def grow_all(
+    def grow(
         self, counts: Mapping[str, int], *, make: Make | None = None
     ) -> list[TopicInfo | TidelogError | OSError]:
         """Raise numbers of partitions, in one write of the file, where that can be.
