@@ -1,11 +1,12 @@
-"""Table of commands with a help line each; entry point.
+"""The entry point: the table of commands, and what ends one turned into an exit code and a line.
 
-The entry point: runs a command, and turns whatever ends it into an exit code and a line.
+A command is imported at its first use; `--help` of all of them needs the table alone.
 """
 
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Final
 
@@ -15,59 +16,119 @@ import tidelog
 from tidelog.cli.options import examples
 from tidelog.cli.surroundings import ExitCode, Surroundings, describe
 
-# Command -> module of this package; it is one of the module's COMMANDS.
-HOMES: Final = {
-    "accept-clock": "app_reopen",
-    "audit": "app_audit",
-    "compact": "app_compact",
-    "config": "app_topics",
-    "count": "app_ranges",
-    "create": "app_topics",
-    "delete": "app_topics",
-    "describe": "app_topics",
-    "diff": "app_tables",
-    "doctor": "app_checks",
-    "dump": "app_records",
-    "erase": "app_tables",
-    "failover": "app_cluster",
-    "follow": "app_cluster",
-    "groups": "app_groups",
-    "lag": "app_cluster",
-    "latency": "app_ranges",
-    "offsets": "app_records",
-    "produce": "app_records",
-    "read": "app_records",
-    "reopen": "app_reopen",
-    "retain": "app_time",
-    "rewind": "app_cluster",
-    "serve": "app_serve",
-    "spark": "app_spark",
-    "standby": "app_standby",
-    "tier": "app_tier",
-    "topics": "app_topics",
-    "why": "app_time",
+# Command -> module of this package that has a function of its name, and the first line of its help.
+COMMANDS: Final = {
+    "accept-clock": ("serve", "Let appends go on although the clock jumped."),
+    "audit": (
+        "audit",
+        "Follow every key from A to B: what is missing, stale, in another order, or there twice.",
+    ),
+    "compact": (
+        "compact",
+        "Keep the last record of each key in finished segments of compacted topics.",
+    ),
+    "config": ("topics", "Show a topic's settings, or change them first."),
+    "count": ("count", "Count the records of a range of time, exactly."),
+    "create": ("topics", "Create a topic, and the directory where it is missing."),
+    "delete": ("topics", "Delete a topic and all its records."),
+    "describe": ("topics", "Show one topic, its partitions and clocks."),
+    "diff": ("table", "Print which keys were added, changed and deleted between two times."),
+    "doctor": ("doctor", "Find what is damaged in a directory of topics, and what to do about it."),
+    "dump": ("dump", "Print what is in files, and what is damaged."),
+    "erase": ("erase", "Take every record of a key out of a topic's files."),
+    "failover": ("failover", "Move a consumer group to another cluster without missing a record."),
+    "follow": ("follow", "Copy a leader's topics into a directory, as a standby."),
+    "groups": ("groups", "Consumer groups of a cluster: list, describe, delete."),
+    "lag": ("lag", "Show how far a consumer group is behind."),
+    "latency": (
+        "latency",
+        "Show how long records took from their making to the log, by hour of append time.",
+    ),
+    "offsets": ("offsets", "Find offsets by time, in each partition."),
+    "produce": ("produce", "Append the rows of a file."),
+    "read": ("read", "Print records by time and by offset."),
+    "reopen": (
+        "serve",
+        "Open a broker's partitions anew that went offline, once their disk has room or works.",
+    ),
+    "retain": ("retain", "Delete the segments that the topics' retention settings let go."),
+    "rewind": ("rewind", "Move a consumer group back in time."),
+    "serve": ("serve", "Be a broker that Kafka's clients write to and read from."),
+    "standby": (
+        "follow",
+        "Ask the process that follows a leader (`tidelog follow`): status, flush, promote.",
+    ),
+    "tier": ("tier", "Move finished segments to an object store, and let local copies go."),
+    "topics": ("topics", "List the topics of a directory or a cluster."),
+    "why": ("why", "Explain each segment: why it was rolled, and until when it is kept."),
+}
+# The same of the commands of `tidelog spark`.
+JOBS: Final = {
+    "bootstrap": ("spark_bootstrap", "Load a table into a topic, visible all at once."),
+    "compact": (
+        "spark_compact",
+        "Keep the last record of each key: the cleaner's work, side by side.",
+    ),
+    "lag": ("spark_lag", "Show how far all consumer groups are behind, by partition or by hour."),
+    "latency": (
+        "spark_latency",
+        "Show how long records took to the log, by topic and hour, and what watermarks would lose.",
+    ),
+    "mirror": (
+        "spark_mirror",
+        "Copy topics from one or more places into those of another, exactly once.",
+    ),
+    "reindex": (
+        "spark_reindex",
+        "Build the indexes and zone maps of a directory anew where they are missing or wrong.",
+    ),
+    "replay": ("spark_replay", "Write a range of time of a topic once more."),
 }
 
 
-class _Commands(click.Group):
+class _Unimported(click.Command):
+    """Stands for a command until it is called; `--help` of the group needs its line alone."""
+
+    def __init__(self, name: str, module: str, line: str) -> None:
+        super().__init__(name, help=line)
+        self._module = module
+        self._function = name.replace("-", "_")
+
+    def imported(self) -> click.Command:
+        """The command itself."""
+        was_enabled = gc.isenabled()
+        gc.disable()  # modules stay; a search for garbage meanwhile takes a tenth of the start
+        try:
+            command: click.Command = getattr(
+                import_module(f"tidelog.cli.{self._module}"), self._function
+            )
+        finally:
+            if was_enabled:
+                gc.enable()
+        return command
+
+
+class CommandTable(click.Group):
     """A group whose commands are imported at their first use."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click names it
-        """All names, sorted."""
-        return sorted(HOMES)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments begin with, and the arguments behind its name."""
+        command = self.commands.get(args[0])
+        if isinstance(command, _Unimported):
+            self.add_command(command.imported())
+        return super().resolve_command(ctx, args)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, None where there is none."""
-        if cmd_name in HOMES and cmd_name not in self.commands:
-            module = import_module(f"tidelog.cli.{HOMES[cmd_name]}")
-            for command in module.COMMANDS:
-                self.add_command(command)
-        return super().get_command(ctx, cmd_name)
+
+def _table(homes: Mapping[str, tuple[str, str]]) -> list[click.Command]:
+    return [_Unimported(name, *home) for name, home in homes.items()]
 
 
 @click.group(
     name="tidelog",
-    cls=_Commands,
+    cls=CommandTable,
+    commands=_table(COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "export TIDELOG_DATA=data",
@@ -80,6 +141,23 @@ class _Commands(click.Group):
 @click.version_option(tidelog.__version__, prog_name="tidelog")
 def app() -> None:
     """A commit log with a memory for time: Kafka's files, two clocks."""
+
+
+@app.command(
+    "spark",
+    cls=CommandTable,
+    commands=_table(JOBS),
+    epilog=examples(
+        "tidelog spark replay data flights --from -6h --to standby",
+        "tidelog spark bootstrap flights.parquet flights --to data --key tailnum --time departure",
+    ),
+)
+def spark() -> None:
+    """Jobs on Spark: for more data than one process should read.
+
+    A place is a directory of topics (a path, or a URL such as s3://bucket/logs) or a cluster,
+    kafka://HOST:PORT. Without --master, Spark runs here, on all cores.
+    """
 
 
 _STDOUT: Final = 1

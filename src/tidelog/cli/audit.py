@@ -4,12 +4,41 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.cli import options as times
-from tidelog.cli import output
-from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
-from tidelog.cli.options import AuditShow, Encoding, Format, SparkAccess
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.jobs import (
+    JobProgress,
+    Use,
+    check_before,
+    open_session,
+    pairs,
+    read_place,
+    report_table,
+    save_report,
+)
+from tidelog.cli.options import (
+    TIME_HELP,
+    AuditShow,
+    Encoding,
+    Format,
+    SparkAccess,
+    argument,
+    command_config_option,
+    examples,
+    format_option,
+    given,
+    isolation_by_default,
+    key_as_option,
+    one_of,
+    option,
+    spark_options,
+    store_option,
+    to_command_config_option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell, Column, decoder
-from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, describe
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.job import AuditOptions, measure, plan_of
@@ -59,61 +88,106 @@ _ROWS_SHOWN: Final = 1_000
 _PLOTTED: Final = 4
 
 
+KINDS: Final = (
+    "missing",
+    "extra",
+    "reordered",
+    "stale",
+    "ahead",
+    "changed",
+    "duplicated",
+    "versions",
+    "undelivered",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the options say.
+class AuditCommand:
+    """The options of `tidelog audit`."""
 
-    Attributes:
-        a: One place.
-        b: The other one; None to look at a group alone.
-        topics: Patterns; all topics where there is none.
-        renames: `TOPIC=NAME` texts.
-        group: A consumer group.
-        start: `--from`.
-        end: `--to`.
-        offset_map: File of an offset map.
-        state: Folder of the state.
-        history: Whether all records of a key are compared; None to decide by topic.
-        ignore: Kinds that are not looked for.
-        isolation: What is seen of transactions.
-        keys_max: How many keys are told.
-        show: Which table is printed.
-        html: File of the page.
-        command_config: Client settings of A.
-        to_command_config: Client settings of B.
-        store: Settings of A's object store.
-        to_store: Settings of B's.
-        key_as: How keys are shown.
-        zone: Of times without one, and of times printed.
+    a: str = argument(metavar="A")
+    b: str | None = argument(metavar="[B]", required=False)
+    topics: tuple[str, ...] = option(
+        "--topic", multiple=True, metavar="PATTERN", help="Of whole names on A; repeatable."
+    )
+    renames: tuple[str, ...] = option(
+        "--rename", multiple=True, metavar="TOPIC=NAME", help="Its name on B; repeatable."
+    )
+    group: str | None = option(
+        "--group", metavar="G", help="Keys whose last record this group has not read."
+    )
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First record timestamp, or a range A..B. {TIME_HELP}."
+    )
+    end: str | None = option(
+        "--to", metavar="TIME", help="Up to and without this record timestamp."
+    )
+    offset_map: str | None = option(
+        "--map", metavar="FILE", help="The offset map of a mirror from A to B."
+    )
+    state: str | None = option(
+        "--state", metavar="FOLDER", help="Keep what was read: the next audit reads what is new."
+    )
+    history: bool | None = option(
+        "--history/--no-history",
+        default=None,
+        help="Compare records before each key's last one; if left out, where no log is compacted.",
+    )
+    ignore: tuple[str, ...] = option(
+        "--ignore", multiple=True, type=click.Choice(KINDS), help="Not a difference; repeatable."
+    )
+    isolation: IsolationLevel = given(isolation_by_default(IsolationLevel.READ_COMMITTED))
+    keys_max: int = option(
+        "--keys",
+        type=click.IntRange(min=1),
+        default=10_000,
+        show_default=True,
+        metavar="N",
+        help="How many keys of each kind and topic are told; all are counted.",
+    )
+    show: AuditShow = given(
+        one_of(
+            "--show",
+            kind=AuditShow,
+            default=AuditShow.DIFFERENCES,
+            text="Which table goes to stdout.",
+        )
+    )
+    html: str | None = option(
+        "--html", metavar="FILE", help="Write an HTML page with tables and plots as well."
+    )
+    command_config: str | None = given(command_config_option)
+    to_command_config: str | None = given(to_command_config_option)
+    store: tuple[str, ...] = given(store_option)
+    to_store: tuple[str, ...] = option(
+        "--to-store-option", multiple=True, metavar="KEY=VALUE", help="Of B; repeatable."
+    )
+    spark: SparkAccess = given(spark_options)
+    key_as: Encoding = given(key_as_option)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "audit",
+    epilog=examples(
+        "tidelog audit kafka://east:9092 kafka://west:9092 --topic orders --state /shared/orders",
+        "tidelog audit data s3://backup/data --from 2013-02-01Z --to 2013-03-01Z --html audit.html",
+        "tidelog audit data standby --topic 'flights.*' -o json",
+        "tidelog audit kafka://broker:9092 --group loader --topic orders",
+        "tidelog audit kafka://east:9092 data --map mirror/offsets.map",
+    ),
+)
+@with_options(AuditCommand)
+def audit(surroundings: Surroundings, request: AuditCommand) -> int:
+    """Follow every key from A to B: what is missing, stale, in another order, or there twice.
+
+    A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. Runs on
+    Spark, on all cores of this machine without --master. Exact: every record is read, unless
+    --state says that it has been. Exit code 0: equal; 1: differences; 2: an error; 3: usage.
     """
-
-    a: str
-    b: str | None
-    topics: tuple[str, ...]
-    renames: tuple[str, ...]
-    group: str | None
-    start: str | None
-    end: str | None
-    offset_map: str | None
-    state: str | None
-    history: bool | None
-    ignore: tuple[str, ...]
-    isolation: IsolationLevel
-    keys_max: int
-    show: AuditShow
-    html: str | None
-    command_config: str | None
-    to_command_config: str | None
-    store: tuple[str, ...]
-    to_store: tuple[str, ...]
-    key_as: Encoding
-    zone: str | None
-
-
-def audit(surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format) -> int:
-    """Run it; the exit code: 0 equal, 1 differences, 2 an error."""
     try:
-        found = _audit(surroundings, access, request, kind)
+        found = _audit(surroundings, request)
     except (TidelogError, Refused, OSError) as error:
         code, line = describe(error)
         if code is ExitCode.USAGE:
@@ -123,22 +197,20 @@ def audit(surroundings: Surroundings, access: SparkAccess, request: Request, kin
     return EQUAL if found.is_equal else DIFFERENT
 
 
-def _audit(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> Audited:
+def _audit(surroundings: Surroundings, request: AuditCommand) -> Audited:
     a, b = _places(surroundings, request)
     options = _options(surroundings, request)
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place) for place in (a, b) if place is not None], request.html)
     plan_of(surroundings.env, a, b, options)
     progress = JobProgress(surroundings, "reading", unit="tasks")
-    with open_session(surroundings, access, name="audit", zone=request.zone) as spark:
+    with open_session(surroundings, request.spark, name="audit", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
         with progress.shown(spark):
             found = measure(spark, a, b, options, progress)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     columns, rows = table(found, request.show, request.key_as)
-    output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
     for line in [*lines(found), took(found, seconds)]:
         surroundings.say(line)
     if request.html is not None:
@@ -146,7 +218,7 @@ def _audit(
     return found
 
 
-def _places(surroundings: Surroundings, request: Request) -> tuple[Place, Place | None]:
+def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, Place | None]:
     a = read_place(
         surroundings, request.a, command_config=request.command_config, store=request.store
     )
@@ -157,7 +229,7 @@ def _places(surroundings: Surroundings, request: Request) -> tuple[Place, Place 
     )
 
 
-def _options(surroundings: Surroundings, request: Request) -> AuditOptions:
+def _options(surroundings: Surroundings, request: AuditCommand) -> AuditOptions:
     start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
     return AuditOptions(
         topics=request.topics or None,
@@ -233,7 +305,7 @@ def took(found: Audited, seconds: float) -> str:
     )
 
 
-def page(request: Request, found: Audited) -> Report:
+def page(request: AuditCommand, found: Audited) -> Report:
     """The page."""
     whom = request.b if request.b is not None else f"group {request.group}"
     sections: list[Section] = [

@@ -1,21 +1,20 @@
-"""Compact, --plan.
+"""`tidelog compact`: the last record of each key, in finished segments.
 
-`tidelog compact`: the last record of each key, in finished segments.
-
-`tidelog compact --plan`: what a compaction would do to each segment now, and what it would cost.
-
-Nothing is changed. Figures of segments that were never cleaned come from a sample of their keys.
+With `--plan`: what a compaction would do to each segment now, and what it would cost. Nothing is
+changed then; figures of segments that were never cleaned come from a sample of their keys.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+import click
+
 from tidelog.cli import output
-from tidelog.cli.options import Format, parse_target, partitions_of
+from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_directory
-from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.cli.places import Place, open_directory, parse_target, partitions_of
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.control.verbs import Compacted, compact_wishes, compacted, read_compact_report
 from tidelog.directory import Directory
 from tidelog.errors import DirectoryLocked, InvalidRequest
@@ -113,6 +112,44 @@ _ROW_COLUMNS: Final = [
     output.text("reason"),
     output.text("stopped"),
 ]
+
+
+@click.command(
+    "compact",
+    epilog=examples(
+        "tidelog compact flights --data data",
+        "tidelog compact flights:0 --data data --roll",
+        "tidelog compact --data data --if-due -o json",
+        "tidelog compact flights --data data --plan",
+    ),
+)
+@click.argument("target", required=False, metavar="[TOPIC[:P]]")
+@data_option
+@click.option("--roll", is_flag=True, help="Finish active segments first, so that all is cleaned.")
+@click.option("--if-due", is_flag=True, help="Only where the topic's settings ask for it now.")
+@click.option("--plan", is_flag=True, help="Only show what the settings ask for now.")
+@format_option
+@click.pass_obj
+def compact(  # noqa: PLR0913 - one argument for each option
+    surroundings: Surroundings,
+    target: str | None,
+    data: str | None,
+    roll: bool,
+    if_due: bool,
+    plan: bool,
+    kind: Format,
+) -> ExitCode:
+    """Keep the last record of each key in finished segments of compacted topics.
+
+    Takes the directory's lock, or asks the broker that has it. Without a topic all that have
+    cleanup.policy=compact are looked at. Offsets never change; the active segment is left alone.
+
+    Exit code: 0 done, 1 failed, 2 a head could not be cleaned to its end.
+    """
+    if plan and roll:
+        raise UsageProblem("--plan changes nothing, so it can't --roll")
+    command = CompactCommand(surroundings, data, target, kind)
+    return command.show() if plan else command.run(roll=roll, if_due=if_due)
 
 
 @dataclass(frozen=True, slots=True)

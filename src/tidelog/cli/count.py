@@ -3,10 +3,33 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.cli import options, output
-from tidelog.cli.options import Format, parse_target, partitions_of
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.options import (
+    TIME_HELP,
+    Format,
+    clock_option,
+    examples,
+    format_option,
+    given,
+    isolation_option,
+    option,
+    target_argument,
+    with_options,
+    zone_cache_option,
+    zone_option,
+)
 from tidelog.cli.output import chosen
-from tidelog.cli.places import Access, Place, open_directory, open_remote
+from tidelog.cli.places import (
+    Access,
+    Place,
+    open_directory,
+    open_remote,
+    parse_target,
+    partitions_of,
+    place_options,
+)
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.scan import ScanStats
 from tidelog.scan.count import Count, PartitionCount
@@ -20,50 +43,56 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked.
+class CountOptions:
+    """The options of `tidelog count`."""
 
-    Attributes:
-        start: First time, or a whole range A..B; None for no bound.
-        end: Time to stop before; None for no bound.
-        clock: Which of a record's two times is meant.
-        isolation: READ_COMMITTED leaves out aborted and open transactions.
-        zone: Where times without a zone are meant.
-        zone_cache: Folder for zone maps that the directory doesn't have.
-    """
-
-    start: str | None
-    end: str | None
-    clock: ClockName
-    isolation: IsolationLevel
-    zone: str | None
-    zone_cache: str | None
-
-
-def count(
-    surroundings: Surroundings, place: Place, target: str, question: Question, kind: Format
-) -> None:
-    """Print the count of each partition; a table ends with their sum where there are several."""
-    start_ms, end_ms = options.read_bounds(
-        surroundings, question.start, question.end, question.zone
+    target: str = given(target_argument)
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
     )
+    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    place: Place = given(place_options)
+    clock: ClockName = given(clock_option)
+    isolation: IsolationLevel = given(isolation_option)
+    zone_cache: str | None = given(zone_cache_option)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "count",
+    epilog=examples(
+        "tidelog count flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York",
+        "tidelog count flights:0 --from -6h --clock append -o json",
+        "tidelog count flights --isolation read_committed",
+        "tidelog count flights --from -6h --bootstrap broker:9092",
+    ),
+)
+@with_options(CountOptions)
+def count(surroundings: Surroundings, options: CountOptions) -> None:
+    """Count the records of a range of time, exactly.
+
+    Zone maps tell most of it; only what the range cuts is read, and with read_committed what
+    belongs to transactions. "told" says how many were not read.
+    """
+    start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
     wanted = Wanted(
         start_ms=None if start_ms == OPEN_START else start_ms,
         end_ms=None if end_ms == OPEN_END else end_ms,
     )
-    if place.access is None:
-        found = _counted(surroundings, place.data, target, question, wanted)
+    if options.place.access is None:
+        found = _counted(surroundings, options, wanted)
     else:
-        found = _fetched(surroundings, place.access, target, question, wanted)
+        found = _fetched(surroundings, options.place.access, options, wanted)
     rows: list[list[Cell]] = [
         [name.partition, one.records, one.without_time, one.told, one.log_bytes, one.sidecar_bytes]
         for name, one in found.partitions.items()
     ]
-    if kind is Format.TABLE and len(rows) > 1:
+    if options.kind is Format.TABLE and len(rows) > 1:
         columns = ([row[place] for row in rows] for place in range(1, 6))
         rows.append([None, *(_sum(column) for column in columns)])
     names = ("partition", "records", "without_time", "told", "log_bytes_read", "sidecar_bytes_read")
-    output.print_rows(surroundings, [output.number(name) for name in names], rows, kind)
+    output.print_rows(surroundings, [output.number(name) for name in names], rows, options.kind)
     for line in found.reports:
         surroundings.say(f"note: {line}")
     if any(one.without_time is None for one in found.partitions.values()):
@@ -71,7 +100,7 @@ def count(
     elif found.without_time:
         number = f"{'at least ' if found.is_least else ''}{found.without_time}"
         surroundings.say(
-            f"{number} records have no time on the {question.clock} clock and lie in no range"
+            f"{number} records have no time on the {options.clock} clock and lie in no range"
         )
 
 
@@ -80,28 +109,26 @@ def _sum(column: "list[Cell]") -> int | None:
     return None if None in column else sum(int(str(cell)) for cell in column)
 
 
-def _counted(
-    surroundings: Surroundings, data: str | None, target: str, question: Question, wanted: Wanted
-) -> Count:
-    topic, number = parse_target(target)
-    with open_directory(surroundings, data) as directory:
+def _counted(surroundings: Surroundings, options: CountOptions, wanted: Wanted) -> Count:
+    topic, number = parse_target(options.target)
+    with open_directory(surroundings, options.place.data) as directory:
         return count_records(
             directory.log_dir,
             partitions_of(directory, topic, number),
             wanted=wanted,
-            clock=question.clock,
-            isolation=question.isolation,
-            zone_cache=question.zone_cache,
+            clock=options.clock,
+            isolation=options.isolation,
+            zone_cache=options.zone_cache,
         )
 
 
 def _fetched(
-    surroundings: Surroundings, access: Access, target: str, question: Question, wanted: Wanted
+    surroundings: Surroundings, access: Access, options: CountOptions, wanted: Wanted
 ) -> Count:
     """Counted by fetching the records: brokers can't count."""
-    if question.zone_cache is not None:
+    if options.zone_cache is not None:
         raise UsageProblem("--zone-cache is about a directory's files; leave it out")
-    topic, number = parse_target(target)
+    topic, number = parse_target(options.target)
     found: dict[TopicPartition, PartitionCount] = {}
     with open_remote(surroundings, access) as cluster:
         for name in chosen(topic, cluster.partitions(topic), number):
@@ -110,9 +137,9 @@ def _fetched(
                 name,
                 start=wanted.start_ms,
                 end=wanted.end_ms,
-                clock=question.clock,
+                clock=options.clock,
                 columns=("offset",),
-                isolation=question.isolation,
+                isolation=options.isolation,
             )
             found[name] = PartitionCount(
                 records=sum(batch.num_rows for batch in scan.to_arrow(stats=stats)),

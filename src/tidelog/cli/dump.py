@@ -1,16 +1,7 @@
-"""Dump of every kind of file.
+"""`tidelog dump`: what is in the files of a log, and what of it is damaged.
 
-`tidelog dump`: what is in the files of a log, and what of it is damaged.
-
-What every kind of dump shares: the file, what was found in it, the log beside it.
-
-Dump of a log file: its batches, or with `--deep` its records.
-
-Dumps of the files beside a log file, each checked by its own rules and against the log.
-
-Dumps of the text files of a directory: checkpoints, ids, settings.
-
-Dump of a zone map: a row for each zone, held against its own sums and the log beside it.
+Each kind of file is shown by its own rows and checked by its own rules, those beside a log
+(indexes, snapshots, append times, zone maps) against the log as well. Nothing is changed.
 """
 
 import posixpath
@@ -22,9 +13,24 @@ from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
+import click
+
 from tidelog.cli import output
 from tidelog.cli import output as fields
-from tidelog.cli.options import Encoding, Format
+from tidelog.cli.options import (
+    Encoding,
+    Format,
+    argument,
+    examples,
+    format_option,
+    given,
+    key_as_option,
+    option,
+    refuse_typed,
+    value_as_option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell, Column, Decode, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.env import FileSystem
@@ -666,45 +672,46 @@ _BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], Dumped]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What is shown of a file.
+class DumpOptions:
+    """The options of `tidelog dump`."""
 
-    Attributes:
-        deep: Records, not only their batches.
-        key: What keys are shown as.
-        value: What values are shown as.
-        zone: Of times printed.
+    paths: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    deep: bool = option("--deep", is_flag=True, help="Records, not only their batches.")
+    key_as: Encoding = given(key_as_option)
+    value_as: Encoding = given(value_as_option)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "dump",
+    epilog=examples(
+        "tidelog dump data/flights-0/00000000000000000000.log --deep",
+        "tidelog dump data/flights-0 -o json",
+    ),
+)
+@with_options(DumpOptions)
+def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
+    """Print what is in files, and what is damaged.
+
+    Files of a log, or whole directories of a partition. Whatever breaks a rule of its format is
+    told on stderr, and the exit code is 2.
     """
-
-    deep: bool = False
-    key: Encoding = Encoding.AUTO
-    value: Encoding = Encoding.AUTO
-    zone: str | None = None
-
-
-def dump(surroundings: Surroundings, paths: Sequence[str], shown: Shown, kind: Format) -> ExitCode:
-    """Print what is in files, or in all files of directories; findings go to stderr.
-
-    Args:
-        surroundings: Streams and files.
-        paths: Files, and directories of partitions.
-        shown: What of them.
-        kind: How rows are written.
-
-    Raises:
-        UsageProblem: A path is missing, or a file of a kind that is not known.
-    """
+    if not options.deep:
+        refuse_typed(("key_as", "value_as"), "it goes with --deep")
     file_system = surroundings.env.files
-    found = [path for given in paths for path in _files_of(file_system, given)]
+    found = [path for given in options.paths for path in _files_of(file_system, given)]
     count = 0
     for path in found:
         dumped_file = DumpFile(path, file_system, _base_offset_of(path))
-        dumped = _dump(dumped_file, shown)
-        if kind is Format.JSON:
+        dumped = _dump(dumped_file, options)
+        if options.kind is Format.JSON:
             dumped = _with_path(path, dumped)
         elif len(found) > 1:
             surroundings.stdout.write(f"\n{path}\n")
-        output.print_rows(surroundings, dumped.columns, dumped.rows, kind, zone=shown.zone)
+        output.print_rows(
+            surroundings, dumped.columns, dumped.rows, options.kind, zone=options.zone
+        )
         for line in dumped_file.notes:
             surroundings.say(f"note: {line}")
         for line in dumped_file.findings:
@@ -752,11 +759,11 @@ def _base_offset_of(path: str) -> int:
     return 0 if parsed is None else parsed[0]
 
 
-def _dump(dumped: DumpFile, shown: Shown) -> Dumped:
+def _dump(dumped: DumpFile, options: DumpOptions) -> Dumped:
     kind = _kind(dumped.path)
     assert kind is not None
     if kind == files.LOG_SUFFIX:
-        return dump_log(dumped, deep=shown.deep, key=shown.key, value=shown.value)
+        return dump_log(dumped, deep=options.deep, key=options.key_as, value=options.value_as)
     if kind in TEXT_FILES:
         return dump_text(dumped, kind)
     return _BY_SUFFIX[kind](dumped)

@@ -4,6 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
+import click
+
+from tidelog.cli.options import Encoding, data_option, examples, key_as_option, topic_argument
+from tidelog.cli.output import typed_bytes
 from tidelog.cli.places import open_directory
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.errors import DirectoryLocked
@@ -16,19 +20,36 @@ if TYPE_CHECKING:
 Receipt = Mapping[str, object]
 
 
+@click.command(
+    "erase",
+    epilog=examples(
+        "tidelog erase flights --key N14228",
+        "tidelog erase flights --key N14228 --execute > receipt.json",
+        "tidelog erase orders --key 42 --key-as int64 --execute",
+    ),
+)
+@topic_argument
+@data_option
+@click.option("--key", required=True, metavar="K", help="The key; how it is read says --key-as.")
+@key_as_option
+@click.option("--execute", is_flag=True, help="Do it; else only what would be done is told.")
+@click.pass_obj
 def erase(
-    surroundings: Surroundings, data: str | None, topic: str, key: bytes, *, execute: bool
+    surroundings: Surroundings,
+    topic: str,
+    data: str | None,
+    key: str,
+    key_as: Encoding,
+    execute: bool,
 ) -> ExitCode:
-    """Erase a key, or say where it is; prints the receipt.
+    """Take every record of a key out of a topic's files.
 
-    Where another process has the directory open, that one is asked to do it.
-
-    Raises:
-        DirectoryLocked: It has, and can't be asked.
-        As `storage.erasing.erase`.
+    Appends a tombstone, writes segments anew that hold the key, reads all files once more, and
+    prints a receipt (JSON) with the digests of what was searched. What can't be reached from here
+    is named; the exit code is 2 where a file in reach still holds the key.
     """
     needs_arrow()
-    receipt = _receipt(surroundings, data, topic, key, execute=execute)
+    receipt = _receipt(surroundings, data, topic, typed_bytes(key, key_as), execute=execute)
     surroundings.stdout.write(f"{json.dumps(receipt, indent=1)}\n")
     _say(surroundings, receipt)
     return ExitCode.FINDINGS if receipt["not_reached"] else ExitCode.OK

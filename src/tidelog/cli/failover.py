@@ -5,15 +5,28 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import failover_output, places
-from tidelog.cli import options as times
-from tidelog.cli.options import Format
-from tidelog.cli.places import Access
+import click
+
+from tidelog.cli import output, places, times
+from tidelog.cli.options import (
+    TIME_HELP,
+    Format,
+    examples,
+    format_option,
+    given,
+    option,
+    with_options,
+    zone_option,
+)
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.places import Access, timeout_option
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, UsageProblem
+from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidelog.jobs.failover.job import Plan, Question
-    from tidelog.jobs.failover.measure import Watched
+    from tidelog.jobs.failover.measure import TopicLatency, Watched
+    from tidelog.jobs.failover.rules import Start
     from tidelog.jobs.failover.verify import Verdict
     from tidelog.jobs.offset_map import OffsetMap
 
@@ -22,74 +35,132 @@ MEASURED: Final = "measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverOptions:
-    """What the options say; texts are not read yet.
+    """The options of `tidelog failover`."""
 
-    Attributes:
-        group: The consumer group.
-        topics: Of these; of all that the group has committed on A where empty.
-        at: The group had consumed what A appended before this; its positions where None.
-        max_latency: A length of time, or `measured`.
-        max_skew: By how much producers' clocks may be ahead, a length of time.
-        sample_for: How long to measure.
-        sample_records: So many records of each topic on each cluster are enough.
-        mapping: `auto`, `same` or `any`: how partitions correspond.
-        map_file: The map that the mirror of A on B wrote; None without one.
-        verify: Compare the records.
-        look_back: How far before the time searched records that never reached A are looked for, a
-            length of time; as far as the margin where None.
-        execute: Commit; else only show.
-        zone: Of times without one and of times printed.
+    group: str = option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
+    from_: str | None = option(
+        "--from", metavar="HOST:PORT", help="A, where it comes from; --at can do without."
+    )
+    to: str = option("--to", required=True, metavar="HOST:PORT", help="B, where it goes.")
+    topics: tuple[str, ...] = option(
+        "--topic", "-t", multiple=True, metavar="T", help="All if left out."
+    )
+    at: str | None = option(
+        "--at",
+        metavar="TIME",
+        help=f"It had consumed what A took before this, whatever it committed. {TIME_HELP}.",
+    )
+    max_latency: str = option(
+        "--max-latency",
+        default="measured",
+        show_default=True,
+        metavar="TIME",
+        help="From creation to append, at most; or measured at the tails of A and B.",
+    )
+    max_skew: str = option(
+        "--max-skew",
+        default="0s",
+        show_default=True,
+        metavar="TIME",
+        help="So far producers' clocks may be ahead.",
+    )
+    sample_for: str = option(
+        "--sample-for",
+        default="30s",
+        show_default=True,
+        metavar="TIME",
+        help="How long to measure.",
+    )
+    sample_records: int = option(
+        "--sample-records",
+        type=click.IntRange(min=1),
+        default=1_000,
+        show_default=True,
+        metavar="N",
+        help="Fewer of a topic and cluster are too few to tell the largest latency.",
+    )
+    mapping: str = option(
+        "--mapping",
+        type=click.Choice(["auto", "same", "any"]),
+        default="auto",
+        show_default=True,
+        help="Whether partition N holds the same keys on both; auto looks at keys.",
+    )
+    map_: str | None = option(
+        "--map",
+        metavar="FILE",
+        help="What the mirror of A on B wrote down (tidelog spark mirror);"
+        " no latency is needed then.",
+    )
+    verify: bool = option("--verify", is_flag=True, help="Compare the records of A and B.")
+    look_back: str | None = option(
+        "--look-back",
+        metavar="TIME",
+        help="So far before the start on B --verify looks for records that never reached A.",
+    )
+    execute: bool = option(
+        "--execute", is_flag=True, help="Commit on B; else only show what would be."
+    )
+    from_config: str | None = option("--from-config", metavar="FILE", help="Client settings for A.")
+    to_config: str | None = option("--to-config", metavar="FILE", help="Client settings for B.")
+    timeout: str = given(timeout_option)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "failover",
+    epilog=examples(
+        "tidelog failover --group planes --from east:9092 --to west:9092 --max-latency 2m",
+        "tidelog failover --group planes --from east:9092 --to west:9092 --verify",
+        "tidelog failover --group planes --from east:9092 --to west:9092 --sample-for 5m --execute",
+        "tidelog failover --group planes --to west:9092 --topic flights --at -10m --max-latency 2m",
+        "tidelog failover --group planes --from east:9092 --to west:9092 --map mirror/offsets.map",
+    ),
+)
+@with_options(FailoverOptions)
+def failover(surroundings: Surroundings, options: FailoverOptions) -> ExitCode:
+    """Move a consumer group to another cluster without missing a record.
+
+    Finds the offsets on B by the time at the group's positions on A, less the largest latency, or
+    by the map that a mirror wrote; commits nothing without --execute. Exit code 2: --verify found
+    records that would be missed, that B does not have, or that never reached A.
     """
-
-    group: str
-    topics: tuple[str, ...] = ()
-    at: str | None = None
-    max_latency: str = MEASURED
-    max_skew: str = "0s"
-    sample_for: str = "30s"
-    sample_records: int = 1_000
-    mapping: str = "auto"
-    map_file: str | None = None
-    verify: bool = False
-    look_back: str | None = None
-    execute: bool = False
-    zone: str | None = None
-
-
-def failover(
-    surroundings: Surroundings,
-    from_access: Access | None,
-    to_access: Access,
-    options: FailoverOptions,
-    kind: Format,
-) -> ExitCode:
-    """Show where a group would go on, commit that if asked; 2 where records are missing on B."""
     question = question_of(surroundings, options)
-    if from_access is None:
+    if options.from_ is None:
         _refuse_unknown(options)
     with ExitStack() as stack:
         a = None
-        if from_access is not None:
-            a = stack.enter_context(_watched(surroundings, "A", from_access))
-        b = stack.enter_context(_watched(surroundings, "B", to_access))
-        return run(surroundings, a, b, options, question, kind=kind)
+        if options.from_ is not None:
+            a = stack.enter_context(
+                _watched(surroundings, "A", options, options.from_, options.from_config)
+            )
+        b = stack.enter_context(_watched(surroundings, "B", options, options.to, options.to_config))
+        return run(surroundings, a, b, options, question)
 
 
 def _refuse_unknown(options: FailoverOptions) -> None:
     """Without A everything that would be asked of it has to be stated."""
     if options.at is None or not options.topics:
         raise UsageProblem("without --from the options --at TIME and --topic T are needed")
-    if options.max_latency == MEASURED and options.map_file is None:
+    if options.max_latency == MEASURED and options.map_ is None:
         raise UsageProblem("without --from no latency is measured; state it: --max-latency 2m")
     if options.verify:
         raise UsageProblem("--verify compares with what the group consumed on A: give --from")
 
 
 @contextmanager
-def _watched(surroundings: Surroundings, name: str, access: Access) -> Iterator["Watched"]:
+def _watched(
+    surroundings: Surroundings,
+    name: str,
+    options: FailoverOptions,
+    bootstrap: str,
+    config: str | None,
+) -> Iterator["Watched"]:
     """A cluster with the ways to measure it, until the block ends."""
     from tidelog.jobs.failover.measure import BrokerLog, ConsumerTail, Watched
 
+    access = Access(bootstrap=bootstrap, command_config=config, timeout=options.timeout)
     with places.open_cluster(surroundings, access) as cluster:
         # Settings are there for security, which reading batches does not have.
         stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
@@ -117,14 +188,14 @@ def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Questi
         group=options.group,
         topics=options.topics,
         at_ms=at_ms,
-        latency_ms=None if measured else places.duration_ms(options.max_latency),
-        skew_ms=places.duration_ms(options.max_skew),
+        latency_ms=None if measured else times.duration_ms(options.max_latency),
+        skew_ms=times.duration_ms(options.max_skew),
         sampling=Sampling(
-            for_ms=places.duration_ms(options.sample_for),
+            for_ms=times.duration_ms(options.sample_for),
             records_min=options.sample_records,
         ),
         mapping=PartitionMapping(options.mapping),
-        offset_map=_read_map(surroundings, options.map_file),
+        offset_map=_read_map(surroundings, options.map_),
     )
 
 
@@ -147,8 +218,6 @@ def run(
     b: "Watched",
     options: FailoverOptions,
     question: "Question",
-    *,
-    kind: Format = Format.TABLE,
 ) -> ExitCode:
     """As `failover`, on clusters that are open.
 
@@ -167,8 +236,8 @@ def run(
     executes = options.execute and not missed
     if executes:
         job.execute(b.view, plan)
-    report = failover_output.Report(plan=plan, verdicts=verdicts, executed=executes)
-    failover_output.show(surroundings, report, kind, options.zone)
+    report = Report(plan=plan, verdicts=verdicts, executed=executes)
+    _show(surroundings, report, options.kind, options.zone)
     if options.execute and missed:
         raise Refused(
             f"nothing was committed: {missed} records would be missed; a longer --max-latency"
@@ -192,7 +261,7 @@ def _verify(
     assert a is not None
     parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is drawn
     folder = f"{parent}/tidelog-verify-{surroundings.env.random.getrandbits(64):016x}"
-    back_ms = None if options.look_back is None else places.duration_ms(options.look_back)
+    back_ms = None if options.look_back is None else times.duration_ms(options.look_back)
     spill = Spill(surroundings.env, folder)
     return verify(a.view, b.view, plan, spill, look_back_ms=back_ms)
 
@@ -207,3 +276,196 @@ def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:
     elif a is not None and (names := active_members(a.view, group)):
         step += f"; the group has members on A ({names}): what they read from now on comes twice"
     return f"dry run: nothing was committed; {step}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What there is to say.
+
+    Attributes:
+        plan: Where the group would go on.
+        verdicts: What comparing the records showed, None where it was not asked for.
+        executed: Whether it was committed.
+    """
+
+    plan: "Plan"
+    verdicts: "list[Verdict] | None"
+    executed: bool
+
+
+def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | None) -> None:
+    """Print all of it; as CSV the starts alone, with the rest on stderr."""
+    if kind is Format.JSON:
+        output.print_object(surroundings, _object(report, zone))
+        return
+    rows = [_row(report.plan, start) for start in report.plan.starts]
+    output.print_rows(surroundings, _columns(), rows, kind, zone=zone)
+    for line in _sentences(report):
+        surroundings.say(line)
+
+
+def _columns() -> list[Column]:
+    return [
+        output.text("topic"),
+        output.number("partition"),
+        output.number("position_on_a"),
+        output.number("old_offset"),
+        output.number("new_offset"),
+        output.time("time"),
+        output.time("searched"),
+        output.text("found_by"),
+        output.text("why"),
+    ]
+
+
+def _row(plan: "Plan", start: "Start") -> list[Cell]:
+    old = plan.committed.get(start.partition)
+    return [
+        start.partition.topic,
+        start.partition.partition,
+        plan.position_of(start.partition),
+        None if old is None else old.offset,
+        start.offset,
+        NO_TIMESTAMP if start.time_ms is None else start.time_ms,
+        NO_TIMESTAMP if start.search_ms is None else start.search_ms,
+        start.found.value,
+        start.reason,
+    ]
+
+
+# -- for scripts ---------------------------------------------------------------------------------
+
+
+def _object(report: Report, zone: str | None) -> dict[str, Cell]:
+    plan = report.plan
+    content: dict[str, Cell] = {
+        "group": plan.question.group,
+        "executed": report.executed,
+        "margin": {
+            "latency_ms": plan.margin.latency_ms,
+            "skew_ms": plan.margin.skew_ms,
+            "measured": plan.is_measured and not plan.is_by_map,
+            "samples": [_sample(latency) for latency in plan.latencies],
+        },
+        "topics": [
+            {"topic": topic, "mapping": mapped.mapping.value, "why": mapped.reason}
+            for topic, mapped in plan.mapped.items()
+        ],
+        "partitions": [_fields(plan, start, zone) for start in plan.starts],
+        "verify": None,
+    }
+    if report.verdicts is not None:
+        content["verify"] = [_verdict(verdict, zone) for verdict in report.verdicts]
+    return content
+
+
+def _fields(plan: "Plan", start: "Start", zone: str | None) -> dict[str, Cell]:
+    content: dict[str, Cell] = {}
+    for column, cell in zip(_columns(), _row(plan, start), strict=True):
+        if column.kind is output.Kind.TIME:
+            content |= output.time_fields(column.name, cell, zone)
+        else:
+            content[column.name] = cell
+    return content
+
+
+def _sample(latency: "TopicLatency") -> dict[str, Cell]:
+    return {
+        "cluster": latency.cluster,
+        "topic": latency.topic,
+        "records": latency.count,
+        "is_exact": latency.is_exact,
+        "for_ms": latency.for_ms,
+        "median_ms": latency.percentile_ms(50),
+        "p99_ms": latency.percentile_ms(99),
+        "max_ms": latency.max_ms,
+        "skew_ms": latency.skew_ms,
+    }
+
+
+def _verdict(verdict: "Verdict", zone: str | None) -> dict[str, Cell]:
+    return {
+        "topic": verdict.topic,
+        "compared": "key, create time, value" if verdict.by_time else "key, value",
+        "unconsumed": verdict.unconsumed,
+        "after": verdict.after,
+        "missed": verdict.missed,
+        "absent": verdict.absent,
+        "duplicates": verdict.duplicates,
+        "only_on_b": verdict.only_on_b,
+        "never_on_a": verdict.never_on_a,
+        "examples": [
+            {
+                "partition": example.partition.partition,
+                "offset": example.offset,
+                **output.time_fields("time", example.time_ms, zone),
+            }
+            for example in verdict.examples
+        ],
+    }
+
+
+# -- for people ----------------------------------------------------------------------------------
+
+
+def _sentences(report: Report) -> list[str]:
+    plan = report.plan
+    lines = [_sample_line(latency) for latency in plan.latencies]
+    lines.append(_margin_line(plan))
+    lines += [f"{name}: {mapped.sentence}" for name, mapped in plan.mapped.items()]
+    for verdict in report.verdicts or ():
+        lines += _verdict_lines(verdict)
+    if report.executed:
+        count = len(plan.starts)
+        lines.append(f"group {plan.question.group}: committed {count} partitions on B")
+    return lines
+
+
+def _margin_line(plan: "Plan") -> str:
+    if plan.is_by_map:
+        return "no margin: the map of the mirror tells every start"
+    origin = "largest measured" if plan.is_measured else "as stated"
+    return (
+        f"margin: latency {plan.margin.latency_ms} ms ({origin}), clock skew"
+        f" {plan.margin.skew_ms} ms"
+    )
+
+
+def _sample_line(latency: "TopicLatency") -> str:
+    until = "append" if latency.is_exact else "arrival"
+    return (
+        f"measured {latency.topic} on {latency.cluster}: {latency.count} records in"
+        f" {latency.for_ms / 1000:g} s, create time to {until}: half within"
+        f" {latency.percentile_ms(50)} ms, 99 % within {latency.percentile_ms(99)} ms, all within"
+        f" {latency.max_ms} ms, clocks ahead by up to {latency.skew_ms} ms; expect one record in"
+        f" {latency.count + 1} to be later"
+    )
+
+
+def _verdict_lines(verdict: "Verdict") -> list[str]:
+    compared = "key, create time and value" if verdict.by_time else "key and value"
+    there = verdict.unconsumed - verdict.missed - verdict.absent
+    first = (
+        f"verified {verdict.topic} by {compared}: of {verdict.unconsumed} records not consumed on A"
+        f" {there} lie after the start on B; {verdict.duplicates} of the {verdict.after} there were"
+        f" consumed on A and come twice, {verdict.only_on_b} were not found on A"
+    )
+    lines = [first]
+    if verdict.missed:
+        places = ", ".join(f"{e.partition} at {e.offset}" for e in verdict.examples)
+        lines.append(
+            f"{verdict.topic}: {verdict.missed} records would be MISSED, they lie before the start"
+            f" on B (such as {places}); a longer --max-latency starts earlier"
+        )
+    if verdict.never_on_a:
+        lines.append(
+            f"{verdict.topic}: {verdict.never_on_a} records before the start on B were not found on"
+            " A; if they never reached it, nobody has consumed them, and only an earlier start"
+            " brings them (a longer --max-latency)"
+        )
+    if verdict.absent:
+        lines.append(
+            f"{verdict.topic}: {verdict.absent} records are not on B; if they are on their way"
+            " they will come after the start, else no start brings them"
+        )
+    return lines

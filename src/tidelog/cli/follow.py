@@ -1,8 +1,7 @@
-"""Follow, standby.
+"""`tidelog follow`: a standby that copies a leader's partitions and says how far it is behind.
 
-`tidelog follow`: a standby that copies a leader's partitions and says how far it is behind.
-
-`tidelog standby`: what is asked of the process that follows a leader, and how it is shown.
+`tidelog standby` asks the process that follows, and shows what it answers. The copying itself is
+`tidelog.standby`'s.
 """
 
 import signal
@@ -14,8 +13,19 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.cli import output, places
-from tidelog.cli.options import Format
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.options import (
+    Format,
+    argument,
+    data_option,
+    examples,
+    format_option,
+    given,
+    option,
+    with_options,
+)
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.surroundings import NO_DATA, ExitCode, Surroundings, UsageProblem, printable
 from tidelog.control.client import ControlClient, find_holder
@@ -53,31 +63,46 @@ COLUMNS: Final[tuple[Column, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyOptions:
-    """What the options say; texts are not read yet.
+    """The options of `tidelog follow`."""
 
-    Attributes:
-        leader: `HOST:PORT`.
-        data: The standby's directory.
-        topics: Names or patterns; none for all but internal ones.
-        settings: `KEY=VALUE`, which win over the leader's.
-        once: Catch up and stop.
-        every: Length of time between two reports.
-        retain: Whether the topics' retention runs here.
-        control: Whether other processes may ask it; see `tidelog standby`.
+    leader: str = argument(metavar="HOST:PORT")
+    data: str | None = given(data_option)
+    topics: tuple[str, ...] = option(
+        "--topic",
+        "-t",
+        multiple=True,
+        metavar="T",
+        help="A topic, or a pattern with * and ?; repeatable. All but internal ones if left out.",
+    )
+    once: bool = option("--once", is_flag=True, help="Catch up and stop; else go on until Ctrl-C.")
+    settings: tuple[str, ...] = option(
+        "--config", "-c", multiple=True, metavar="KEY=VALUE", help="Wins over the leader's."
+    )
+    every: str = option(
+        "--every", default="5s", show_default=True, metavar="TIME", help="Between reports."
+    )
+    retain: bool = option(
+        "--retain/--no-retain", default=True, show_default=True, help="Run retention here."
+    )
+    kind: Format = given(format_option)
+
+
+@click.command(
+    "follow",
+    epilog=examples(
+        "tidelog follow broker:9092 --data standby",
+        "tidelog follow broker:9092 --data standby --topic 'flights*' --once",
+        "tidelog follow broker:9092 --data standby --config retention.ms=-1 -o json",
+    ),
+)
+@with_options(StandbyOptions)
+def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
+    """Copy a leader's topics into a directory, as a standby.
+
+    Same bytes, offsets, leader epochs and timestamps; topic ids, settings and group offsets too.
+    Goes on where it stopped; drops what the leader never had. Exit code 2: a partition stands
+    still, with its reason.
     """
-
-    leader: str
-    data: str | None
-    topics: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-    once: bool = False
-    every: str = "5s"
-    retain: bool = True
-    control: bool = False
-
-
-def follow(surroundings: Surroundings, options: StandbyOptions, kind: Format) -> ExitCode:
-    """Copy until caught up (`once`) or told to stop; 2 where a partition stands still."""
     from tidelog.remote.broker_connection import connect_socket
     from tidelog.standby.follower import Seams
 
@@ -86,7 +111,7 @@ def follow(surroundings: Surroundings, options: StandbyOptions, kind: Format) ->
     seams = Seams(env=surroundings.env, connect=connect, pause=stopped.wait)
     with _stops(stopped):
         try:
-            return run(surroundings, options, kind, seams=seams, stopped=stopped)
+            return run(surroundings, options, seams=seams, stopped=stopped)
         except ClusterFailure as error:
             if stopped.is_set():
                 surroundings.say(f"{error}")
@@ -98,7 +123,6 @@ def follow(surroundings: Surroundings, options: StandbyOptions, kind: Format) ->
 def run(
     surroundings: Surroundings,
     options: StandbyOptions,
-    kind: Format,
     *,
     seams: "Seams",
     stopped: threading.Event,
@@ -108,14 +132,14 @@ def run(
 
     if not options.data:
         raise UsageProblem(NO_DATA)
-    every_ms = places.duration_ms(options.every)
+    every_ms = times.duration_ms(options.every)
     if every_ms <= 0:
         raise UsageProblem("--every 0 reports without end; try --every 5s")
     host, port = address(options.leader)
     asked = _follow_options(options)
     with (
         Follower.open(options.data, host, port, asked, seams=seams) as follower,
-        _shower(surroundings, options, kind) as show,
+        _shower(surroundings, options) as show,
     ):
         reporter = _Reporter(surroundings, follower, show, every_ms)
         reporter.report()
@@ -156,7 +180,7 @@ def _follow_options(options: StandbyOptions) -> "FollowOptions":
         settings[key] = value
     TopicConfig.parse(settings)
     choice = TopicChoice(patterns=options.topics, overrides=normalize(settings)[0])
-    return FollowOptions(choice=choice, retain=options.retain, control=options.control)
+    return FollowOptions(choice=choice, retain=options.retain, control=True)
 
 
 class _Reporter:
@@ -288,8 +312,9 @@ def _stops(stopped: threading.Event) -> Iterator[None]:
 
 
 @contextmanager
-def _shower(surroundings: Surroundings, options: StandbyOptions, kind: Format) -> Iterator[Show]:
+def _shower(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
     """How rows are shown: one table drawn over itself on a terminal, else as they come."""
+    kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:
         with _live(surroundings) as show:
             yield show
@@ -335,36 +360,58 @@ STANDBY_COLUMNS: Final = (
 )
 
 
-def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCode:
-    """Show where each partition is; 2 where one stands still.
+@click.group(
+    "standby",
+    epilog=examples(
+        "tidelog standby status --data standby",
+        "tidelog standby flush --data standby",
+        "tidelog standby promote --data standby --needs-all",
+    ),
+)
+def standby() -> None:
+    """Ask the process that follows a leader (`tidelog follow`): status, flush, promote."""
 
-    Raises:
-        UsageProblem: No directory was given, or nobody follows into it.
-        ControlFailure: No answer came.
-    """
+
+@standby.command("status", epilog=examples("tidelog standby status --data standby -o json"))
+@data_option
+@format_option
+@click.pass_obj
+def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCode:
+    """Show where each partition is; exit code 2 where one stands still."""
     with _follower(data) as holder:
         told = holder.status()
         return _show(surroundings, told, kind)
 
 
+@standby.command("flush", epilog=examples("tidelog standby flush --data standby"))
+@data_option
+@click.pass_obj
 def flush(surroundings: Surroundings, data: str | None) -> ExitCode:
-    """Make durable what was copied; raises as `status`, and StorageFailure."""
+    """Make durable what was copied so far."""
     with _follower(data) as holder:
         holder.flush()
     surroundings.say(f"what was copied to {data} is durable")
     return ExitCode.OK
 
 
+@standby.command(
+    "promote",
+    epilog=examples(
+        "tidelog standby promote --data standby --needs-all && tidelog serve --data standby"
+    ),
+)
+@data_option
+@click.option(
+    "--needs-all",
+    is_flag=True,
+    help="Only where every partition has all that the leader has shown; else it follows on.",
+)
+@format_option
+@click.pass_obj
 def promote(
-    surroundings: Surroundings, data: str | None, kind: Format, *, needs_all: bool
+    surroundings: Surroundings, data: str | None, needs_all: bool, kind: Format
 ) -> ExitCode:
-    """End the following; returns when the lock has gone.
-
-    Raises:
-        UsageProblem: As `status`.
-        InvalidRequest: All was asked for, and something is missing; it follows on.
-        ControlFailure: No answer came, or it does not let go.
-    """
+    """End the following, and return when the directory can be opened for appends."""
     with _follower(data) as holder:
         told = holder.ask("promote", {"needs_all": needs_all})
         holder.await_release()

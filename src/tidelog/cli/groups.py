@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from tidelog.cli import output
-from tidelog.cli.options import Format
+from tidelog.cli.options import Format, examples, format_option
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Access, open_cluster
+from tidelog.cli.places import Access, cluster_options, open_cluster
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import GroupActive, RequestError, UnknownGroup, UnknownTopic
 
@@ -20,8 +22,27 @@ _NUMBERS = frozenset({"partition", "offset", "end", "lag"})
 _MEMBERS = ("member", "client", "host", "partitions")
 
 
+@click.group(
+    "groups",
+    epilog=examples(
+        "tidelog groups list -b broker:9092",
+        "tidelog groups describe planes -b broker:9092",
+        "tidelog groups delete planes -b broker:9092 --yes",
+    ),
+)
+def groups() -> None:
+    """Consumer groups of a cluster: list, describe, delete.
+
+    How far one is behind tells `tidelog lag`; `tidelog rewind` moves one.
+    """
+
+
+@groups.command("list", epilog=examples("tidelog groups list -b broker:9092 -o json"))
+@cluster_options
+@format_option
+@click.pass_obj
 def list_groups(surroundings: Surroundings, access: Access, kind: Format) -> None:
-    """Print all groups."""
+    """List all groups with their states."""
     with open_cluster(surroundings, access) as cluster:
         found = cluster.group_listings()
     columns = [output.text(name) for name in ("group", "state", "kind")]
@@ -31,28 +52,35 @@ def list_groups(surroundings: Surroundings, access: Access, kind: Format) -> Non
         surroundings.say(f"{access.bootstrap} has no consumer groups")
 
 
-def describe(surroundings: Surroundings, access: Access, name: str, kind: Format) -> None:
-    """Print a group: tables of members and of offsets, or one JSON object."""
+@groups.command(
+    "describe", epilog=examples("tidelog groups describe planes -b broker:9092 -o json")
+)
+@click.argument("group", metavar="GROUP")
+@cluster_options
+@format_option
+@click.pass_obj
+def describe(surroundings: Surroundings, group: str, access: Access, kind: Format) -> None:
+    """Show a group's members, and what it committed."""
     with open_cluster(surroundings, access) as cluster:
-        group = cluster.group(name)
-        committed = cluster.committed(name)
+        found = cluster.group(group)
+        committed = cluster.committed(group)
         marks = _marks(cluster, committed)
     members: list[list[Cell]] = [
         [member.member_id, member.client_id, member.host, " ".join(map(str, member.partitions))]
-        for member in group.members
+        for member in found.members
     ]
-    offsets = _offset_rows(group, committed, marks)
+    offsets = _offset_rows(found, committed, marks)
     if kind is Format.JSON:
         shown: dict[str, Cell] = {
-            "group": group.name,
-            "state": group.state,
+            "group": found.name,
+            "state": found.state,
             "members": [dict(zip(_MEMBERS, row, strict=True)) for row in members],
             "offsets": [dict(zip(_OFFSETS, row, strict=True)) for row in offsets],
         }
         output.print_object(surroundings, shown)
         return
     if kind is Format.TABLE:
-        surroundings.stdout.write(f"group  {group.name}\nstate  {group.state}\n\n")
+        surroundings.stdout.write(f"group  {found.name}\nstate  {found.state}\n\n")
     if members:
         output.print_rows(surroundings, [output.text(n) for n in _MEMBERS], members, kind)
         surroundings.stdout.write("\n")
@@ -90,13 +118,15 @@ def _offset_rows(
     return rows
 
 
-def delete(surroundings: Surroundings, access: Access, names: Sequence[str], *, yes: bool) -> None:
-    """Delete groups; without `yes` only say what would go.
-
-    Raises:
-        UsageProblem: `yes` is missing; nothing was changed.
-        UnknownGroup, GroupActive: Of the first group that can't be deleted; the others are.
-    """
+@groups.command(
+    "delete", epilog=examples("tidelog groups delete planes loader -b broker:9092 --yes")
+)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@cluster_options
+@click.option("--yes", is_flag=True, help="Do it; else only say what would go.")
+@click.pass_obj
+def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, yes: bool) -> None:
+    """Delete groups without members, with all offsets that they committed."""
     with open_cluster(surroundings, access) as cluster:
         if not yes:
             counts = {name: len(cluster.committed(cluster.group(name).name)) for name in names}

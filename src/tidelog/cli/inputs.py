@@ -5,28 +5,305 @@ written anew), or one column. Errors name the input and the line. `read` writes 
 `produce` makes the same records (docs/cli.md).
 """
 
+import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from io import BufferedReader, TextIOWrapper
 from pathlib import PurePath
-from typing import BinaryIO, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
+from uuid import UUID
 
-from tidelog.cli.input_rows import (
-    ROW_READERS,
-    EpochMs,
-    InputRow,
-    Wanted,
-    file_lines,
-    no_column,
-    to_json,
-)
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.output import CHARACTERS_SHOWN, encoder
 from tidelog.cli.surroundings import Refused, UsageProblem
-from tidelog.errors import InvalidTime, InvalidTimestamp, SerdeError
+from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
 from tidelog.types import Header, NewRecord, check_time
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pyarrow as pa
+
+# -- rows of files ------------------------------------------------------------------------------
+
+# Python's own limit is 128 KiB, and records may be longer. More than a batch holds is a lost quote.
+_CSV_CELL_MAX: Final = 1 << 27
+_ROWS_AT_ONCE: Final = 8_192
+_SHOWN: Final = 60
+_ARROW_FILE: Final = b"A"
+# Of each unit of Arrow: units in a millisecond, and milliseconds in a unit.
+_UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Columns that are read; None for all. `time` is the column of times, where there is one."""
+
+    columns: frozenset[str] | None
+    time: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """One row: its columns, its own bytes, and how errors call it."""
+
+    fields: Mapping[str, object]
+    raw: bytes
+    place: str
+
+
+def file_lines(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends."""
+    for line in source:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _json_rows(source: BinaryIO, name: str, _wanted: Wanted) -> Iterator[InputRow]:
+    for number, line in enumerate(file_lines(source), 1):
+        if not line.strip():
+            continue
+        place = f"{name} line {number}"
+        try:
+            fields: object = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"{place}: not JSON: {error}; one object on each line") from error
+        if not isinstance(fields, dict):
+            raise Refused(f"{place}: {type(fields).__name__}, a JSON object expected")
+        yield InputRow(fields, line.strip(), place)
+
+
+def _csv_rows(source: BinaryIO, name: str, _wanted: Wanted) -> Iterator[InputRow]:
+    csv.field_size_limit(_CSV_CELL_MAX)
+    text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
+    lines = _KeptLines(text)
+    try:
+        reader = csv.reader(lines, strict=True)
+        names = next(reader, [])
+        lines.take()
+        for cells in reader:
+            raw = lines.take()
+            if not cells:
+                continue
+            place = f"{name} line {reader.line_num}"
+            if len(cells) != len(names):
+                raise Refused(f"{place}: not {len(names)} columns as the heading has")
+            fields = dict(zip(names, _with_nulls(cells, raw), strict=True))
+            yield InputRow(fields, to_json(fields), place)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise Refused(f"{name}: not CSV in UTF-8: {error}") from error
+    finally:
+        if not source.closed:
+            text.detach()  # or it would close the source, which isn't ours
+
+
+class _KeptLines:
+    """Lines of a file, of which those since the last row are kept."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._kept: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self._kept.append(line)
+        return line
+
+    def take(self) -> str:
+        """Return the lines of a row."""
+        row = "".join(self._kept)
+        self._kept.clear()
+        return row
+
+
+# A cell and what ends it; quotes inside of a cell that doesn't begin with one are text.
+_CSV_CELL: Final = re.compile(r'("(?:[^"]|"")*"|[^,]*)(?:,|$)', re.DOTALL)
+
+
+def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
+    """Return the cells of a row: an empty one is null, but for `""`, which is empty text.
+
+    Python's reader doesn't tell the two apart, so a row with `""` in it is looked at again.
+    """
+    if "" not in cells:
+        return list(cells)
+    if '""' not in raw:
+        return [cell or None for cell in cells]
+    at, found = 0, []
+    for cell in cells:
+        match = _CSV_CELL.match(raw, at)
+        is_quoted = match is not None and match[1].startswith('"')
+        found.append(cell if cell or is_quoted else None)
+        at = len(raw) if match is None else match.end()
+    return found
+
+
+def _arrow_rows(source: BinaryIO, name: str, wanted: Wanted) -> Iterator[InputRow]:
+    """Yield the rows of a stream, which may come through a pipe, or of a file."""
+    pa = _pyarrow("Arrow")
+    try:
+        if _is_arrow_file(source):
+            reader = pa.ipc.open_file(pa.BufferReader(source.read()))
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            batches = iter(pa.ipc.open_stream(pa.PythonFile(source, "r")))
+        yield from _batch_rows(batches, name, wanted)
+    except (pa.ArrowException, OSError) as error:
+        raise Refused(f"{name}: not Arrow: {error}") from error
+
+
+def _parquet_rows(source: BinaryIO, name: str, wanted: Wanted) -> Iterator[InputRow]:
+    pa = _pyarrow("Parquet")
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(source)
+        yield from _batch_rows(file.iter_batches(batch_size=_ROWS_AT_ONCE), name, wanted)
+    except (pa.ArrowException, OSError) as error:
+        raise Refused(f"{name}: not Parquet: {error}") from error
+
+
+def _pyarrow(what: str) -> "ModuleType":
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependency(f"{what} needs pyarrow; `pip install 'tidelog[arrow]'`") from error
+    return pa
+
+
+def _is_arrow_file(source: BinaryIO) -> bool:
+    """Return whether Arrow's file format begins here and not a stream, whose first byte is 0xFF."""
+    if source.seekable():
+        start = source.tell()
+        first = source.read(1)
+        source.seek(start)
+    else:
+        assert isinstance(source, BufferedReader)
+        first = source.peek(1)[:1]
+    return first == _ARROW_FILE
+
+
+def _batch_rows(
+    batches: "Iterable[pa.RecordBatch]", name: str, wanted: Wanted
+) -> Iterator[InputRow]:
+    """Yield rows, of the wanted columns alone: others may hold what Python can't."""
+    number = 0
+    for whole in batches:
+        chosen = _chosen(whole, name, wanted.columns)
+        times = _times_ms(chosen, wanted.time)
+        if times is not None and wanted.columns is not None:
+            assert wanted.time is not None
+            chosen = _in_numbers(chosen, wanted.time)
+        elif wanted.columns is not None:
+            chosen = _in_us(chosen, wanted.time)
+        try:
+            rows = chosen.to_pylist()
+        except (ValueError, OverflowError) as error:  # times that Python has not
+            raise Refused(f"{name} row {number + 1} or behind it: {error}") from error
+        for at, fields in enumerate(rows):
+            number += 1
+            raw = to_json(fields) if wanted.columns is None else b""
+            if times is not None:
+                assert wanted.time is not None
+                fields[wanted.time] = times[at]
+            yield InputRow(fields, raw, f"{name} row {number}")
+
+
+def _chosen(batch: "pa.RecordBatch", name: str, columns: frozenset[str] | None) -> "pa.RecordBatch":
+    if columns is None:
+        return batch
+    names = batch.schema.names
+    if lacking := sorted(columns.difference(names)):
+        raise Refused(no_column(name, lacking[0], names))
+    return batch.select([one for one in names if one in columns])
+
+
+class EpochMs(int):
+    """A time that is known to be in ms, where a plain number is looked at for its unit."""
+
+
+def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None] | None:
+    """Return a column's times as epoch ms; None for a column of other types, or without a zone."""
+    import pyarrow as pa
+
+    if name is None or name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    if not pa.types.is_timestamp(column.type) or column.type.tz is None:
+        return None
+    units, each = _UNITS_MS[column.type.unit]
+    numbers = column.cast(pa.int64()).to_pylist()
+    return [None if one is None else EpochMs(one * each // units) for one in numbers]
+
+
+def _in_numbers(batch: "pa.RecordBatch", name: str) -> "pa.RecordBatch":
+    """Make the column of times plain numbers: Python has no time behind the year 9999."""
+    import pyarrow as pa
+
+    at = batch.schema.names.index(name)
+    return batch.set_column(at, name, batch.column(at).cast(pa.int64()))
+
+
+def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
+    """Round the column of times down to microseconds, the finest that Python has."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    if name is None or name not in batch.schema.names:
+        return batch
+    at = batch.schema.get_field_index(name)
+    kind = batch.schema.field(at).type
+    if not pa.types.is_timestamp(kind) or kind.unit != "ns":
+        return batch
+    times = batch.column(at)
+    if kind.tz is None:
+        times = pc.floor_temporal(times, unit="microsecond")
+    times = times.cast(pa.timestamp("us", kind.tz), safe=False)
+    columns = [*batch.columns[:at], times, *batch.columns[at + 1 :]]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def no_column(place: str, name: str, names: Iterable[str]) -> str:
+    """Return the text of an error about a column that is not there."""
+    known = ", ".join(list(names)[:_SHOWN])
+    return f"{place}: no column {name!r}; there are {known}"
+
+
+ROW_READERS: Final[Mapping[InputFormat, Callable[[BinaryIO, str, Wanted], Iterable[InputRow]]]] = {
+    InputFormat.JSON: _json_rows,
+    InputFormat.CSV: _csv_rows,
+    InputFormat.ARROW: _arrow_rows,
+    InputFormat.PARQUET: _parquet_rows,
+}
+
+
+def to_json(content: object) -> bytes:
+    """Return compact JSON; `_special` converts the types that JSON lacks."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_special).encode()
+
+
+def _special(content: object) -> object:
+    """Convert what JSON lacks: times to ISO 8601, numbers and ids to text, bytes to base64."""
+    if isinstance(content, datetime | date | time):
+        return content.isoformat()
+    if isinstance(content, timedelta):
+        return content.total_seconds()
+    if isinstance(content, Decimal | UUID):
+        return str(content)
+    if isinstance(content, bytes):
+        from base64 import b64encode
+
+        return b64encode(content).decode("ascii")
+    raise TypeError(f"JSON can't hold {type(content).__name__}")
+
+
+# -- records of rows ------------------------------------------------------------------------------
 
 # As `read` calls its columns of epoch ms: their numbers are not looked at for their unit.
 _MS: Final = "_ms"

@@ -5,10 +5,22 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.cli import output, places
-from tidelog.cli.options import Format
+import click
+
+from tidelog.cli import output, places, times
+from tidelog.cli.options import (
+    Format,
+    argument,
+    examples,
+    format_option,
+    given,
+    isolation_option,
+    option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.places import Access
+from tidelog.cli.places import Access, cluster_options, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.errors import ClusterFailure, OffsetOutOfRange
 from tidelog.types import IsolationLevel
@@ -27,44 +39,56 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagOptions:
-    """What the options say.
+    """The options of `tidelog lag`."""
 
-    Attributes:
-        group: The consumer group.
-        topics: `TOPIC` or `TOPIC:PARTITION`; none for all of the group's topics.
-        data: The cluster's own directory.
-        count: Count records by reading them where there is no directory.
-        isolation: What the group's consumers see.
-        watch: Show each look, until Ctrl-C or `samples`.
-        samples: How often to look; None for the default: once, or without end with `watch`.
-        every: Length of time between two looks.
-        max_lag: Limit of records left.
-        max_seconds: Limit of the first unread record's age.
-        zone: Of times printed.
+    group: str = argument(metavar="GROUP")
+    access: Access = given(cluster_options)
+    topics: tuple[str, ...] = given(topics_option)
+    data: str | None = given(own_data_option)
+    count: bool = option("--count", is_flag=True, help="Count records exactly, by reading them.")
+    isolation: IsolationLevel = given(isolation_option)
+    watch: bool = option(
+        "--watch", "-w", is_flag=True, help="Look again and again; Ctrl-C ends it."
+    )
+    samples: int | None = option(
+        "--samples", type=click.IntRange(min=1), metavar="N", help="Look so often, then end."
+    )
+    every: str = option(
+        "--every", default="5s", show_default=True, metavar="TIME", help="Between two looks."
+    )
+    max_lag: int | None = option(
+        "--max-lag", type=click.IntRange(min=0), metavar="N", help="Exit code 2 above."
+    )
+    max_seconds: float | None = option(
+        "--max-seconds", type=click.FloatRange(min=0), metavar="S", help="Exit code 2 above."
+    )
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "lag",
+    epilog=examples(
+        "tidelog lag planes -b broker:9092",
+        "tidelog lag planes -b broker:9092 --data /var/lib/tidelog --watch --every 2s",
+        "tidelog lag planes -b broker:9092 --max-seconds 60 -o json || page-somebody",
+    ),
+)
+@with_options(LagOptions)
+def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
+    """Show how far a consumer group is behind.
+
+    In offsets, in records really left, in seconds (the age of the first unread record; which clock
+    tells it is said), and from the second look on its speed and the time until it has caught up.
+    Exit code 2: --max-lag or --max-seconds is broken in a partition at the last look.
     """
-
-    group: str
-    topics: tuple[str, ...] = ()
-    data: str | None = None
-    count: bool = False
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    watch: bool = False
-    samples: int | None = None
-    every: str = "5s"
-    max_lag: int | None = None
-    max_seconds: float | None = None
-    zone: str | None = None
-
-
-def lag(surroundings: Surroundings, access: Access, options: LagOptions, kind: Format) -> ExitCode:
-    """Show a group's lag; 2 where a limit is broken at the last look."""
-    if places.duration_ms(options.every) <= 0:
+    if times.duration_ms(options.every) <= 0:
         raise UsageProblem("--every 0: two looks at one moment tell no speed; try --every 5s")
     with (
-        places.open_cluster(surroundings, access) as cluster,
+        places.open_cluster(surroundings, options.access) as cluster,
         places.open_own_logs(surroundings, cluster, options.data) as own,
     ):
-        return run(surroundings, cluster, options, own=own, kind=kind)
+        return run(surroundings, cluster, options, own=own)
 
 
 def run(
@@ -73,12 +97,12 @@ def run(
     options: LagOptions,
     *,
     own: "OwnLogs | None" = None,
-    kind: Format = Format.TABLE,
 ) -> ExitCode:
     """As `lag`, on a cluster that is open."""
+    kind = options.kind
     look = _looker(surroundings, cluster, options, own)
     if not options.watch:
-        return _once(surroundings, options, look, kind)
+        return _once(surroundings, options, look)
     if kind is Format.TABLE and surroundings.stdout.isatty():
         return _watch_live(surroundings, options, look)
     writer = output.writer(surroundings, columns(kind), kind, zone=options.zone)
@@ -114,7 +138,6 @@ def _once(
     surroundings: Surroundings,
     options: LagOptions,
     look: "Callable[[], list[Observation]]",
-    kind: Format,
 ) -> ExitCode:
     from tidelog.remote.group_lag import History
 
@@ -122,9 +145,15 @@ def _once(
     history = History(samples)
     for _ in range(samples - 1):
         history.add(look())
-        surroundings.wait(places.duration_ms(options.every) / 1000)
+        surroundings.wait(times.duration_ms(options.every) / 1000)
     lags = history.add(look())
-    output.print_rows(surroundings, columns(kind), rows(lags, kind), kind, zone=options.zone)
+    output.print_rows(
+        surroundings,
+        columns(options.kind),
+        rows(lags, options.kind),
+        options.kind,
+        zone=options.zone,
+    )
     return _verdict(surroundings, options, lags)
 
 
@@ -138,7 +167,7 @@ def _watch(
     from tidelog.remote.group_lag import History
 
     history = History()
-    every_s = places.duration_ms(options.every) / 1000
+    every_s = times.duration_ms(options.every) / 1000
     lags: Sequence[PartitionLag] = ()
     looks = 0
     while True:

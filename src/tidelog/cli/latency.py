@@ -4,10 +4,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.cli import options, output
-from tidelog.cli.options import Format, parse_target, partitions_of
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.options import (
+    TIME_HELP,
+    Format,
+    data_option,
+    examples,
+    format_option,
+    given,
+    option,
+    target_argument,
+    with_options,
+    zone_cache_option,
+    zone_option,
+)
 from tidelog.cli.output import Cell
-from tidelog.cli.places import open_directory
+from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import Surroundings
 from tidelog.scan.latency import TopicLatency
 from tidelog.scan.latency import latency as measure
@@ -21,47 +35,61 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked.
+class LatencyOptions:
+    """The options of `tidelog latency`."""
 
-    Attributes:
-        start: First append time, or a whole range A..B; None for no bound.
-        end: Append time to stop at; None for no bound.
-        late: Measure what watermarks would lose, which reads all records of the range.
-        delays: Delays to count for, as texts (`5m`); some usual ones where there is none.
-        zone: Where times without a zone are meant, and how hours are printed.
-        zone_cache: Folder for zone maps that the directory doesn't have.
+    target: str = given(target_argument)
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First append time, or a range A..B. {TIME_HELP}."
+    )
+    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    late: bool = option(
+        "--late", is_flag=True, help="What watermark delays would lose; reads all records."
+    )
+    delays: tuple[str, ...] = option(
+        "--delay", multiple=True, metavar="TIME", help="A delay to count for; repeatable."
+    )
+    data: str | None = given(data_option)
+    zone_cache: str | None = given(zone_cache_option)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "latency",
+    epilog=examples(
+        "tidelog latency flights",
+        "tidelog latency flights --from -1d -o json",
+        "tidelog latency flights --late",
+        "tidelog latency flights --late --delay 5m --delay 1h",
+    ),
+)
+@with_options(LatencyOptions)
+def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
+    """Show how long records took from their making to the log, by hour of append time.
+
+    Latency is append time - create time. Whole hours count, also at the ends of a range. A negative
+    latency says that a producer's clock was ahead: "skew" is the largest. Finished segments are
+    told by their zone maps; the active one is read. With --late: how many records a watermark with
+    a delay would lose.
     """
-
-    start: str | None
-    end: str | None
-    late: bool
-    delays: tuple[str, ...]
-    zone: str | None
-    zone_cache: str | None
-
-
-def latency(
-    surroundings: Surroundings, data: str | None, target: str, question: Question, kind: Format
-) -> None:
-    """Print latencies by hour, or what watermarks would lose."""
-    topic, number = parse_target(target)
-    start, end = options.read_bounds(surroundings, question.start, question.end, question.zone)
-    with open_directory(surroundings, data) as directory:
+    topic, number = parse_target(options.target)
+    start, end = times.read_bounds(surroundings, options.start, options.end, options.zone)
+    with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
-        if question.late:
-            _print_late(surroundings, directory, partitions, question, (start, end), kind)
+        if options.late or options.delays:
+            _print_late(surroundings, directory, partitions, options, (start, end))
             return
         by_topic = measure(
             directory.log_dir,
             partitions,
             start_ms=None if start == OPEN_START else start,
             end_ms=None if end == OPEN_END else end,
-            zone_cache=question.zone_cache,
+            zone_cache=options.zone_cache,
         )
     found = by_topic.get(topic, TopicLatency())
     rows = list(_hour_rows(topic, found))
-    output.print_rows(surroundings, _hour_columns(), rows, kind, zone=question.zone)
+    output.print_rows(surroundings, _hour_columns(), rows, options.kind, zone=options.zone)
     _say(surroundings, topic, found)
 
 
@@ -124,13 +152,12 @@ def _print_late(
     surroundings: Surroundings,
     directory: "Directory",
     partitions: "list[TopicPartition]",
-    question: Question,
+    options: LatencyOptions,
     bounds: tuple[int, int],
-    kind: Format,
 ) -> None:
     from tidelog.scan.latency import DELAYS_MS, TopicLateness, lateness
 
-    delays = [parse_duration(text) // 1_000_000 for text in question.delays] or list(DELAYS_MS)
+    delays = [parse_duration(text) // 1_000_000 for text in options.delays] or list(DELAYS_MS)
     by_topic = lateness(
         directory.log_dir,
         partitions,
@@ -150,7 +177,7 @@ def _print_late(
         [topic, delay, lost, found.records, lost / found.records if found.records else None]
         for delay, lost in found.lost.items()
     ]
-    output.print_rows(surroundings, columns, rows, kind)
+    output.print_rows(surroundings, columns, rows, options.kind)
     _say_late(surroundings, topic, found)
 
 

@@ -3,10 +3,24 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import options, output
-from tidelog.cli.options import Format
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.options import (
+    TIME_HELP,
+    Format,
+    clock_option,
+    examples,
+    format_option,
+    given,
+    isolation_option,
+    option,
+    topic_argument,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_directory, open_remote
+from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.directory import Directory
@@ -25,26 +39,32 @@ MAX: Final = "max"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked of each partition.
+class OffsetsOptions:
+    """The options of `tidelog offsets`."""
 
-    Attributes:
-        at: A point in time, or `earliest`, `latest`, `max` (the record with the largest time).
-        clock: Which of a record's two times is meant.
-        isolation: For `latest`: whether open transactions count.
-        zone: Where times without a zone are meant, and how times are printed.
-    """
-
-    at: str
-    clock: ClockName
-    isolation: IsolationLevel
-    zone: str | None
+    topic: str = given(topic_argument)
+    at: str = option(
+        "--at", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest, max."
+    )
+    place: Place = given(place_options)
+    clock: ClockName = given(clock_option)
+    isolation: IsolationLevel = given(isolation_option)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
 
 
-def find_offsets(
-    surroundings: Surroundings, place: Place, topic: str, question: Question, kind: Format
-) -> None:
-    """Print the offset that each partition of a topic has at a time."""
+@click.command(
+    "offsets",
+    epilog=examples(
+        "tidelog offsets flights --at '2013-02-08 12:00 America/New_York'",
+        "tidelog offsets flights --at -6h --clock append -o json",
+        "tidelog offsets flights --at latest --isolation read_committed",
+        "tidelog offsets flights --at -6h --bootstrap broker:9092",
+    ),
+)
+@with_options(OffsetsOptions)
+def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
+    """Find offsets by time, in each partition."""
     columns = [
         output.number("partition"),
         output.number("offset"),
@@ -52,23 +72,23 @@ def find_offsets(
         output.number("leader_epoch"),
     ]
     unknown: list[int | None] | None = None
-    counts = question.clock is ClockName.APPEND and question.at not in (EARLIEST, LATEST)
-    if place.access is not None:
-        with open_remote(surroundings, place.access) as cluster:
-            found = _remote_answers(surroundings, cluster, topic, question)
+    counts = options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST)
+    if options.place.access is not None:
+        with open_remote(surroundings, options.place.access) as cluster:
+            found = _remote_answers(surroundings, cluster, options.topic, options)
             if counts:
-                unknown = _unknown(cluster, cluster.partitions(topic), found)
+                unknown = _unknown(cluster, cluster.partitions(options.topic), found)
     else:
-        with open_directory(surroundings, place.data) as directory:
-            found = _answers(surroundings, directory, topic, question)
+        with open_directory(surroundings, options.place.data) as directory:
+            found = _answers(surroundings, directory, options.topic, options)
             if counts:
-                unknown = _unknown(directory, directory.log_dir.partitions(topic), found)
+                unknown = _unknown(directory, directory.log_dir.partitions(options.topic), found)
     rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(found)]
     if unknown is not None:
         columns.append(output.number("without_time"))
         for row, count in zip(rows, unknown, strict=True):
             row.append(count)
-    output.print_rows(surroundings, columns, rows, kind, zone=question.zone)
+    output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
     total = sum(count or 0 for count in unknown or ())
     if total:
         surroundings.say(
@@ -83,7 +103,7 @@ def find_offsets(
     missing = sum(answer is None for answer in found)
     if missing:
         surroundings.say(
-            f"{missing} of {len(found)} partitions have no record at or after {question.at}"
+            f"{missing} of {len(found)} partitions have no record at or after {options.at}"
         )
 
 
@@ -100,28 +120,28 @@ def _unknown(
 
 
 def _answers(
-    surroundings: Surroundings, directory: Directory, topic: str, question: Question
+    surroundings: Surroundings, directory: Directory, topic: str, options: OffsetsOptions
 ) -> list[OffsetAndTimestamp | None]:
     partitions = directory.log_dir.partitions(topic)
-    if question.at == MAX:
-        _check_max(question)
+    if options.at == MAX:
+        _check_max(options)
         return [directory.partition(topic, p.partition).max_timestamp() for p in partitions]
-    return _found(surroundings, directory, partitions, question)
+    return _found(surroundings, directory, partitions, options)
 
 
 def _remote_answers(
-    surroundings: Surroundings, cluster: "RemoteDirectory", topic: str, question: Question
+    surroundings: Surroundings, cluster: "RemoteDirectory", topic: str, options: OffsetsOptions
 ) -> list[OffsetAndTimestamp | None]:
     partitions = cluster.partitions(topic)
-    if question.at == MAX:
-        _check_max(question)
+    if options.at == MAX:
+        _check_max(options)
         largest = cluster.cluster.max_timestamps(partitions)
         return [largest[p] for p in partitions]
-    return _found(surroundings, cluster, partitions, question)
+    return _found(surroundings, cluster, partitions, options)
 
 
-def _check_max(question: Question) -> None:
-    if question.clock is ClockName.APPEND:
+def _check_max(options: OffsetsOptions) -> None:
+    if options.clock is ClockName.APPEND:
         raise UsageProblem("max is about the record clock; by append time the last is latest")
 
 
@@ -129,21 +149,21 @@ def _found(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     partitions: list[TopicPartition],
-    question: Question,
+    options: OffsetsOptions,
 ) -> list[OffsetAndTimestamp | None]:
     """Answers that a directory and a cluster give in the same way."""
-    if question.at == EARLIEST:
+    if options.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
         return [OffsetAndTimestamp(starts[p], NO_TIMESTAMP) for p in partitions]
-    if question.at == LATEST:
-        ends = directory.end_offsets(partitions, isolation=question.isolation)
+    if options.at == LATEST:
+        ends = directory.end_offsets(partitions, isolation=options.isolation)
         return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
-    time_ms = options.read_point(surroundings, question.at, question.zone)
+    time_ms = times.read_point(surroundings, options.at, options.zone)
     asked = dict.fromkeys(partitions, time_ms)
     if isinstance(directory, Directory):
-        answers = directory.log_dir.offsets_for_times(asked, clock=question.clock)
+        answers = directory.log_dir.offsets_for_times(asked, clock=options.clock)
     else:
-        answers = directory.offsets_for_times(asked, clock=question.clock)
+        answers = directory.offsets_for_times(asked, clock=options.clock)
     return [answers[p] for p in partitions]
 
 

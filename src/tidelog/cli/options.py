@@ -1,46 +1,25 @@
-"""`Option`, commands from typed dicts, shared options.
+"""How a command declares its options, the words that they take, and those that commands share.
 
-Options that several commands share, and how an option is declared.
-
-The words that options take; plain names, so that `--help` needs no other module.
-
-`TOPIC` or `TOPIC:P` on the command line.
-
-Times on the command line: read by the one grammar, printed as ISO 8601 and as ms.
-
-Options that the commands on Spark share; light, so that `--help` stays quick.
+An option is declared once: by a decorator of click, over a function where a command has few, else
+in the field of a dataclass that `with_options` fills. What texts mean is read elsewhere (times.py,
+places.py). Imports no storage: `app` needs this module for `--help`.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Final, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar  # noqa: TID251 - as dataclasses
 
 import click
 from click.core import ParameterSource
 
 from tidelog.arguments import Inexact
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.directory import Directory
-from tidelog.timespec import OPEN_END, OPEN_START, format_ms, parse_point, parse_range
-from tidelog.types import NO_TIMESTAMP, ClockName, Codec, IsolationLevel, TopicPartition
+from tidelog.types import ClockName, Codec, IsolationLevel
 
-__all__ = [
-    "CODECS",
-    "AuditShow",
-    "ClockName",
-    "Encoding",
-    "Format",
-    "Inexact",
-    "InputFormat",
-    "Isolation",
-    "LagShow",
-    "LatencyShow",
-    "ReadFormat",
-    "ReindexShow",
-]
-
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 CODECS: Final = tuple(codec.config_name for codec in Codec)
 
@@ -122,19 +101,10 @@ class Encoding(StrEnum):
     JSON = "json"
 
 
-class Isolation(StrEnum):
-    """Which records of transactions are seen, in the words of Kafka's consumers."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    READ_COMMITTED = "read_committed"
-
-    @property
-    def level(self) -> IsolationLevel:
-        """The level that storage knows."""
-        return IsolationLevel[self.name]
-
-
 _Function = TypeVar("_Function", bound=Callable[..., object])
+_Options = TypeVar("_Options", bound="DataclassInstance")
+_Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
+_DECLARE: Final = "tidelog.declare"
 
 
 TIME_HELP: Final = (
@@ -164,6 +134,49 @@ def one_of(
         show_default=default is not None,
         help=text,
     )
+
+
+def option(*names: str, **wishes: Any) -> Any:
+    """The field of a class of options that an option of click declares; it has the field's name.
+
+    Its default is the option's; there is none where the option must be given.
+    """
+    metadata = {_DECLARE: lambda name: click.option(*names, name, **wishes)}
+    if wishes.get("required"):
+        return field(metadata=metadata)
+    missing = False if wishes.get("is_flag") else () if wishes.get("multiple") else None
+    return field(default=wishes.get("default", missing), metadata=metadata)
+
+
+def argument(**wishes: Any) -> Any:
+    """As `option`, of an argument of click; without a default."""
+    return field(metadata={_DECLARE: lambda name: click.argument(name, **wishes)})
+
+
+def given(declare: _Decorator) -> Any:
+    """As `option`, of a decorator that makes a parameter of the field's name; without a default."""
+    return field(metadata={_DECLARE: lambda _name: declare})
+
+
+def with_options(
+    kind: type[_Options],
+) -> Callable[[Callable[[Surroundings, _Options], object]], Callable[..., object]]:
+    """Give a command the options that a dataclass declares by its fields, and it an instance.
+
+    `--help` shows them in the order of the fields.
+    """
+
+    def decorate(command: Callable[[Surroundings, _Options], object]) -> Callable[..., object]:
+        @wraps(command)
+        def run(**told: object) -> object:
+            return command(click.get_current_context().obj, kind(**told))
+
+        declared: Callable[..., object] = run
+        for one in reversed(fields(kind)):
+            declared = one.metadata[_DECLARE](one.name)(declared)
+        return declared
+
+    return decorate
 
 
 def refuse_typed(names: tuple[str, ...], reason: str) -> None:
@@ -247,12 +260,26 @@ clock_option: Final = one_of(
 )
 
 
-isolation_option: Final = one_of(
-    "--isolation",
-    kind=Isolation,
-    default=Isolation.READ_UNCOMMITTED,
-    text="read_committed leaves out open and aborted transactions.",
-)
+def isolation_by_default(
+    level: IsolationLevel,
+    text: str = "read_committed leaves out open and aborted transactions.",
+) -> Callable[[_Function], _Function]:
+    """`--isolation`, in the words of Kafka's consumers."""
+
+    def named(_context: click.Context, _parameter: click.Parameter, value: str) -> IsolationLevel:
+        return IsolationLevel[value.upper()]
+
+    return click.option(
+        "--isolation",
+        type=click.Choice([choice.name.lower() for choice in IsolationLevel]),
+        default=level.name.lower(),
+        callback=named,
+        show_default=True,
+        help=text,
+    )
+
+
+isolation_option: Final = isolation_by_default(IsolationLevel.READ_UNCOMMITTED)
 
 
 # The older names stay: scripts have them.
@@ -290,76 +317,6 @@ inexact_option: Final = one_of(
     default=Inexact.REFUSE,
     text="Where compaction or retention has taken the past away: no answer, or what is left.",
 )
-
-
-_TARGET: Final = re.compile(r"(?P<topic>[^:]+)(?::(?P<partition>[0-9]{1,10}))?", re.ASCII)
-
-
-def parse_target(target: str) -> tuple[str, int | None]:
-    """Topic and partition, None for all of them; raises UsageProblem."""
-    found = _TARGET.fullmatch(target)
-    if found is None:
-        raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
-    number = found["partition"]
-    return found["topic"], None if number is None else int(number)
-
-
-def partitions_of(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
-    """The partitions meant; raises UnknownTopic, which says which there are."""
-    if number is None:
-        return directory.log_dir.partitions(topic)
-    directory.partition(topic, number)
-    return [TopicPartition(topic, number)]
-
-
-def shown(ms: int | None, zone: str | None = None) -> str:
-    """A time for people, `2013-02-08T17:00:00.000Z 1360342800000`; `-` for none."""
-    if ms is None or ms == NO_TIMESTAMP:
-        return "-"
-    return f"{iso(ms, zone)} {ms}"
-
-
-def iso(ms: int, zone: str | None = None) -> str:
-    """A time in ISO 8601 with its zone; one that no calendar holds stays a number."""
-    try:
-        return format_ms(ms, zone)
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
-
-
-def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """Return a point in time in ms; raises InvalidTime."""
-    return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
-
-
-def read_create_time(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """Return a record's own time in ms, rounded down as in columns; raises InvalidTime."""
-    return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone, down=True)
-
-
-def read_bounds(
-    surroundings: Surroundings, start: str | None, end: str | None, zone: str | None
-) -> tuple[int, int]:
-    """The range [start, end) in ms of `--from` and `--to`; `--from` alone may hold a whole range.
-
-    Raises:
-        InvalidTime: A side can't be read, or the range holds nothing.
-        UsageProblem: `--from` is a range and `--to` is given too.
-    """
-    if start is None and end is None:
-        return OPEN_START, OPEN_END
-    if start is not None and _is_range(start):
-        if end is not None:
-            raise UsageProblem(f"--from {start} is a range already; leave --to out")
-        return parse_range(start, now_ms=surroundings.env.clock.now_ms(), zone=zone)
-    text = f"{start or ''}..{end or ''}"
-    return parse_range(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
-
-
-def _is_range(text: str) -> bool:
-    """Whether the text has two sides: A..B, or rpk's @A:B."""
-    without_clock = re.sub(r"T[0-9]{2}:[0-9]{2}:[0-9]{2}", "", text)
-    return ".." in text or (text.startswith("@") and ":" in without_clock)
 
 
 PLACE_HELP: Final = "a directory of topics, an object store's URL, or kafka://HOST:PORT"
@@ -402,14 +359,54 @@ store_option = click.option(
 )
 
 
+target_argument = click.argument("target", metavar="TOPIC[:P]")
+
+
+targets_argument = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
+
+
+zone_cache_option = click.option(
+    "--zone-cache",
+    metavar="DIR",
+    help="Keep zone maps here for segments that have none, such as Kafka's.",
+)
+
+
+create_option = click.option(
+    "--create", type=click.IntRange(min=1), metavar="N", help="Make the topic, with N partitions."
+)
+
+
+config_option = click.option(
+    "--config", "-c", "config", multiple=True, metavar="KEY=VALUE", help="Of a topic made."
+)
+
+
+compression_option = click.option(
+    "--compression", type=click.Choice(CODECS), help="Of batches, where the topic leaves it open."
+)
+
+
+force_option = click.option(
+    "--force", is_flag=True, help="Go on although the target would lose records."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkAccess:
-    """Which Spark runs a command, as options say it."""
+    """Which Spark runs a command."""
 
     master: str | None = None
     conf: tuple[str, ...] = ()
 
 
-def spark_options(command: _Function) -> _Function:
-    """The two options of `SparkAccess`: parameters `master` and `conf`."""
-    return master_option(conf_option(command))
+def spark_options(command: _Function) -> Callable[..., object]:
+    """`--master` and `--conf`; the command gets them as `spark`."""
+
+    @wraps(command)
+    def run(
+        *arguments: object, master: str | None, conf: tuple[str, ...], **options: object
+    ) -> object:
+        return command(*arguments, spark=SparkAccess(master=master, conf=conf), **options)
+
+    return master_option(conf_option(run))

@@ -1,17 +1,9 @@
-"""Tables, JSON, CSV, Arrow; cells of records.
-
-Rows on stdout, as a table for people or as JSON lines or CSV for scripts.
+"""What commands print: rows as a table for people, JSON lines or CSV for scripts, or columns.
 
 A time column is one cell in a table and two fields for scripts: `NAME`, in ISO 8601 with its zone,
-and `NAME_ms`. Rows are written as they come; nothing waits for the last one.
-
-Keys, values and headers as cells, and cells as bytes: by a serializer's name, or as text.
-
-What both ways of `tidelog read` share: its options, and how records become rows.
-
-Records as an Arrow IPC stream or as Parquet on stdout: by columns, for programs.
-
-Needs pyarrow and numba, so it is imported by `read --format arrow` and `parquet` alone.
+and `NAME_ms`. Rows are written as they come; nothing waits for the last one. Keys, values and
+headers become cells, and cells bytes, by a serializer's name or as text. What writes Arrow IPC and
+Parquet imports pyarrow when it is called.
 """
 
 import json
@@ -26,20 +18,22 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from uuid import UUID
 
-from tidelog.cli import options
+from tidelog.cli import times
 from tidelog.cli.options import Encoding, Format, ReadFormat
-from tidelog.cli.selection import Selection
 from tidelog.cli.surroundings import Surroundings, UsageProblem, printable
 from tidelog.errors import SerdeError
 from tidelog.frames import needs_arrow
 from tidelog.record.record import Record
 from tidelog.record.serde import deserializer, serializer
 from tidelog.timespec import OPEN_END, OPEN_START
-from tidelog.types import NO_TIMESTAMP, ClockName, Header, IsolationLevel, TopicPartition
+from tidelog.types import NO_TIMESTAMP, ClockName, Header, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
+
+    from tidelog.cli.read import ReadOptions
+    from tidelog.cli.selection import Selection
 
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
@@ -139,7 +133,7 @@ def time_fields(name: str, ms: Cell, zone: str | None = None) -> dict[str, Cell]
     """A time as scripts get it: `name` in ISO 8601, `name_ms` as a number; null for none."""
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
-    return {name: options.iso(ms, zone), f"{name}_ms": ms}
+    return {name: times.iso(ms, zone), f"{name}_ms": ms}
 
 
 class _JsonLines:
@@ -235,7 +229,7 @@ class _Table:
 
     def _shown(self, column: Column, cell: Cell) -> str:
         if column.kind is Kind.TIME:
-            return options.shown(cell if isinstance(cell, int) else None, self._zone)
+            return times.shown(cell if isinstance(cell, int) else None, self._zone)
         return "-" if cell is None else printable(_plain(cell))
 
     def _write_chunk(self, chunk: list[list[str]]) -> None:
@@ -424,43 +418,6 @@ def typed_bytes(text: str, encoding: Encoding) -> bytes:
 VALUE_CHARACTERS: Final = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """What `read` reads, and how it shows it.
-
-    Attributes:
-        start: First time wanted, or a whole range of time; None for no bound.
-        end: Time behind the last one wanted.
-        clock: Which of a record's two times both are about.
-        offsets: `A..B`, offsets from A up to and without B.
-        partition: The only one wanted.
-        isolation: Whether open and aborted transactions are seen.
-        follow: Go on with what is appended.
-        limit: So many records at most.
-        format: How records are written.
-        zone: Where times without a zone are meant, and how times are printed.
-        key: What keys are shown as.
-        value: What values are shown as.
-        headers: What the values of headers are shown as.
-        wide: Do not cut long values in a table.
-    """
-
-    start: str | None
-    end: str | None
-    clock: ClockName
-    offsets: str | None
-    partition: int | None
-    isolation: IsolationLevel
-    follow: bool
-    limit: int | None
-    format: ReadFormat
-    zone: str | None
-    key: Encoding
-    value: Encoding
-    headers: Encoding
-    wide: bool
-
-
 _COLUMNS: Final[tuple[Column, ...]] = (
     number("partition"),
     number("offset"),
@@ -477,19 +434,18 @@ _SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], time("create_time"), *_COLUMNS[4:])
 class RowMaker:
     """Makes rows of records, as the options want them."""
 
-    def __init__(self, topic: str, options: ReadOptions) -> None:
-        self._topic = topic
+    def __init__(self, options: "ReadOptions") -> None:
         self._options = options
-        self._is_table = options.format is ReadFormat.TABLE
-        decoder = decoders(options.format)
-        self._key, self._value = decoder(options.key), decoder(options.value)
+        self._is_table = options.kind is ReadFormat.TABLE
+        decoder = decoders(options.kind)
+        self._key, self._value = decoder(options.key_as), decoder(options.value_as)
         # Headers are JSON also where cells are text, and so are their values.
-        self._header = decoders(ReadFormat.JSON)(options.headers)
+        self._header = decoders(ReadFormat.JSON)(options.headers_as)
 
     def writer(self, surroundings: Surroundings) -> Writer:
         """Where the rows go."""
         columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, text("headers"))
-        kind = Format(self._options.format)
+        kind = Format(self._options.kind)
         return writer(surroundings, columns, kind, zone=self._options.zone)
 
     def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
@@ -517,7 +473,7 @@ class RowMaker:
         try:
             return decode(data)
         except SerdeError as error:
-            place = f"{TopicPartition(self._topic, partition)} offset {record.offset}"
+            place = f"{TopicPartition(self._options.topic, partition)} offset {record.offset}"
             raise SerdeError(
                 f"{place}: {name}: {error}; --{name}-as bytes writes all of them as base64"
             ) from error
@@ -558,7 +514,7 @@ def write_arrow(
     surroundings: Surroundings,
     path: str,
     partitions: list[TopicPartition],
-    wanted: Selection,
+    wanted: "Selection",
     limit: int | None,
     kind: ReadFormat,
 ) -> int:

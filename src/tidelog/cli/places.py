@@ -1,12 +1,10 @@
-"""--data or --bootstrap, opened.
+"""Where a command's topics are, `--data` or `--bootstrap`: its options, and how it is opened.
 
-Options of the commands about other people's brokers; light, so that `--help` stays quick.
-
-Opens the directory that a command is about, and says what was found damaged in it.
-
-What commands about other people's brokers share: connection, directory beside them.
+A directory says at its end what was found damaged in it. Topics and partitions of a place are read
+here as well. What opens a place is imported when one is opened.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,12 +17,12 @@ from click.core import ParameterSource
 
 from tidelog.cli.options import data_option
 from tidelog.cli.surroundings import NO_DATA, Surroundings, UsageProblem, read_settings_text
-from tidelog.directory import Directory
+from tidelog.cli.times import duration_ms
 from tidelog.errors import DirectoryLocked, TidelogError
-from tidelog.timespec import parse_duration
-from tidelog.types import NS_PER_MS
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
+    from tidelog.directory import Directory
     from tidelog.remote.cluster import Cluster
     from tidelog.remote.own_logs import OwnLogs
     from tidelog.remote.remote_directory import RemoteDirectory
@@ -81,9 +79,21 @@ class Access:
     timeout: str = "15s"
 
 
-def cluster_options(command: _Function) -> _Function:
-    """The three options of `Access`."""
-    return bootstrap_option(command_config_option(timeout_option(command)))
+def cluster_options(command: _Function) -> Callable[..., object]:
+    """`--bootstrap` and what goes with it; the command gets an `access`."""
+
+    @wraps(command)
+    def run(
+        *arguments: object,
+        bootstrap: str,
+        command_config: str | None,
+        timeout: str,
+        **options: object,
+    ) -> object:
+        access = Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
+        return command(*arguments, access=access, **options)
+
+    return bootstrap_option(command_config_option(timeout_option(run)))
 
 
 # -- a directory or a cluster --------------------------------------------------------------------
@@ -171,7 +181,7 @@ def open_directory(
     writable: bool = False,
     create: bool = False,
     accept_clock: bool = False,
-) -> Iterator[Directory]:
+) -> Iterator["Directory"]:
     """The directory `data` until the block ends.
 
     Args:
@@ -199,7 +209,9 @@ def open_directory(
                 surroundings.say(f"note: {line}")
 
 
-def _open(surroundings: Surroundings, data: str, *, writable: bool) -> Directory:
+def _open(surroundings: Surroundings, data: str, *, writable: bool) -> "Directory":
+    from tidelog.directory import Directory
+
     try:
         return Directory.open(data, writable=writable, env=surroundings.env)
     except DirectoryLocked as error:
@@ -282,9 +294,24 @@ def open_own_logs(
             yield OwnLogs(directory, cluster)
 
 
-def duration_ms(text: str) -> int:
-    """A length of time in ms, a started one counts whole; raises InvalidTime."""
-    return -(-parse_duration(text) // NS_PER_MS)
+_TARGET: Final = re.compile(r"(?P<topic>[^:]+)(?::(?P<partition>[0-9]{1,10}))?", re.ASCII)
+
+
+def parse_target(target: str) -> tuple[str, int | None]:
+    """Topic and partition, None for all of them; raises UsageProblem."""
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
+    number = found["partition"]
+    return found["topic"], None if number is None else int(number)
+
+
+def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:
+    """The partitions meant; raises UnknownTopic, which says which there are."""
+    if number is None:
+        return directory.log_dir.partitions(topic)
+    directory.partition(topic, number)
+    return [TopicPartition(topic, number)]
 
 
 def wanted_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:

@@ -8,12 +8,29 @@ from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from tidelog.cli import inputs, output
-from tidelog.cli import options as times
+import click
+
+from tidelog.cli import inputs, output, times
 from tidelog.cli.inputs import Columns
-from tidelog.cli.options import CODECS, Format, InputFormat
+from tidelog.cli.options import (
+    CODECS,
+    TIME_HELP,
+    Encoding,
+    Format,
+    InputFormat,
+    examples,
+    given,
+    headers_as_option,
+    key_as_option,
+    one_of,
+    option,
+    topic_argument,
+    value_as_option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_directory, open_remote
+from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem, byte_progress
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import ConfigError
@@ -40,29 +57,62 @@ def codec_of(name: str) -> Codec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOptions:
-    """How `produce` reads and appends.
+    """The options of `tidelog produce`."""
 
-    Attributes:
-        source: A file, or `-` for stdin.
-        format: How it is read; by its name where None.
-        columns: What is what in a row.
-        partition: For all records; by key where None.
-        codec: Compression of the batches.
-        zone: Where times without a zone are meant.
-        accept_clock: Append although the clock jumped.
-        check: Read the whole input before anything is appended.
-        once: Name of the source, whose rows are appended at most once each.
-    """
-
-    source: str
-    format: InputFormat | None
-    columns: Columns
-    partition: int | None
-    codec: Codec
-    zone: str | None
-    accept_clock: bool
-    check: bool = False
-    once: str | None = None
+    topic: str = given(topic_argument)
+    source: str = option("--from", required=True, metavar="FILE", help="A file, or - for stdin.")
+    place: Place = given(place_options)
+    input_format: InputFormat | None = given(
+        one_of(
+            "--format",
+            "-f",
+            "input_format",
+            kind=InputFormat,
+            default=None,
+            text="How the file is read; by its name where left out.",
+        )
+    )
+    key: str | None = option("--key", metavar="COL", help="Column of the key.")
+    time: str | None = option(
+        "--time", metavar="COL", help=f"Column of the create time: {TIME_HELP}."
+    )
+    value: str | None = option(
+        "--value", metavar="COL", help="Column of the value; the row as JSON if left out."
+    )
+    headers: str | None = option(
+        "--headers", metavar="COL", help="Column of headers, an object of names and values."
+    )
+    key_as: Encoding = given(key_as_option)
+    value_as: Encoding = given(value_as_option)
+    headers_as: Encoding = given(headers_as_option)
+    partition: int | None = option(
+        "--partition", type=int, metavar="N", help="For all records; by key if left out."
+    )
+    codec: str = option(
+        "--codec", type=click.Choice(CODECS), default=CODECS[0], help="Compression."
+    )
+    accept_clock: bool = option(
+        "--accept-clock", is_flag=True, help="Append although the clock jumped by over an hour."
+    )
+    check: bool = option(
+        "--check", is_flag=True, help="Read the whole input before anything is appended."
+    )
+    once: str | None = option(
+        "--once",
+        metavar="NAME",
+        help="Name of the source: its rows are appended once, however often this is run.",
+    )
+    kind: Format = given(
+        one_of(
+            "--output",
+            "-o",
+            "kind",
+            kind=Format,
+            default=Format.TABLE,
+            text="How the result is written.",
+        )
+    )
+    zone: str | None = given(zone_option)
 
 
 @dataclass(slots=True)
@@ -97,46 +147,47 @@ class _Tally:
         return [[number, *row] for number, row in sorted(self.partitions.items())]
 
 
-def produce(
-    surroundings: Surroundings,
-    place: Place,
-    topic: str,
-    options: ProduceOptions,
-    kind: Format,
-) -> None:
-    """Append a file's rows to a topic, and print where they went.
-
-    Rows are appended some thousands at a time. A row that can't be taken ends the command; what
-    comes before it stays appended, and the message says how many rows that are.
-    """
+@click.command(
+    "produce",
+    epilog=examples(
+        "tidelog produce flights --from flights.csv --key tailnum --time departure",
+        "tidelog produce flights --from flights.parquet --key tailnum --codec zstd",
+        "kcat -C -t flights | tidelog produce flights --from - --format lines",
+        "tidelog produce flights --from flights.csv --key tailnum --bootstrap broker:9092",
+        "tidelog produce flights --from flights.csv --key tailnum --once flights-2013 --check",
+    ),
+)
+@with_options(ProduceOptions)
+def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
+    """Append the rows of a file."""
     tally = _Tally()
     with (
-        _open_target(surroundings, place, options) as directory,
+        _open_target(surroundings, options) as directory,
         _open_source(surroundings, options) as source,
     ):
-        tally.oldest_ms = _oldest_ms(surroundings, directory, topic)
+        tally.oldest_ms = _oldest_ms(surroundings, directory, options.topic)
         if options.check:
             _check(surroundings, source, options)
         records = _records(surroundings, source, options)
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
-                    _append_all(directory, topic, records, options, tally, advance)
+                    _append_all(directory, records, options, tally, advance)
                 else:
-                    _load_once(surroundings, directory, topic, records, options, tally)
+                    _load_once(surroundings, directory, records, options, tally)
             directory.flush()
         except Refused as error:
             before = tally.records or tally.committed
             raise Refused(f"{error}; {before} rows before it were appended") from error
     columns = [output.number(name) for name in ("partition", "records", "first", "last")]
     columns.append(output.time("append_time"))
-    output.print_rows(surroundings, columns, tally.rows(), kind, zone=options.zone)
-    surroundings.say(f"appended {tally.records} records to {topic}")
+    output.print_rows(surroundings, columns, tally.rows(), options.kind, zone=options.zone)
+    surroundings.say(f"appended {tally.records} records to {options.topic}")
     if tally.old:
         surroundings.say(
             f"note: {tally.old} of them are older than the topic's retention.ms: retention deletes"
-            f" them with their segment; `tidelog config {topic}{place.words} --set retention.ms=-1`"
-            " keeps them"
+            f" them with their segment; `tidelog config {options.topic}{options.place.words} --set"
+            " retention.ms=-1` keeps them"
         )
 
 
@@ -164,17 +215,17 @@ def _oldest_ms(
 
 
 def _open_target(
-    surroundings: Surroundings, place: Place, options: ProduceOptions
+    surroundings: Surroundings, options: ProduceOptions
 ) -> "AbstractContextManager[Directory | RemoteDirectory]":
-    if place.access is None:
+    if options.place.access is None:
         accept = options.accept_clock
-        return open_directory(surroundings, place.data, writable=True, accept_clock=accept)
+        return open_directory(surroundings, options.place.data, writable=True, accept_clock=accept)
     if options.accept_clock:
         raise UsageProblem(
             "--accept-clock is about a directory's clock; for a broker run"
             " `tidelog accept-clock --data DIR` where its directory is"
         )
-    return open_remote(surroundings, place.access)
+    return open_remote(surroundings, options.place.access)
 
 
 def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions) -> None:
@@ -190,7 +241,6 @@ def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
 def _load_once(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
-    topic: str,
     records: Iterator[NewRecord],
     options: ProduceOptions,
     tally: _Tally,
@@ -212,11 +262,11 @@ def _load_once(
 
     try:
         loaded = directory.load_once(
-            topic,
+            options.topic,
             noted(),
             source=options.once,
             partition=options.partition,
-            codec=options.codec,
+            codec=codec_of(options.codec),
         )
     except Refused:
         tally.committed = 0 if isinstance(directory, Directory) else len(are_old)
@@ -229,16 +279,15 @@ def _load_once(
 
 def _append_all(
     directory: "Directory | RemoteDirectory",
-    topic: str,
     records: Iterator[NewRecord],
     options: ProduceOptions,
     tally: _Tally,
     advance: Callable[[], None],
 ) -> None:
-    for group, refused in _groups(records, _bytes_at_once(directory, topic)):
+    for group, refused in _groups(records, _bytes_at_once(directory, options.topic)):
         if group:
-            partition, codec = options.partition, options.codec
-            tally.take(directory.append(topic, group, partition=partition, codec=codec))
+            partition, codec = options.partition, codec_of(options.codec)
+            tally.take(directory.append(options.topic, group, partition=partition, codec=codec))
             tally.old += sum(map(tally.is_old, group))
             advance()
         if refused is not None:
@@ -286,11 +335,20 @@ def _records(
     def parse_time(text: str) -> int:
         return times.read_create_time(surroundings, text, options.zone)
 
-    kind = options.format or inputs.format_of(options.source)
+    kind = options.input_format or inputs.format_of(options.source)
     if kind is InputFormat.PARQUET and options.source == STDIN:
         raise UsageProblem("Parquet can't be read from a pipe; give --from FILE")
     name = "stdin" if options.source == STDIN else options.source
-    return inputs.read_records(source, name, kind, options.columns, parse_time)
+    columns = Columns(
+        key=options.key,
+        time=options.time,
+        value=options.value,
+        headers=options.headers,
+        key_as=options.key_as,
+        value_as=options.value_as,
+        headers_as=options.headers_as,
+    )
+    return inputs.read_records(source, name, kind, columns, parse_time)
 
 
 @contextmanager

@@ -1,26 +1,47 @@
 """`tidelog read`: records of a topic by offset and by time, once or as they come.
 
-`tidelog read --bootstrap`: records of a running cluster, once or as they come.
+Of a directory or of a running cluster. `--table` is table.py's.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import options as times
+import click
+
+from tidelog.arguments import Inexact
+from tidelog.cli import times
+from tidelog.cli.options import (
+    TIME_HELP,
+    Encoding,
+    ReadFormat,
+    clock_option,
+    examples,
+    given,
+    headers_as_option,
+    inexact_option,
+    isolation_option,
+    key_as_option,
+    one_of,
+    option,
+    refuse_typed,
+    topic_argument,
+    value_as_option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import (
     ROWS_AT_ONCE,
     Cell,
-    ReadOptions,
     RowMaker,
     Writer,
     chosen,
     say_untimed,
 )
-from tidelog.cli.places import Access, Place, open_directory, open_remote
+from tidelog.cli.places import Access, Place, open_directory, open_remote, place_options
 from tidelog.cli.selection import Selection, Untimed, select
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
@@ -46,23 +67,92 @@ FOLLOW_SECONDS: Final = 0.2
 _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
 
 
-def read(surroundings: Surroundings, place: Place, topic: str, options: ReadOptions) -> None:
-    """Print the records of a topic that are wanted: partition by partition, by offset."""
-    wanted = _selection(surroundings, options)
-    if place.access is not None:
-        read_remote(surroundings, place.access, topic, options, wanted)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of `tidelog read`."""
+
+    topic: str = given(topic_argument)
+    place: Place = given(place_options)
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
+    )
+    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    clock: ClockName = given(clock_option)
+    offset: str | None = option(
+        "--offset", metavar="A..B", help="Offsets from A up to and without B."
+    )
+    partition: int | None = option(
+        "--partition", type=int, metavar="N", help="This partition alone."
+    )
+    isolation: IsolationLevel = given(isolation_option)
+    follow: bool = option(
+        "--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it."
+    )
+    limit: int | None = option(
+        "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records."
+    )
+    kind: ReadFormat = given(
+        one_of(
+            "--format",
+            "-o",
+            "kind",
+            kind=ReadFormat,
+            default=ReadFormat.TABLE,
+            text="How records are written.",
+        )
+    )
+    key_as: Encoding = given(key_as_option)
+    value_as: Encoding = given(value_as_option)
+    headers_as: Encoding = given(headers_as_option)
+    is_table: bool = option("--table", is_flag=True, help="The last record of each key alone.")
+    at: str | None = option(
+        "--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}."
+    )
+    inexact: Inexact = given(inexact_option)
+    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "read",
+    epilog=examples(
+        "tidelog read flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York",
+        "tidelog read flights --from -1h --clock append --follow",
+        "tidelog read flights --from -1h --follow --bootstrap broker:9092",
+        "tidelog read flights --offset 100..110 --partition 2 -o json",
+        "tidelog read flights --from 2013-02-08..+1d --zone UTC -o arrow > flights.arrow",
+        "tidelog read flights --table --at '2013-02-08 12:00 America/New_York'",
+    ),
+)
+@with_options(ReadOptions)
+def read(surroundings: Surroundings, options: ReadOptions) -> None:
+    """Print records by time and by offset.
+
+    Exactly those in the range, partition by partition, in the order of their offsets. With --table
+    the record that stands for each key, of committed records up to and with a time.
+    """
+    if options.is_table:
+        from tidelog.cli import table
+
+        refuse_typed(("isolation",), "--table shows committed records alone")
+        table.read_table(surroundings, options)
         return
-    with open_directory(surroundings, place.data) as directory:
-        partitions = _partitions(directory, topic, options.partition)
-        if options.format.is_columns:
+    refuse_typed(("at", "inexact"), "it goes with --table")
+    wanted = _selection(surroundings, options)
+    if options.place.access is not None:
+        read_remote(surroundings, options.place.access, options, wanted)
+        return
+    with open_directory(surroundings, options.place.data) as directory:
+        partitions = _partitions(directory, options.topic, options.partition)
+        if options.kind.is_columns:
             from tidelog.cli.output import write_arrow
 
             count = write_arrow(
-                surroundings, directory.path, partitions, wanted, options.limit, options.format
+                surroundings, directory.path, partitions, wanted, options.limit, options.kind
             )
             say_untimed(surroundings, count, options.clock)
             return
-        _Reading(surroundings, directory, topic, partitions, options).run(wanted)
+        _Reading(surroundings, directory, partitions, options).run(wanted)
 
 
 def _partitions(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
@@ -72,10 +162,10 @@ def _partitions(directory: Directory, topic: str, number: int | None) -> list[To
 def _selection(surroundings: Surroundings, options: ReadOptions) -> Selection:
     if options.follow and options.end is not None:
         raise UsageProblem("--follow has no end; leave --to out")
-    if options.follow and options.format.is_columns:
+    if options.follow and options.kind.is_columns:
         raise UsageProblem("--follow writes table, json or csv")
     start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
-    start, end = _offsets(options.offsets)
+    start, end = _offsets(options.offset)
     return Selection(
         start_ms=start_ms,
         end_ms=end_ms,
@@ -108,7 +198,6 @@ class _Reading:
         self,
         surroundings: Surroundings,
         directory: Directory,
-        topic: str,
         partitions: list[TopicPartition],
         options: ReadOptions,
     ) -> None:
@@ -117,7 +206,7 @@ class _Reading:
         self._options = options
         self._left = options.limit
         self._untimed = Untimed()
-        self._maker = RowMaker(topic, options)
+        self._maker = RowMaker(options)
 
     def run(self, wanted: Selection) -> None:
         """Write everything wanted, then what comes where that is asked for."""
@@ -182,18 +271,17 @@ _POLL_S: Final = 0.2
 def read_remote(
     surroundings: Surroundings,
     access: Access,
-    topic: str,
     options: ReadOptions,
     wanted: Selection,
 ) -> None:
     """Print the records of a topic that are wanted: partition by partition, by offset."""
     with open_remote(surroundings, access) as cluster:
-        partitions = chosen(topic, cluster.partitions(topic), options.partition)
-        if options.format.is_columns:
+        partitions = chosen(options.topic, cluster.partitions(options.topic), options.partition)
+        if options.kind.is_columns:
             count = _write_arrow(surroundings, cluster, partitions, wanted, options)
             say_untimed(surroundings, count, options.clock)
             return
-        _RemoteReading(surroundings, cluster, topic, partitions, options).run(wanted)
+        _RemoteReading(surroundings, cluster, partitions, options).run(wanted)
 
 
 def _splits(
@@ -238,7 +326,7 @@ def _write_arrow(
         for split in _splits(cluster, partitions, wanted)
         for batch in cluster.reading.batches(split, COLUMNS, stats)
     )
-    write_columns(surroundings, schema(COLUMNS), batches, options.limit, options.format)
+    write_columns(surroundings, schema(COLUMNS), batches, options.limit, options.kind)
     return _untimed(cluster, partitions, wanted, stats.without_time)
 
 
@@ -259,7 +347,6 @@ class _RemoteReading:
         self,
         surroundings: Surroundings,
         cluster: "RemoteDirectory",
-        topic: str,
         partitions: list[TopicPartition],
         options: ReadOptions,
     ) -> None:
@@ -269,7 +356,7 @@ class _RemoteReading:
         self._options = options
         self._left = options.limit
         self._untimed = Untimed()
-        self._maker = RowMaker(topic, options)
+        self._maker = RowMaker(options)
 
     def run(self, wanted: Selection) -> None:
         """Write everything wanted, then what comes where that is asked for."""

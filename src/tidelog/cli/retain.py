@@ -1,7 +1,9 @@
 """`tidelog retain`: deletes what the topics' retention lets go, or shows it."""
 
+import click
+
 from tidelog.cli import output
-from tidelog.cli.options import Format
+from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.places import Place, open_directory
 from tidelog.cli.surroundings import Surroundings
 
@@ -15,10 +17,26 @@ _COLUMNS = [
 ]
 
 
+@click.command(
+    "retain",
+    epilog=examples(
+        "tidelog retain --dry-run --data data",
+        "tidelog retain flights --data data",
+    ),
+)
+@click.argument("topic", required=False, metavar="[TOPIC]")
+@data_option
+@click.option("--dry-run", is_flag=True, help="Delete nothing; show what would go.")
+@format_option
+@click.pass_obj
 def retain(
-    surroundings: Surroundings, data: str | None, topic: str | None, kind: Format, *, dry_run: bool
+    surroundings: Surroundings, topic: str | None, data: str | None, dry_run: bool, kind: Format
 ) -> None:
-    """Apply retention to one topic or to all, and print the segments that went."""
+    """Delete the segments that the topics' retention settings let go.
+
+    For a directory that no broker serves: a broker applies retention by itself. Takes the
+    directory's lock. Without a topic all are looked at. `tidelog why` explains each segment.
+    """
     with open_directory(surroundings, data, writable=True) as directory:
         found = directory.retain(topic, dry_run=dry_run)
         names = directory.topics() if topic is None else [topic]

@@ -3,11 +3,22 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.cli import options as times
-from tidelog.cli import output, places
-from tidelog.cli.options import Format
+import click
+
+from tidelog.cli import output, places, times
+from tidelog.cli.options import (
+    TIME_HELP,
+    Format,
+    clock_option,
+    examples,
+    format_option,
+    given,
+    option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.places import Access
+from tidelog.cli.places import Access, cluster_options, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.types import NO_TIMESTAMP, ClockName
@@ -20,45 +31,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindOptions:
-    """What the options say; texts are not read yet.
+    """The options of `tidelog rewind`."""
 
-    Attributes:
-        group: The consumer group.
-        topics: `TOPIC` or `TOPIC:PARTITION`; none for all of the group's topics.
-        to: A point in time, `earliest` or `latest`.
-        clock: Which of a record's two times is meant.
-        max_skew: By how much timestamps may be too early, a length of time.
-        to_end: Go to the end where no record is at or after the time, else stay.
-        forward: Go on past records that the group has not read.
-        count: Count records by reading them.
-        data: The cluster's own directory.
-        execute: Commit; else only show.
-        zone: Of times without one and of times printed.
+    access: Access = given(cluster_options)
+    group: str = option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
+    topics: tuple[str, ...] = given(topics_option)
+    to: str = option(
+        "--to", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest."
+    )
+    clock: ClockName = given(clock_option)
+    max_skew: str | None = option(
+        "--max-skew",
+        metavar="TIME",
+        help="Producers' clocks may be behind by so much; go back more.",
+    )
+    to_end: bool = option(
+        "--to-end", is_flag=True, help="Where no record is so late, go to the end."
+    )
+    forward: bool = option(
+        "--forward", is_flag=True, help="Go on even past records that were not read."
+    )
+    count: bool = option("--count", is_flag=True, help="Count records exactly, by reading them.")
+    data: str | None = given(own_data_option)
+    execute: bool = option("--execute", is_flag=True, help="Commit; else only show what would be.")
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "rewind",
+    epilog=examples(
+        "tidelog rewind -b broker:9092 --group planes --to -6h",
+        "tidelog rewind -b broker:9092 --group planes --topic flights:3 --to earliest --execute",
+        "tidelog rewind -b broker:9092 --group planes --to 2013-02-08T12:00Z --max-skew 2m",
+        "tidelog rewind -b broker:9092 --group planes --to -1h --clock append --data data",
+    ),
+)
+@with_options(RewindOptions)
+def rewind(surroundings: Surroundings, options: RewindOptions) -> ExitCode:
+    """Move a consumer group back in time.
+
+    Shows for each partition the old and the new offset and how many records would be read again;
+    commits nothing without --execute. Exit code 2: a partition stays, since going on would skip
+    records that were not read.
     """
-
-    group: str
-    topics: tuple[str, ...] = ()
-    to: str
-    clock: ClockName = ClockName.RECORD
-    max_skew: str | None = None
-    to_end: bool = False
-    forward: bool = False
-    count: bool = False
-    data: str | None = None
-    execute: bool = False
-    zone: str | None = None
-
-
-def rewind(
-    surroundings: Surroundings, access: Access, options: RewindOptions, kind: Format
-) -> ExitCode:
-    """Show where a group would stand, and commit that if asked; 2 where a partition holds back."""
     target = target_of(surroundings, options)
     with (
-        places.open_cluster(surroundings, access) as cluster,
+        places.open_cluster(surroundings, options.access) as cluster,
         places.open_own_logs(surroundings, cluster, options.data) as own,
     ):
-        return run(surroundings, cluster, options, target, own=own, kind=kind)
+        return run(surroundings, cluster, options, target, own=own)
 
 
 def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
@@ -70,7 +92,7 @@ def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
         if options.max_skew is not None or options.clock is ClockName.APPEND:
             raise UsageProblem(f"--to {options.to} needs neither --max-skew nor --clock append")
         return Target(place=place)
-    skew_ms = 0 if options.max_skew is None else places.duration_ms(options.max_skew)
+    skew_ms = 0 if options.max_skew is None else times.duration_ms(options.max_skew)
     if skew_ms and options.clock is ClockName.APPEND:
         raise UsageProblem("--max-skew is about producers' clocks; --clock append needs none")
     return Target(
@@ -89,7 +111,6 @@ def run(
     target: "Target",
     *,
     own: "OwnLogs | None" = None,
-    kind: Format = Format.TABLE,
 ) -> ExitCode:
     """As `rewind`, on a cluster that is open.
 
@@ -104,8 +125,8 @@ def run(
     )
     counter = own_logs.counter(cluster, own, by_reading=options.count)
     moves = work.plan(cluster, options.group, partitions, target, own=own, counter=counter)
-    rows = [_row(move, kind) for move in moves]
-    output.print_rows(surroundings, _columns(kind), rows, kind, zone=options.zone)
+    rows = [_row(move, options.kind) for move in moves]
+    output.print_rows(surroundings, _columns(options.kind), rows, options.kind, zone=options.zone)
     if options.execute:
         work.execute(cluster, options.group, moves)
     _say_result(surroundings, cluster, options, moves)

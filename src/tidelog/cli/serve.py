@@ -1,6 +1,7 @@
 """`tidelog serve`: settings from file and options, a broker until a signal ends it.
 
-`tidelog reopen` and `tidelog accept-clock`: an operator lets a broker's appends go on.
+With it `tidelog reopen` and `accept-clock`, by which an operator lets a broker's appends go on.
+Before it listens, no more is imported than a broker needs.
 """
 
 import asyncio
@@ -9,10 +10,12 @@ import signal
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Literal, cast
 
-from tidelog.cli.options import parse_target
-from tidelog.cli.places import open_directory
+import click
+
+from tidelog.cli.options import data_option, examples, given, option, with_options
+from tidelog.cli.places import open_directory, parse_target
 from tidelog.cli.surroundings import (
     NO_DATA,
     ExitCode,
@@ -35,7 +38,7 @@ from tidelog.control.client import find_holder
 from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.server.api.node import LOGGER
 from tidelog.server.broker import Server, open_node, planned
-from tidelog.server.logs import TOLD_ONCE, LogFormat, logging_to
+from tidelog.server.logs import TOLD_ONCE, logging_to
 from tidelog.server.runtime import loop as loops
 from tidelog.storage.files import read_file
 from tidelog.timespec import format_ms
@@ -46,21 +49,60 @@ GARBAGE_THRESHOLDS: Final = (20_000, 20, 50)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What the options say; texts are not read yet."""
+    """The options of `tidelog serve`."""
 
-    data: str | None
-    listen: str | None = None
-    settings: tuple[str, ...] = ()
-    config: str | None = None
-    durability: str | None = None
-    metrics: str | None = None
-    log_format: LogFormat = "text"
-    insecure: bool = False
-    accept_clock: bool = False
+    data: str | None = given(data_option)
+    listen: str | None = option(
+        "--listen", metavar="HOST:PORT", help="Where; `listeners`, else 127.0.0.1:9092."
+    )
+    settings: tuple[str, ...] = option(
+        "--set", multiple=True, metavar="NAME=VALUE", help="A broker setting; wins over --config."
+    )
+    config: str | None = option(
+        "--config", metavar="FILE", help="Settings: server.properties or FILE.toml."
+    )
+    durability: str | None = option(
+        "--durability",
+        type=click.Choice(["page-cache", "fsync"]),
+        help="What an acknowledgement with acks=all waits for; sets tidelog.durability.",
+    )
+    metrics: str | None = option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve /metrics, /healthz and /readyz there; sets tidelog.metrics.listen.",
+    )
+    log_format: Literal["text", "json"] = option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How stderr tells what happens: lines, or a JSON object each.",
+    )
+    accept_clock: bool = option(
+        "--accept-clock",
+        is_flag=True,
+        help="Append although the clock jumped, or append times lie ahead of it; it is remembered.",
+    )
+    insecure: bool = option(
+        "--insecure", is_flag=True, help="Allow an address that other machines can reach."
+    )
 
 
+@click.command(
+    "serve",
+    epilog=examples(
+        "tidelog serve --data data",
+        "tidelog serve --data data --listen 127.0.0.1:9093 --set log.retention.hours=24",
+        "tidelog serve --data data --config server.properties --durability fsync",
+        "tidelog serve --data data --metrics 127.0.0.1:9404 --log-format json",
+    ),
+)
+@with_options(ServeOptions)
 def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
-    """Serve until a signal says stop."""
+    """Be a broker that Kafka's clients write to and read from.
+
+    Prints one line when it listens. SIGTERM and Ctrl-C close it cleanly.
+    """
     raise_file_limit()
     lines = logging_to(surroundings.stderr, options.log_format, surroundings.env.clock)
     with lines, looking_for_garbage_rarely():
@@ -195,29 +237,28 @@ async def _serve(
         raise damage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReopenOptions:
-    """What the command line said."""
+@click.command(
+    "reopen",
+    epilog=examples(
+        "tidelog reopen --data data",
+        "tidelog reopen flights:0 --data data",
+    ),
+)
+@click.argument("target", required=False, metavar="[TOPIC[:P]]")
+@data_option
+@click.pass_obj
+def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> ExitCode:
+    """Open a broker's partitions anew that went offline, once their disk has room or works.
 
-    data: str | None
-    target: str | None
-
-
-def run(surroundings: Surroundings, options: ReopenOptions) -> int:
-    """Ask whoever has the directory; says what was opened anew.
-
-    Raises:
-        UsageProblem: No directory was given, or nobody serves it.
-        StorageFailure: The disk fails still.
-        UnknownTopic: No such topic or partition.
+    What was acknowledged is recovered first; others are left alone.
     """
-    if not options.data:
+    if not data:
         raise UsageProblem(NO_DATA)
-    topic, partition = (None, None) if options.target is None else parse_target(options.target)
-    holder = find_holder(options.data)
+    topic, partition = (None, None) if target is None else parse_target(target)
+    holder = find_holder(data)
     if holder is None:
         raise UsageProblem(
-            f"{options.data}: no broker serves it; `tidelog serve` recovers what needs it anyhow"
+            f"{data}: no broker serves it; `tidelog serve` recovers what needs it anyhow"
         )
     with holder:
         answer = holder.ask("reopen", {"topic": topic, "partition": partition})
@@ -226,15 +267,21 @@ def run(surroundings: Surroundings, options: ReopenOptions) -> int:
         surroundings.stdout.write(f"{name}: open again\n")
     if not names:
         surroundings.say("note: nothing was offline")
-    return 0
+    return ExitCode.OK
 
 
-def accept_clock(surroundings: Surroundings, data: str | None) -> int:
-    """Let appends go on although the clock jumped, by the directory's holder where it has one.
+@click.command(
+    "accept-clock",
+    epilog=examples("tidelog accept-clock --data data"),
+)
+@data_option
+@click.pass_obj
+def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
+    """Let appends go on although the clock jumped.
 
-    Raises:
-        UsageProblem: No directory was given, or there is none.
-        TidelogError: The holder refuses, or the directory can't be opened or written to.
+    Appends wait where the clock jumps ahead by over an hour, or where the last append time lies
+    so far ahead of it. What is accepted is remembered over restarts. Asks the broker, or another
+    process, that has the directory open; else opens it.
     """
     if not data:
         raise UsageProblem(NO_DATA)
@@ -248,4 +295,4 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> int:
     ahead = accepted_ms > surroundings.env.clock.now_ms()
     until = f" up to {format_ms(accepted_ms)}, which lies ahead of it" if ahead else ""
     surroundings.stdout.write(f"{data}: appends go on by the clock as it is{until}\n")
-    return 0
+    return ExitCode.OK

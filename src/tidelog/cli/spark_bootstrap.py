@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from tidelog.cli import output
 from tidelog.cli.jobs import (
     JobProgress,
+    check_before,
     clock_plots,
     losses_told,
     open_session,
@@ -18,9 +21,25 @@ from tidelog.cli.jobs import (
     report_table,
     save_report,
 )
-from tidelog.cli.options import Format, SparkAccess
+from tidelog.cli.options import (
+    Format,
+    SparkAccess,
+    argument,
+    compression_option,
+    config_option,
+    create_option,
+    examples,
+    force_option,
+    given,
+    one_of,
+    option,
+    report_option,
+    spark_options,
+    topic_argument,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell
-from tidelog.cli.spark_checks import check_before
 from tidelog.cli.spark_replay import sizes_plot
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.jobs.bootstrap.columns import RecordColumns
@@ -61,36 +80,81 @@ _ID_CHARACTERS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the options say; see `tidelog spark bootstrap --help`."""
+    """The options of `tidelog spark bootstrap`."""
 
-    table: str
-    topic: str
-    to: str
-    format: str | None
-    options: tuple[str, ...]
-    key: str | None
-    time: str | None
-    value: str | None
-    headers: str | None
-    partition: str | None
-    order: str | None
-    job_id: str | None
-    create: int | None
-    config: tuple[str, ...]
-    tasks: int | None
-    count: bool
-    compression: str | None
-    force: bool
-    report: str | None
-    zone: str | None
+    table: str = argument(metavar="TABLE")
+    topic: str = given(topic_argument)
+    to: str = option("--to", required=True, metavar="DIR", help="The directory of topics.")
+    input_format: str | None = option(
+        "--format",
+        "-f",
+        metavar="NAME",
+        help="parquet, csv, json, orc, jdbc or any of Spark's; by the table's name if left out.",
+    )
+    options: tuple[str, ...] = option(
+        "--option", multiple=True, metavar="KEY=VALUE", help="Of that format; repeatable."
+    )
+    key: str | None = option("--key", metavar="COL", help="Column of the key.")
+    time: str | None = option("--time", metavar="COL", help="Column of the create time.")
+    value: str | None = option(
+        "--value", metavar="COL", help="Column of the value; the row as JSON if left out."
+    )
+    headers: str | None = option("--headers", metavar="COL", help="Column of headers, a map.")
+    partition: str | None = option(
+        "--partition", metavar="COL", help="Column of the partition; by key if left out."
+    )
+    order: str | None = option(
+        "--order",
+        type=click.Choice(["time", "key", "none"]),
+        help="Of records in a partition; by time if left out and there is one.",
+    )
+    job_id: str | None = option("--id", metavar="NAME", help="Of the job; it loads a table once.")
+    create: int | None = given(create_option)
+    config: tuple[str, ...] = given(config_option)
+    tasks: int | None = option(
+        "--tasks", type=click.IntRange(min=1), metavar="N", help="Build segments by N tasks."
+    )
+    count: bool = option(
+        "--count/--no-count", default=True, help="Look at all keys and times beforehand."
+    )
+    compression: str | None = given(compression_option)
+    force: bool = given(force_option)
+    report: str | None = given(report_option)
+    spark: SparkAccess = given(spark_options)
+    kind: Format = given(
+        one_of(
+            "--output",
+            "-o",
+            "kind",
+            kind=Format,
+            default=Format.TABLE,
+            text="How the result is written.",
+        )
+    )
+    zone: str | None = given(zone_option)
 
 
-def bootstrap(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> ExitCode:
-    """Load a table, and print where its records went."""
+@click.command(
+    "bootstrap",
+    epilog=examples(
+        "tidelog spark bootstrap flights.parquet flights --to data --key tailnum --time departure"
+        " --create 4 --config retention.ms=-1",
+        "tidelog spark bootstrap orders.csv orders --to data --key id --time made --order key",
+        "tidelog spark bootstrap jdbc:postgresql://db/shop orders --to data --key id --time made"
+        " --option dbtable=orders --option user=reader",
+    ),
+)
+@with_options(Request)
+def bootstrap(surroundings: Surroundings, request: Request) -> ExitCode:
+    """Load a table into a topic, visible all at once.
+
+    TABLE is a path or URL that Spark reads, or jdbc:... . Segments are built in parallel and
+    attached by one commit. A job that is killed can be started again by the same command: what is
+    there is not loaded twice (--id another loads the same table once more). Times in texts without
+    a zone are those of --zone, or UTC.
+    """
     options = read_options(surroundings, request)
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     format_of(request)
     pairs(request.options, "--option")
     progress = JobProgress(surroundings, "loading")
@@ -100,13 +164,13 @@ def bootstrap(
     ensure_table(surroundings, request.table)
     with (
         losses_told(surroundings) as told,
-        open_session(surroundings, access, name="bootstrap", zone=request.zone) as spark,
+        open_session(surroundings, request.spark, name="bootstrap", zone=request.zone) as spark,
     ):
         table = read_table(spark, request)
         with progress.shown(spark):
             outcome = job.run(table)
         rows = [_row(request.topic, one) for one in outcome.partitions]
-        output.print_rows(surroundings, COLUMNS, rows, kind, zone=request.zone)
+        output.print_rows(surroundings, COLUMNS, rows, request.kind, zone=request.zone)
         _tell(surroundings, outcome)
         if request.report is not None:
             save_report(surroundings, request.report, _report(request, outcome, rows))
@@ -168,8 +232,8 @@ def usual_id(request: Request, state: str) -> str:
 
 def format_of(request: Request) -> str:
     """Spark's name of the table's format; raises UsageProblem where nothing tells it."""
-    if request.format is not None:
-        return request.format
+    if request.input_format is not None:
+        return request.input_format
     if request.table.startswith(f"{_JDBC}:"):
         return _JDBC
     found = _BY_SUFFIX.get(PurePath(request.table.rstrip("/")).suffix.lower())

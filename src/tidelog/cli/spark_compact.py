@@ -3,10 +3,21 @@
 from dataclasses import dataclass
 from typing import Final
 
+import click
+
 from tidelog.cli import output
-from tidelog.cli.jobs import JobProgress, open_session, pairs
-from tidelog.cli.options import Format, SparkAccess
-from tidelog.cli.spark_checks import Use, check_before
+from tidelog.cli.jobs import JobProgress, Use, check_before, open_session, pairs
+from tidelog.cli.options import (
+    Format,
+    SparkAccess,
+    argument,
+    examples,
+    format_option,
+    given,
+    option,
+    spark_options,
+    with_options,
+)
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.compact.job import check_directory, check_topics, row_of, run
@@ -23,37 +34,52 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the options say.
+    """The options of `tidelog spark compact`."""
 
-    Attributes:
-        directory: The directory of topics.
-        targets: Topics and partitions; all compacted ones where there is none.
-        roll: Finish active segments first.
-        if_due: Leave alone what is not due.
-        part_bytes: About how many bytes of log a task rewrites.
-        store: `NAME=VALUE` settings of the stores of tiers.
+    directory: str = argument(metavar="DIRECTORY")
+    targets: tuple[str, ...] = argument(metavar="[TOPIC[:P]]...", nargs=-1)
+    roll: bool = option("--roll", is_flag=True, help="Finish the active segments first.")
+    if_due: bool = option("--if-due", is_flag=True, help="Only what the topics' settings call due.")
+    part_bytes: int = option(
+        "--part-bytes",
+        type=click.IntRange(min=1),
+        default=1 << 30,
+        show_default=True,
+        metavar="N",
+        help="About how many bytes of log a task rewrites.",
+    )
+    store: tuple[str, ...] = option(
+        "--store-option",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting of the stores of tiers; repeatable.",
+    )
+    spark: SparkAccess = given(spark_options)
+    kind: Format = given(format_option)
+
+
+@click.command(
+    "compact",
+    epilog=examples(
+        "tidelog spark compact data",
+        "tidelog spark compact /shared/data orders bills:3 --roll --part-bytes 268435456",
+    ),
+)
+@with_options(Request)
+def compact(surroundings: Surroundings, request: Request) -> ExitCode:
+    """Keep the last record of each key: the cleaner's work, side by side.
+
+    For directories that are too large for `tidelog compact`, and for tiers; what stays is the same.
+    Exit code 2 where a partition could not be cleaned to its end.
     """
-
-    directory: str
-    targets: tuple[str, ...]
-    roll: bool
-    if_due: bool
-    part_bytes: int
-    store: tuple[str, ...] = ()
-
-
-def compact(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> ExitCode:
-    """Compact, and print a row for each partition."""
     targets, store = read_targets(request.targets), pairs(request.store, "--store-option")
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     place = Place(request.directory, store=store)
     check_directory(request.directory)
     check_before(surroundings, [Use(place, tuple(targets or ()), writes=True)])
     check_topics(request.directory, targets, store)
     progress = JobProgress(surroundings, "compacting", unit="partitions")
-    with open_session(surroundings, access, name="compact") as spark, progress.shown(spark):
+    with open_session(surroundings, request.spark, name="compact") as spark, progress.shown(spark):
         reports = run(
             spark,
             request.directory,
@@ -64,7 +90,9 @@ def compact(
             store=store,
             listener=progress,
         )
-    output.print_rows(surroundings, COLUMNS, as_cells(list(row_of(r)) for r in reports), kind)
+    output.print_rows(
+        surroundings, COLUMNS, as_cells(list(row_of(r)) for r in reports), request.kind
+    )
     if not reports:
         surroundings.say("no topic has cleanup.policy=compact")
     is_whole = all(report.stopped is None for report in reports)

@@ -6,11 +6,38 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+import click
+
 from tidelog.cli import output
-from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
-from tidelog.cli.options import Format, LagShow, SparkAccess
+from tidelog.cli.jobs import (
+    JobProgress,
+    Use,
+    check_before,
+    open_session,
+    pairs,
+    read_place,
+    report_table,
+    save_report,
+)
+from tidelog.cli.options import (
+    Format,
+    LagShow,
+    SparkAccess,
+    argument,
+    command_config_option,
+    examples,
+    format_option,
+    given,
+    isolation_option,
+    one_of,
+    option,
+    report_option,
+    spark_options,
+    store_option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.lag.job import GroupLag, hour_rows, measure
@@ -42,51 +69,70 @@ _PLOTTED: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the options say.
+    """The options of `tidelog spark lag`."""
 
-    Attributes:
-        source: The cluster, or a standby's directory.
-        groups: Names of groups; all where there is none.
-        topics: Names of topics; all where there is none.
-        data: The cluster's own directory.
-        show: Which table is printed.
-        max_lag: Limit of records left.
-        max_seconds: Limit of the first unread record's age.
-        isolation: What the groups' consumers see.
-        report: File of the report.
-        command_config: Client settings.
-        store: Settings of the object store.
-        zone: Of times printed.
+    source: str = argument(metavar="PLACE")
+    groups: tuple[str, ...] = option(
+        "--group", "-g", multiple=True, help="A group; repeatable. All if left out."
+    )
+    topics: tuple[str, ...] = option("--topic", "-t", multiple=True, help="A topic; repeatable.")
+    data: str | None = option(
+        "--data",
+        "-d",
+        metavar="DIR",
+        help="The cluster's own directory, for append times and speed.",
+    )
+    show: LagShow = given(
+        one_of(
+            "--show",
+            kind=LagShow,
+            default=LagShow.PARTITIONS,
+            text="partitions: as `tidelog lag`; hours: unread records by hour, on both clocks.",
+        )
+    )
+    max_lag: int | None = option(
+        "--max-lag", type=int, metavar="N", help="Exit code 2 where more records are left."
+    )
+    max_seconds: float | None = option(
+        "--max-seconds", type=float, metavar="S", help="Exit code 2 where one is further behind."
+    )
+    isolation: IsolationLevel = given(isolation_option)
+    report: str | None = given(report_option)
+    command_config: str | None = given(command_config_option)
+    store: tuple[str, ...] = given(store_option)
+    spark: SparkAccess = given(spark_options)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "lag",
+    epilog=examples(
+        "tidelog spark lag kafka://broker:9092",
+        "tidelog spark lag kafka://broker:9092 --data /var/lib/kafka --report lag.html",
+        "tidelog spark lag kafka://broker:9092 --group loader --show hours -o json",
+        "tidelog spark lag standby --topic flights --max-lag 100000",
+        "tidelog spark lag /var/lib/kafka --report lag.html",
+    ),
+)
+@with_options(Request)
+def lag(surroundings: Surroundings, request: Request) -> ExitCode:
+    """Show how far all consumer groups are behind, by partition or by hour.
+
+    PLACE is kafka://HOST:PORT, or a directory that knows of groups: a broker's, Kafka's too,
+    whether it runs or not, or a standby's. Each unread record is read once, however many groups
+    wait for it: by the cluster's own directory where --data names it, else from the brokers.
     """
-
-    source: str
-    groups: tuple[str, ...]
-    topics: tuple[str, ...]
-    data: str | None
-    show: LagShow
-    max_lag: int | None
-    max_seconds: float | None
-    isolation: IsolationLevel
-    report: str | None
-    command_config: str | None
-    store: tuple[str, ...]
-    zone: str | None
-
-
-def lag(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> ExitCode:
-    """Measure, print a table, write a report; 2 where a limit is broken."""
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     beside = [] if request.data is None else [Use(Place(request.data))]
     check_before(surroundings, [Use(place, request.topics), *beside], request.report)
     check_groups(place, request.groups or None, request.topics or None, request.data)
     progress = JobProgress(surroundings, "counting", unit="tasks")
     with (
-        open_session(surroundings, access, name="lag", zone=request.zone) as spark,
+        open_session(surroundings, request.spark, name="lag", zone=request.zone) as spark,
         progress.shown(spark),
     ):
         found = measure(
@@ -99,7 +145,7 @@ def lag(
             listener=progress,
         )
     columns, rows = table(found, request.show)
-    output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
     broken = limits(found, request)
     for line in broken:
         surroundings.say(line)

@@ -4,11 +4,40 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.cli import options, output
-from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
-from tidelog.cli.options import Format, LatencyShow, SparkAccess, parse_target
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.jobs import (
+    JobProgress,
+    Use,
+    check_before,
+    open_session,
+    pairs,
+    read_place,
+    report_table,
+    save_report,
+)
+from tidelog.cli.options import (
+    TIME_HELP,
+    Format,
+    LatencyShow,
+    SparkAccess,
+    argument,
+    command_config_option,
+    examples,
+    format_option,
+    given,
+    one_of,
+    option,
+    report_option,
+    spark_options,
+    store_option,
+    targets_argument,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.spark_checks import Use, check_before
+from tidelog.cli.places import parse_target
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.job import measure
 from tidelog.jobs.latency.tables import Measured, TopicTimes, hour_rows, topic_rows, watermark_rows
@@ -45,47 +74,62 @@ _PLOTTED: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the options say.
+    """The options of `tidelog spark latency`."""
 
-    Attributes:
-        source: The directory or the cluster.
-        targets: Topics and partitions; all where there is none.
-        start: `--from`.
-        end: `--to`.
-        delays: Watermark delays as texts; some usual ones where there is none.
-        show: Which table is printed.
-        report: File of the report.
-        command_config: Client settings.
-        store: Settings of the object store.
-        zone: Of times without one, and of times printed.
+    source: str = argument(metavar="PLACE")
+    targets: tuple[str, ...] = given(targets_argument)
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First append time, or a range A..B. {TIME_HELP}."
+    )
+    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    delays: tuple[str, ...] = option(
+        "--delay", multiple=True, metavar="TIME", help="A watermark delay; repeatable."
+    )
+    show: LatencyShow = given(
+        one_of(
+            "--show",
+            kind=LatencyShow,
+            default=LatencyShow.HOURS,
+            text="hours: latency by hour, on both clocks; watermarks: what delays would lose;"
+            " topics.",
+        )
+    )
+    report: str | None = given(report_option)
+    command_config: str | None = given(command_config_option)
+    store: tuple[str, ...] = given(store_option)
+    spark: SparkAccess = given(spark_options)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "latency",
+    epilog=examples(
+        "tidelog spark latency data",
+        "tidelog spark latency s3://logs/east flights --from -7d --report latency.html",
+        "tidelog spark latency data flights --show watermarks --delay 5m --delay 1h -o json",
+    ),
+)
+@with_options(Request)
+def latency(surroundings: Surroundings, request: Request) -> None:
+    """Show how long records took to the log, by topic and hour, and what watermarks would lose.
+
+    Every record is read once, and reduced where it is read. Latency is append time - create time; a
+    negative one says that a producer's clock was ahead: "skew" is the largest. Whole hours count.
+    Each latency stands twice: under the hour of its append time, and of its create time (record).
+    PLACE is a directory, an object store's URL, or kafka://HOST:PORT, where append times are known
+    of topics with LogAppendTime alone.
     """
-
-    source: str
-    targets: tuple[str, ...]
-    start: str | None
-    end: str | None
-    delays: tuple[str, ...]
-    show: LatencyShow
-    report: str | None
-    command_config: str | None
-    store: tuple[str, ...]
-    zone: str | None
-
-
-def latency(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> None:
-    """Measure, print a table, write a report."""
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
-    start, end = options.read_bounds(surroundings, request.start, request.end, request.zone)
+    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
     delays = [parse_duration(text) // NS_PER_MS for text in request.delays]
     topics = read_targets(request.targets)
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(topics or ()))], request.report)
     progress = JobProgress(surroundings, "reading", unit="tasks")
-    with open_session(surroundings, access, name="latency", zone=request.zone) as spark:
+    with open_session(surroundings, request.spark, name="latency", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
         with progress.shown(spark):
             found = measure(
@@ -99,7 +143,7 @@ def latency(
             )
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     columns, rows = table(found, request.show)
-    output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
     for line in [*lines(found), took(found, seconds)]:
         surroundings.say(line)
     if request.report is not None:

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from tidelog.cli import output
 from tidelog.cli.jobs import (
     JobProgress,
+    Use,
+    check_before,
     losses_told,
     open_session,
     pairs,
@@ -18,8 +22,24 @@ from tidelog.cli.jobs import (
     report_table,
     save_report,
 )
-from tidelog.cli.options import Format, SparkAccess
-from tidelog.cli.spark_checks import Use, check_before
+from tidelog.cli.options import (
+    CODECS,
+    PLACE_HELP,
+    Format,
+    SparkAccess,
+    argument,
+    command_config_option,
+    examples,
+    format_option,
+    given,
+    isolation_by_default,
+    option,
+    report_option,
+    spark_options,
+    store_option,
+    to_command_config_option,
+    with_options,
+)
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.jobs.mirror.places import check_start
 from tidelog.jobs.mirror.plan import (
@@ -56,61 +76,121 @@ _TICKS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the options say.
+    """The options of `tidelog spark mirror`."""
 
-    Attributes:
-        names: Places, the first one at least, and topics behind them.
-        pattern: Of topics that are copied too, None for none.
-        excluded: Patterns of topics that `pattern` does not mean.
-        name: Name at the target of topics found by the pattern.
-        settings: `report` or `sync`.
-        to: The target.
-        checkpoint: Folder that makes it restartable.
-        partitions: `kept` or `key`.
-        start: `earliest` or `latest`.
-        renames: `TOPIC=NAME` or `PLACE/TOPIC=NAME`.
-        isolation: What is copied of transactions.
-        continuous: Go on until it is stopped.
-        batch_records: Records of a batch, at most, of each place.
-        trigger_ms: How often a continuous mirror looks for new records.
-        create: Make topics that the target lacks.
-        force: Go on although records would be lost.
-        compression: Of batches written.
-        report: File of the report.
-        command_config: Client settings of the sources.
-        to_command_config: Client settings of the target.
-        store: Settings of the sources' object store.
+    names: tuple[str, ...] = argument(metavar="FROM... [TOPIC...]", nargs=-1, required=True)
+    pattern: str | None = option(
+        "--pattern",
+        metavar="REGEX",
+        help="Topics with such whole names too, also those made while it runs.",
+    )
+    excluded: tuple[str, ...] = option(
+        "--exclude", multiple=True, metavar="REGEX", help="But none of these of the pattern."
+    )
+    name: str | None = option(
+        "--name",
+        metavar="NAME",
+        help="Name there of those the pattern finds, {topic} for their own.",
+    )
+    settings: str = option(
+        "--settings",
+        type=click.Choice(["report", "sync"]),
+        default="report",
+        show_default=True,
+        help="Where those of a topic and its copy differ: say so, or set the copy's.",
+    )
+    to: str = option("--to", required=True, metavar="PLACE", help=f"{PLACE_HELP}; no object store.")
+    checkpoint: str = option(
+        "--checkpoint",
+        required=True,
+        metavar="FOLDER",
+        help="What a restart needs, and the offset map; of this mirror alone.",
+    )
+    continuous: bool = option(
+        "--continuous", is_flag=True, help="Go on until stopped; else what is there now."
+    )
+    partitions: str = option(
+        "--partitions",
+        type=click.Choice(["kept", "key"]),
+        default="kept",
+        show_default=True,
+        help="Keep their numbers, or choose anew by key.",
+    )
+    start: str = option(
+        "--start",
+        type=click.Choice(["earliest", "latest"]),
+        default="earliest",
+        show_default=True,
+        help="Where a new mirror begins.",
+    )
+    renames: tuple[str, ...] = option(
+        "--rename", multiple=True, metavar="[FROM/]TOPIC=NAME", help="Its name there."
+    )
+    create: bool = option(
+        "--create", is_flag=True, help="Make missing topics and partitions, like their source."
+    )
+    isolation: IsolationLevel = given(
+        isolation_by_default(
+            IsolationLevel.READ_COMMITTED,
+            "read_uncommitted copies open and aborted transactions, too.",
+        )
+    )
+    batch_records: int = option(
+        "--batch-records",
+        type=click.IntRange(min=1),
+        default=1_000_000,
+        show_default=True,
+        metavar="N",
+        help="Of each source, in one batch.",
+    )
+    trigger_ms: int = option(
+        "--trigger-ms",
+        type=click.IntRange(min=0),
+        default=1_000,
+        show_default=True,
+        metavar="N",
+        help="With --continuous: look for new records so often.",
+    )
+    compression: str | None = option(
+        "--compression",
+        type=click.Choice(CODECS),
+        help="Of batches, where the topic leaves it open.",
+    )
+    force: bool = option(
+        "--force", is_flag=True, help="Go on although the target would lose records."
+    )
+    report: str | None = given(report_option)
+    command_config: str | None = given(command_config_option)
+    to_command_config: str | None = given(to_command_config_option)
+    store: tuple[str, ...] = given(store_option)
+    spark: SparkAccess = given(spark_options)
+    kind: Format = given(format_option)
+
+
+@click.command(
+    "mirror",
+    epilog=examples(
+        "tidelog spark mirror kafka://east:9092 orders --to kafka://west:9092 --checkpoint m",
+        "tidelog spark mirror kafka://east:9092 kafka://north:9092 orders bills --to data"
+        " --checkpoint m --create --continuous",
+        "tidelog spark mirror kafka://east:9092 --pattern 'shop\\..*' --name east.{topic}"
+        " --to kafka://west:9092 --checkpoint m --create --continuous --settings sync",
+        "tidelog spark mirror s3://logs/east flights --to standby --checkpoint m"
+        " --rename flights=east.flights --partitions key --report mirror.html",
+        "tidelog failover --group planes --from east:9092 --to west:9092 --map m/offsets.map",
+    ),
+)
+@with_options(Request)
+def mirror(surroundings: Surroundings, request: Request) -> ExitCode:
+    """Copy topics from one or more places into those of another, exactly once.
+
+    Create times are kept, offsets and append times are the target's own; an offset map says what
+    went where. FROM is a directory (write ./data where it is not there yet), an object store's URL
+    or kafka://HOST:PORT. The same command goes on where it stopped, also after a kill. Where the
+    target would lose records or their times it says so and ends with exit code 2.
     """
-
-    names: tuple[str, ...]
-    pattern: str | None
-    excluded: tuple[str, ...]
-    name: str | None
-    settings: str
-    to: str
-    checkpoint: str
-    partitions: str
-    start: str
-    renames: tuple[str, ...]
-    isolation: IsolationLevel
-    continuous: bool
-    batch_records: int
-    trigger_ms: int
-    create: bool
-    force: bool
-    compression: str | None
-    report: str | None
-    command_config: str | None
-    to_command_config: str | None
-    store: tuple[str, ...]
-
-
-def mirror(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> ExitCode:
-    """Copy, and print what was copied of each partition."""
     plan = read_plan(surroundings, request)
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]
     check_before(surroundings, [*uses, Use(plan.target, writes=True)], request.report)
     checkpoint = request.checkpoint.rstrip("/")
@@ -118,7 +198,7 @@ def mirror(
     progress = JobProgress(surroundings, "mirroring")
     with (
         losses_told(surroundings) as told,
-        open_session(surroundings, access, name="mirror") as spark,
+        open_session(surroundings, request.spark, name="mirror") as spark,
     ):
         from tidelog.arguments import choice
         from tidelog.jobs.mirror.job import lags_by_batch, summary_rows
@@ -153,7 +233,7 @@ def mirror(
         if request.report is not None:
             page = report_of(copied, rows, started.batches.done, lags, started.findings)
             save_report(surroundings, request.report, page)
-        output.print_rows(surroundings, COLUMNS, rows, kind)
+        output.print_rows(surroundings, COLUMNS, rows, request.kind)
         surroundings.say(f"offset map: {started.batches.path} (for failover --map)")
     return told.code
 

@@ -4,12 +4,37 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+import click
+
 from tidelog.cli import output
 from tidelog.cli.doctor import Verdict
-from tidelog.cli.jobs import JobProgress, open_session, pairs, read_place, report_table, save_report
-from tidelog.cli.options import Format, ReindexShow, SparkAccess
+from tidelog.cli.jobs import (
+    JobProgress,
+    Use,
+    check_before,
+    open_session,
+    pairs,
+    read_place,
+    report_table,
+    save_report,
+)
+from tidelog.cli.options import (
+    Format,
+    ReindexShow,
+    SparkAccess,
+    argument,
+    examples,
+    format_option,
+    given,
+    one_of,
+    option,
+    report_option,
+    spark_options,
+    store_option,
+    targets_argument,
+    with_options,
+)
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.reindex.job import (
@@ -43,40 +68,58 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the options say.
+    """The options of `tidelog spark reindex`."""
 
-    Attributes:
-        source: The directory.
-        targets: Topics and partitions; all where there is none.
-        verify: Only look.
-        zone_cache: Folder for zone maps outside the directory.
-        show: Which table is printed.
-        report: File of the report.
-        store: Settings of the object store.
+    source: str = argument(metavar="DIRECTORY")
+    targets: tuple[str, ...] = given(targets_argument)
+    verify: bool = option(
+        "--verify", is_flag=True, help="Only look, as `tidelog doctor`; write nothing."
+    )
+    zone_cache: str | None = option(
+        "--zone-cache",
+        metavar="DIR",
+        help="Zone maps go here, and the directory stays untouched:"
+        " for other programs' directories.",
+    )
+    show: ReindexShow = given(
+        one_of(
+            "--show",
+            kind=ReindexShow,
+            default=ReindexShow.FINDINGS,
+            text="findings: what is or was wrong; partitions: what was done.",
+        )
+    )
+    report: str | None = given(report_option)
+    store: tuple[str, ...] = given(store_option)
+    spark: SparkAccess = given(spark_options)
+    kind: Format = given(format_option)
+
+
+@click.command(
+    "reindex",
+    epilog=examples(
+        "tidelog spark reindex data --verify",
+        "tidelog spark reindex data flights",
+        "tidelog spark reindex /var/lib/kafka --zone-cache /var/cache/zones --report maps.html",
+    ),
+)
+@with_options(Request)
+def reindex(surroundings: Surroundings, request: Request) -> Verdict:
+    """Build the indexes and zone maps of a directory anew where they are missing or wrong.
+
+    Exit codes as of `tidelog doctor`: 0 sound, 1 something is wrong, 2 something could not be
+    looked at. Our own directories are mended under their lock. A directory of Apache Kafka or in an
+    object store is never written to: with --zone-cache its maps go into a folder elsewhere.
     """
-
-    source: str
-    targets: tuple[str, ...]
-    verify: bool
-    zone_cache: str | None
-    show: ReindexShow
-    report: str | None
-    store: tuple[str, ...]
-
-
-def reindex(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> Verdict:
-    """Work, print a table, write a report; the exit code is that of `tidelog doctor`."""
     place = read_place(surroundings, request.source, store=request.store)
     targets = read_targets(request.targets)
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(targets or ()))], request.report)
     mode = Mode.VERIFY if request.verify else Mode.BUILD
     check_wishes(place, targets, mode, request.zone_cache)
     progress = JobProgress(surroundings, "working", unit="tasks")
     with (
-        open_session(surroundings, access, name="reindex") as spark,
+        open_session(surroundings, request.spark, name="reindex") as spark,
         progress.shown(spark),
     ):
         found = run(
@@ -88,8 +131,8 @@ def reindex(
             listener=progress,
         )
     columns, rows = table(found, request.show)
-    if rows or kind is not Format.TABLE:
-        output.print_rows(surroundings, columns, rows, kind)
+    if rows or request.kind is not Format.TABLE:
+        output.print_rows(surroundings, columns, rows, request.kind)
     for line in [*found.problems, in_short(str(place), found)]:
         surroundings.say(line)
     if request.report is not None:

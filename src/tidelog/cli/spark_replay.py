@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import options as times
-from tidelog.cli import output
+import click
+
+from tidelog.cli import output, times
 from tidelog.cli.jobs import (
     JobProgress,
+    Use,
+    check_before,
     clock_plots,
     losses_told,
     open_session,
@@ -17,9 +20,32 @@ from tidelog.cli.jobs import (
     save_report,
     summary_table,
 )
-from tidelog.cli.options import Format, SparkAccess
+from tidelog.cli.options import (
+    PLACE_HELP,
+    TIME_HELP,
+    Format,
+    SparkAccess,
+    argument,
+    clock_option,
+    command_config_option,
+    compression_option,
+    config_option,
+    create_option,
+    examples,
+    force_option,
+    format_option,
+    given,
+    isolation_by_default,
+    option,
+    report_option,
+    spark_options,
+    store_option,
+    to_command_config_option,
+    topic_argument,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import Cell
-from tidelog.cli.spark_checks import Use, check_before
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import Rate, total
 from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
@@ -62,59 +88,75 @@ _PARTITIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the options say.
+    """The options of `tidelog spark replay`."""
 
-    Attributes:
-        source: The place read.
-        topic: The topic.
-        to: A place, `parquet:PATH` or `console`.
-        to_topic: Its name there.
-        start: `--from`.
-        end: `--to-time`.
-        clock: Which clock.
-        isolation: What is seen of transactions.
-        partitions: `keep` or `key`.
-        rate: A limit.
-        progress: File of the progress.
-        compression: Of batches written.
-        create: Partitions of a topic that is made.
-        config: Settings of it.
-        force: Go on although records would be lost.
-        report: File of the report.
-        command_config: Client settings of the source.
-        to_command_config: Client settings of the target.
-        store: Settings of the source's object store.
-        zone: Of times without one, and of times printed.
+    source: str = argument(metavar="SOURCE")
+    topic: str = given(topic_argument)
+    to: str = option(
+        "--to", required=True, metavar="PLACE", help=f"{PLACE_HELP}, parquet:PATH, or console."
+    )
+    to_topic: str | None = option(
+        "--to-topic", metavar="TOPIC", help="Its name there; the same if left out."
+    )
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
+    )
+    end: str | None = option("--until", metavar="TIME", help="Up to and without this time.")
+    clock: ClockName = given(clock_option)
+    isolation: IsolationLevel = given(
+        isolation_by_default(
+            IsolationLevel.READ_COMMITTED,
+            "read_uncommitted replays open and aborted transactions, too.",
+        )
+    )
+    partitions: str | None = option(
+        "--partitions",
+        type=click.Choice(["keep", "key"]),
+        help="keep their numbers, or choose by key; kept if left out and both have as many.",
+    )
+    rate: str | None = option(
+        "--rate", metavar="N/s", help="At most 5000/s records, or 10MB/s, on average."
+    )
+    progress: str | None = option(
+        "--progress",
+        metavar="FILE",
+        help="Remember here how far it came: the same command goes on.",
+    )
+    create: int | None = given(create_option)
+    config: tuple[str, ...] = given(config_option)
+    compression: str | None = given(compression_option)
+    force: bool = given(force_option)
+    report: str | None = given(report_option)
+    command_config: str | None = given(command_config_option)
+    to_command_config: str | None = given(to_command_config_option)
+    store: tuple[str, ...] = given(store_option)
+    spark: SparkAccess = given(spark_options)
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "replay",
+    epilog=examples(
+        "tidelog spark replay data flights --from -6h --to standby",
+        "tidelog spark replay data flights --from 2013-02-08..+1d --zone America/New_York"
+        " --to kafka://broker:9092 --to-topic storm --rate 5000/s --progress storm.json",
+        "tidelog spark replay s3://logs/east flights --from -1d --clock append --to parquet:day",
+        "tidelog spark replay kafka://broker:9092 flights --from -5m --to console",
+    ),
+)
+@with_options(Request)
+def replay(surroundings: Surroundings, request: Request) -> ExitCode:
+    """Write a range of time of a topic once more.
+
+    Exactly the records of the range, with their times. SOURCE is a directory of topics, an object
+    store's URL, or kafka://HOST:PORT. Before it starts, the target's settings are held against the
+    records: where some would be refused or deleted at once it says how many, and ends with exit
+    code 2 unless forced. A range is fixed by the first start; with --progress a killed replay goes
+    on where it stopped, and no record comes twice.
     """
-
-    source: str
-    topic: str
-    to: str
-    to_topic: str | None
-    start: str | None
-    end: str | None
-    clock: ClockName
-    isolation: IsolationLevel
-    partitions: str | None
-    rate: str | None
-    progress: str | None
-    compression: str | None
-    create: int | None
-    config: tuple[str, ...]
-    force: bool
-    report: str | None
-    command_config: str | None
-    to_command_config: str | None
-    store: tuple[str, ...]
-    zone: str | None
-
-
-def replay(
-    surroundings: Surroundings, access: SparkAccess, request: Request, kind: Format
-) -> ExitCode:
-    """Replay, and print a summary."""
     options = read_options(surroundings, request)
-    pairs(access.conf, "--conf")
+    pairs(request.spark.conf, "--conf")
     options.check()
     files = (request.report, request.progress)
     check_before(surroundings, [Use(options.source, (options.topic,))], *files)
@@ -126,7 +168,7 @@ def replay(
     progress = JobProgress(surroundings, "replaying")
     with (
         losses_told(surroundings) as told,
-        open_session(surroundings, access, name="replay", zone=request.zone) as spark,
+        open_session(surroundings, request.spark, name="replay", zone=request.zone) as spark,
     ):
         from tidelog.jobs.replay.run import Replay
 
@@ -151,7 +193,7 @@ def replay(
             surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
         else:
             row = summary_row(options, outcome)
-            print_summary(surroundings, COLUMNS, row, kind, zone=request.zone)
+            print_summary(surroundings, COLUMNS, row, request.kind, zone=request.zone)
     return told.code
 
 

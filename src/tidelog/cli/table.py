@@ -5,21 +5,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
+import click
+
 from tidelog.arguments import Inexact
-from tidelog.cli import options as times
-from tidelog.cli import output
+from tidelog.cli import output, times
 from tidelog.cli import output as fields
-from tidelog.cli.options import Encoding, Format, ReadFormat
+from tidelog.cli.options import (
+    TIME_HELP,
+    Encoding,
+    Format,
+    ReadFormat,
+    clock_option,
+    examples,
+    given,
+    inexact_option,
+    key_as_option,
+    one_of,
+    option,
+    topic_argument,
+    value_as_option,
+    with_options,
+    zone_option,
+)
 from tidelog.cli.output import (
     COLUMNS,
     VALUE_CHARACTERS,
     Cell,
     Column,
-    ReadOptions,
     RowMaker,
     write_columns,
 )
-from tidelog.cli.places import Place, open_directory, open_remote
+from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.record.record import Record
 from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicPartition
@@ -27,6 +43,7 @@ from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicP
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.cli.read import ReadOptions
     from tidelog.directory import Directory
     from tidelog.keyed import Diff, Table
     from tidelog.remote.remote_directory import RemoteDirectory
@@ -89,36 +106,29 @@ def _open(surroundings: Surroundings, place: Place) -> "Iterator[Directory | Rem
             yield cluster
 
 
-def read_table(
-    surroundings: Surroundings,
-    place: Place,
-    topic: str,
-    options: ReadOptions,
-    at: str | None,
-    inexact: Inexact,
-) -> None:
+def read_table(surroundings: Surroundings, options: "ReadOptions") -> None:
     """Print the winning record of each key, as of a time.
 
     Raises:
         UsageProblem: Options that choose records, not keys.
-        InexactTable: The past is not whole any more, and `inexact` refuses that.
+        InexactTable: The past is not whole any more, and `--inexact` refuses that.
     """
     _refuse_ranges(options)
-    at_ms = None if at is None else times.read_point(surroundings, at, options.zone)
-    with _open(surroundings, place) as directory:
+    at_ms = None if options.at is None else times.read_point(surroundings, options.at, options.zone)
+    with _open(surroundings, options.place) as directory:
         table = directory.table(
-            _chosen(topic, options.partition),
+            _chosen(options.topic, options.partition),
             at=at_ms,
             clock=options.clock,
             columns=_columns(directory),
-            inexact=inexact,
+            inexact=options.inexact,
         )
         stats = _new_stats()
-        if options.format.is_columns:
+        if options.kind.is_columns:
             reader = table.to_arrow(stats=stats)
-            write_columns(surroundings, reader.schema, reader, options.limit, options.format)
+            write_columns(surroundings, reader.schema, reader, options.limit, options.kind)
         else:
-            _print_table(surroundings, topic, table, stats, options)
+            _print_table(surroundings, table, stats, options)
         _say(surroundings, table, stats, whole=options.limit is None)
 
 
@@ -131,15 +141,15 @@ def _columns(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
     return tuple(name for name in COLUMNS if name != "createTimestamp")
 
 
-def _refuse_ranges(options: ReadOptions) -> None:
+def _refuse_ranges(options: "ReadOptions") -> None:
     wrong = {
         "--from": options.start,
         "--to": options.end,
-        "--offset": options.offsets,
+        "--offset": options.offset,
         "--follow": options.follow or None,
     }
-    for name, given in wrong.items():
-        if given is not None:
+    for name, wish in wrong.items():
+        if wish is not None:
             raise UsageProblem(f"{name} chooses records; a table is as of one time: --at TIME")
 
 
@@ -158,12 +168,11 @@ def _new_stats() -> "TableStats":
 
 def _print_table(
     surroundings: Surroundings,
-    topic: str,
     table: "Table",
     stats: "TableStats",
-    options: ReadOptions,
+    options: "ReadOptions",
 ) -> None:
-    maker = RowMaker(topic, options)
+    maker = RowMaker(options)
     out = maker.writer(surroundings)
     left = options.limit
     for batch in table.to_arrow(stats=stats):
@@ -221,45 +230,55 @@ def _say(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffOptions:
-    """What `diff` compares, and how it shows it.
+    """The options of `tidelog diff`."""
 
-    Attributes:
-        start: The earlier time.
-        end: The later one; now where None.
-        clock: Which of a record's two times both are about.
-        partition: The only one wanted.
-        inexact: What becomes of a past that is not whole any more.
-        format: How rows are written.
-        zone: Where times without a zone are meant, and how times are printed.
-        key: What keys are shown as.
-        value: What values are shown as.
-        wide: Do not cut long values in a table.
-    """
+    topic: str = given(topic_argument)
+    place: Place = given(place_options)
+    start: str = option("--from", required=True, metavar="TIME", help=f"Earlier time. {TIME_HELP}.")
+    end: str | None = option(
+        "--to", metavar="TIME", help="Later time; all that is there if left out."
+    )
+    clock: ClockName = given(clock_option)
+    partition: int | None = option(
+        "--partition", type=int, metavar="N", help="This partition alone."
+    )
+    inexact: Inexact = given(inexact_option)
+    kind: ReadFormat = given(
+        one_of(
+            "--format",
+            "-o",
+            "kind",
+            kind=ReadFormat,
+            default=ReadFormat.TABLE,
+            text="How rows are written.",
+        )
+    )
+    key_as: Encoding = given(key_as_option)
+    value_as: Encoding = given(value_as_option)
+    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
+    zone: str | None = given(zone_option)
 
-    start: str
-    end: str | None
-    clock: ClockName
-    partition: int | None
-    inexact: Inexact
-    format: ReadFormat
-    zone: str | None
-    key: Encoding
-    value: Encoding
-    wide: bool
 
+@click.command(
+    "diff",
+    epilog=examples(
+        "tidelog diff flights --from -1d",
+        "tidelog diff flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York -o json",
+        "tidelog diff flights --from -1h --clock append --bootstrap broker:9092",
+    ),
+)
+@with_options(DiffOptions)
+def diff(surroundings: Surroundings, options: DiffOptions) -> None:
+    """Print which keys were added, changed and deleted between two times.
 
-def diff(surroundings: Surroundings, place: Place, topic: str, options: DiffOptions) -> None:
-    """Print the keys that were added, changed and deleted between two times.
-
-    Raises:
-        InexactTable: The past is not whole any more, and `inexact` refuses that.
+    Compares the topic's tables as of both (see `tidelog read --table`).
     """
     before_ms = times.read_point(surroundings, options.start, options.zone)
     end = options.end
     after_ms = None if end is None else times.read_point(surroundings, end, options.zone)
-    with _open(surroundings, place) as directory:
+    with _open(surroundings, options.place) as directory:
         found = directory.diff(
-            _chosen(topic, options.partition),
+            _chosen(options.topic, options.partition),
             before_ms,
             after_ms,
             clock=options.clock,
@@ -267,8 +286,8 @@ def diff(surroundings: Surroundings, place: Place, topic: str, options: DiffOpti
         )
         stats = _new_stats()
         reader = found.to_arrow(stats=stats)
-        if options.format.is_columns:
-            write_columns(surroundings, reader.schema, reader, None, options.format)
+        if options.kind.is_columns:
+            write_columns(surroundings, reader.schema, reader, None, options.kind)
         else:
             _print_diff(surroundings, reader, options)
         _say(surroundings, found, stats, whole=True)
@@ -277,7 +296,7 @@ def diff(surroundings: Surroundings, place: Place, topic: str, options: DiffOpti
 def _print_diff(
     surroundings: Surroundings, reader: "pa.RecordBatchReader", options: DiffOptions
 ) -> None:
-    kind = Format(options.format)
+    kind = Format(options.kind)
     out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
     for batch in reader:
         out.write(_diff_rows(batch, options))
@@ -285,9 +304,9 @@ def _print_diff(
 
 
 def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
-    maker = fields.decoders(options.format)
-    key, value = maker(options.key), maker(options.value)
-    is_cut = options.format is ReadFormat.TABLE and not options.wide
+    maker = fields.decoders(options.kind)
+    key, value = maker(options.key_as), maker(options.value_as)
+    is_cut = options.kind is ReadFormat.TABLE and not options.wide
 
     def shown(cell: Cell) -> Cell:
         return fields.shortened(cell, VALUE_CHARACTERS) if is_cut else cell

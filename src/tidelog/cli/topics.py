@@ -1,10 +1,6 @@
-"""Topics, create, delete, config, describe.
+"""`tidelog topics`, `create`, `delete`, `config` and `describe`: of a directory or of a cluster.
 
-`tidelog topics`, `create`, `delete` and `config`.
-
-`tidelog topics`, `delete`, `config` and `describe` of a running cluster.
-
-`tidelog describe`: one topic, partition by partition, and what both clocks know of it.
+`describe` shows a topic partition by partition, and what both clocks know of it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,10 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
+
 from tidelog.cli import output
-from tidelog.cli.options import Format
+from tidelog.cli.options import Format, examples, format_option, topic_argument, zone_option
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Access, Place, open_directory, open_remote
+from tidelog.cli.places import Access, Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config import ConfigNote, RetentionClock, key_names, plain_names
 from tidelog.directory import Directory
@@ -182,8 +180,15 @@ def _remote_topic_object(
     }
 
 
-def list_topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
-    """Print the topics; nothing is opened that need not be."""
+@click.command(
+    "topics",
+    epilog=examples("tidelog topics --data data", "tidelog topics -b broker:9092 -o json"),
+)
+@place_options
+@format_option
+@click.pass_obj
+def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
+    """List the topics of a directory or a cluster."""
     columns = [
         output.text("topic"),
         output.number("partitions"),
@@ -240,16 +245,26 @@ def settings_of(info: TopicInfo) -> str:
     return ",".join(f"{key}={value}" for key, value in info.given.items()) or "defaults"
 
 
+@click.command(
+    "create",
+    epilog=examples(
+        "tidelog create flights --partitions 4",
+        "tidelog create audit --config retention.ms=-1 --config cleanup.policy=compact",
+        "tidelog create flights --partitions 4 --bootstrap broker:9092",
+    ),
+)
+@topic_argument
+@place_options
+@click.option("--partitions", "-p", type=int, default=1, show_default=True, help="How many.")
+@click.option(
+    "--config", "-c", "given", multiple=True, metavar="KEY=VALUE", help="A setting; repeatable."
+)
+@click.pass_obj
 def create(
-    surroundings: Surroundings,
-    place: Place,
-    topic: str,
-    *,
-    partitions: int,
-    settings: Sequence[str],
+    surroundings: Surroundings, topic: str, place: Place, partitions: int, given: tuple[str, ...]
 ) -> None:
     """Create a topic, and the directory where it is missing."""
-    config = parse_settings(settings)
+    config = parse_settings(given)
     if place.access is not None:
         config, notes = plain_names(config)
         with open_remote(surroundings, place.access) as cluster:
@@ -278,12 +293,13 @@ def _say_notes(surroundings: Surroundings, notes: Iterable[ConfigNote]) -> None:
         surroundings.say(f"note: {note}")
 
 
-def delete(surroundings: Surroundings, place: Place, topic: str, *, yes: bool) -> None:
-    """Delete a topic; without `yes` only say what would go.
-
-    Raises:
-        UsageProblem: `yes` is missing; nothing was changed.
-    """
+@click.command("delete", epilog=examples("tidelog delete flights --yes"))
+@topic_argument
+@place_options
+@click.option("--yes", is_flag=True, help="Do it; else only say what would go.")
+@click.pass_obj
+def delete(surroundings: Surroundings, topic: str, place: Place, yes: bool) -> None:
+    """Delete a topic and all its records."""
     if place.access is not None:
         delete_remote(surroundings, place.access, topic, yes=yes)
         return
@@ -296,16 +312,35 @@ def delete(surroundings: Surroundings, place: Place, topic: str, *, yes: bool) -
     surroundings.say(f"deleted {topic}")
 
 
-def config(
+@click.command(
+    "config",
+    epilog=examples(
+        "tidelog config flights --all",
+        "tidelog config flights --set segment.bytes=104857600 --unset retention.ms",
+    ),
+)
+@topic_argument
+@place_options
+@click.option(
+    "--set", "given", multiple=True, metavar="KEY=VALUE", help="Change a setting; repeatable."
+)
+@click.option(
+    "--unset", "cleared", multiple=True, metavar="KEY", help="Back to the default; repeatable."
+)
+@click.option("--all", "show_all", is_flag=True, help="Show defaults too.")
+@format_option
+@click.pass_obj
+def config(  # noqa: PLR0913 - one parameter for each option
     surroundings: Surroundings,
-    place: Place,
     topic: str,
-    *,
-    changes: Mapping[str, str | None],
+    place: Place,
+    given: tuple[str, ...],
+    cleared: tuple[str, ...],
     show_all: bool,
     kind: Format,
 ) -> None:
-    """Change a topic's settings where `changes` has any (None for the default), then print them."""
+    """Show a topic's settings, or change them first."""
+    changes = changes_of(given, cleared)
     if place.access is not None:
         plain, notes = plain_changes(changes)
         rows = setting_rows(surroundings, place.access, topic, plain, show_all=show_all)
@@ -390,10 +425,19 @@ class PartitionFacts:
     lost: list[tuple[int, int]]
 
 
+@click.command(
+    "describe",
+    epilog=examples("tidelog describe flights", "tidelog describe flights -o json | jq .settings"),
+)
+@topic_argument
+@place_options
+@format_option
+@zone_option
+@click.pass_obj
 def describe(
-    surroundings: Surroundings, place: Place, topic: str, kind: Format, zone: str | None
+    surroundings: Surroundings, topic: str, place: Place, kind: Format, zone: str | None
 ) -> None:
-    """Print a topic's facts: tables, or one JSON object."""
+    """Show one topic, its partitions and clocks."""
     if place.access is not None:
         describe_remote(surroundings, place.access, topic, kind, zone)
         return

@@ -1,26 +1,42 @@
 """`tidelog why`: each segment of a partition, why it was rolled and until when it is kept."""
 
-import re
 from typing import Final
 
-from tidelog.cli import options, output
-from tidelog.cli.options import Format
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.options import Format, data_option, examples, format_option, zone_option
 from tidelog.cli.output import Cell
-from tidelog.cli.places import open_directory
-from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.cli.places import open_directory, parse_target
+from tidelog.cli.surroundings import Surroundings
 from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.storage.log.segment_story import Keeping, PartitionStory, SegmentStory, explain
 from tidelog.storage.segment.retention import TimeBasis
 from tidelog.types import TopicPartition
 
-_TARGET: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<partition>[0-9]{1,10}))?", re.ASCII)
 
-
+@click.command(
+    "why",
+    epilog=examples(
+        "tidelog why flights --data data",
+        "tidelog why flights:0 --zone America/New_York",
+        "tidelog why flights -o json | jq 'select(.due)'",
+    ),
+)
+@click.argument("target", metavar="TOPIC[:P]")
+@data_option
+@format_option
+@zone_option
+@click.pass_obj
 def why(
-    surroundings: Surroundings, data: str | None, target: str, kind: Format, zone: str | None
+    surroundings: Surroundings, target: str, data: str | None, kind: Format, zone: str | None
 ) -> None:
-    """Print what keeps each segment of a topic, or of one of its partitions."""
-    topic, number = _parse_target(target)
+    """Explain each segment: why it was rolled, and until when it is kept.
+
+    Which record and which rule keep it, what would delete it, and how long Kafka's own rule would
+    keep it. With `-o json` an object for each segment.
+    """
+    topic, number = parse_target(target)
     with open_directory(surroundings, data) as directory:
         config = directory.topic(topic).config
         partitions = directory.log_dir.partitions(topic)
@@ -40,14 +56,6 @@ def why(
                 output.print_object(surroundings, segment_object(name, story, segment, zone))
     else:
         _print_csv(surroundings, stories, zone)
-
-
-def _parse_target(target: str) -> tuple[str, int | None]:
-    found = _TARGET.fullmatch(target)
-    if found is None:
-        raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
-    number = found["partition"]
-    return found["topic"], None if number is None else int(number)
 
 
 def segment_object(
@@ -180,22 +188,22 @@ def _segment_lines(segment: SegmentStory, config: TopicConfig, zone: str | None)
 def _rolled(segment: SegmentStory, zone: str | None) -> str:
     if segment.roll_ms is None:
         return "takes appends" if segment.reason == "open" else "rolled by somebody else"
-    return f"rolled by {segment.reason} at {options.shown(segment.roll_ms, zone)}"
+    return f"rolled by {segment.reason} at {times.shown(segment.roll_ms, zone)}"
 
 
 def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
     if last_ms < 0:
         return "none"
-    first = "not known without a zone map" if first_ms is None else options.shown(first_ms, zone)
-    return f"smallest {first}, largest {options.shown(last_ms, zone)}"
+    first = "not known without a zone map" if first_ms is None else times.shown(first_ms, zone)
+    return f"smallest {first}, largest {times.shown(last_ms, zone)}"
 
 
 def _appends(segment: SegmentStory, zone: str | None) -> str:
     unknown = sum(end - start for start, end in segment.unknown_append)
     if segment.first_append_ms is None:
         return "not known"
-    first = options.shown(segment.first_append_ms, zone)
-    last = options.shown(segment.last_append_ms, zone)
+    first = times.shown(segment.first_append_ms, zone)
+    last = times.shown(segment.last_append_ms, zone)
     hidden = f"; not known of {unknown} offsets" if unknown else ""
     return f"first {first}, last {last}{hidden}"
 
@@ -208,16 +216,16 @@ def _kept(segment: SegmentStory, config: TopicConfig, zone: str | None) -> str:
                 f"for ever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
             )
         return f"for ever: retention.ms={config.retention_ms}"
-    until = options.shown(keeping.until_ms, zone)
+    until = times.shown(keeping.until_ms, zone)
     if keeping.behind is not None:
-        own = options.shown(keeping.own_until_ms, zone)
+        own = times.shown(keeping.own_until_ms, zone)
         return f"{until}, like the segment at {keeping.behind} in front of it; itself until {own}"
     return f"{until}, retention.ms after {_because(segment, zone)}"
 
 
 def _because(segment: SegmentStory, zone: str | None) -> str:
     counted = segment.keeping.counted
-    time = options.shown(counted.ms, zone)
+    time = times.shown(counted.ms, zone)
     hint = " (a copy of the files may change it)" if counted.leans_on_file_time else ""
     if segment.record is None:
         return f"the {counted.basis}, {time}{hint}"
@@ -225,7 +233,7 @@ def _because(segment: SegmentStory, zone: str | None) -> str:
     if counted.basis is TimeBasis.TIMESTAMP:
         latest = "" if counted.is_exact else " at the latest"
         return f"the timestamp of record {offset}, {time}{latest}"
-    own = options.shown(timestamp, zone)
+    own = times.shown(timestamp, zone)
     if counted.is_exact and counted.basis is TimeBasis.APPEND_TIME:
         return f"the append time of record {offset}, {time}; its timestamp is {own}"
     return f"the {counted.basis} at the latest, {time}{hint}: record {offset} is stamped {own}"
@@ -251,7 +259,7 @@ def _kafka(segment: SegmentStory, zone: str | None) -> str:
     kafka = segment.kafka
     if kafka.until_ms == segment.keeping.until_ms:
         return "the same"
-    until = "for ever" if kafka.until_ms is None else f"until {options.shown(kafka.until_ms, zone)}"
+    until = "for ever" if kafka.until_ms is None else f"until {times.shown(kafka.until_ms, zone)}"
     if kafka.behind is not None:
         return f"{until}, like the segment at {kafka.behind} in front of it"
-    return f"{until}, by its {kafka.counted.basis} {options.shown(kafka.counted.ms, zone)}"
+    return f"{until}, by its {kafka.counted.basis} {times.shown(kafka.counted.ms, zone)}"

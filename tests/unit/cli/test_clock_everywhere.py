@@ -24,7 +24,7 @@ TIME_OPTIONS = {"--at", "--from", "--to"}
 def commands() -> Iterator[tuple[str, click.Command]]:
     context = click.Context(app)
     for name in app.list_commands(context):
-        command = app.get_command(context, name)
+        command = app.resolve_command(context, [name])[1]
         assert command is not None
         yield name, command
 

@@ -18,13 +18,31 @@ from tidelog.cli.options import Format
 from tidelog.cli.places import Access, Place
 from tidelog.cli.rewind import RewindOptions
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.cli.times import duration_ms
 from tidelog.env import Env, ManualClock
 from tidelog.errors import ClusterFailure, InvalidTime, MissingDependency
 from tidelog.remote.view import Committed, Member
-from tidelog.types import ClockName, TopicPartition
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 GROUP = "planes"
 SECOND = 1_000
+SHARED: dict[str, object] = {
+    "access": Access(bootstrap="x:1"),
+    "topics": (),
+    "data": None,
+    "zone": None,
+}
+
+
+def rewind_options(to: str, **more: object) -> RewindOptions:
+    given = SHARED | {"group": GROUP, "to": to, "clock": ClockName.RECORD, "kind": Format.JSON}
+    return RewindOptions(**given | more)  # type: ignore[arg-type]
+
+
+def lag_options(**more: object) -> LagOptions:
+    level = IsolationLevel.READ_UNCOMMITTED
+    given = SHARED | {"group": GROUP, "isolation": level, "kind": Format.JSON}
+    return LagOptions(**given | more)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -58,13 +76,13 @@ class Desk:
         return [json.loads(line) for line in self.out.getvalue().splitlines()]
 
     def rewind(self, to: str, kind: Format = Format.JSON, **more: object) -> ExitCode:
-        options = RewindOptions(group=GROUP, to=to, **more)  # type: ignore[arg-type]
+        options = rewind_options(to, kind=kind, **more)
         target = rewind.target_of(self.surroundings, options)
-        return rewind.run(self.surroundings, self.cluster, options, target, kind=kind)
+        return rewind.run(self.surroundings, self.cluster, options, target)
 
     def lag(self, kind: Format = Format.JSON, **more: object) -> ExitCode:
-        options = LagOptions(group=GROUP, **more)  # type: ignore[arg-type]
-        return lag.run(self.surroundings, self.cluster, options, kind=kind)
+        options = lag_options(kind=kind, **more)
+        return lag.run(self.surroundings, self.cluster, options)
 
 
 @pytest.fixture
@@ -115,9 +133,9 @@ def test_no_match_goes_where_it_is_told(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        RewindOptions(group=GROUP, to="earliest", max_skew="2m"),
-        RewindOptions(group=GROUP, to="latest", clock=ClockName.APPEND),
-        RewindOptions(group=GROUP, to="-6h", clock=ClockName.APPEND, max_skew="2m"),
+        rewind_options(to="earliest", max_skew="2m"),
+        rewind_options(to="latest", clock=ClockName.APPEND),
+        rewind_options(to="-6h", clock=ClockName.APPEND, max_skew="2m"),
     ],
 )
 def test_options_that_contradict_each_other(desk: Desk, options: RewindOptions) -> None:
@@ -238,8 +256,8 @@ def test_watch_on_a_terminal_draws_one_table_over_itself(
         wait=desk.wait,
         variables={},
     )
-    options = LagOptions(group=GROUP, watch=True, samples=2)
-    assert lag.run(surroundings, desk.cluster, options, kind=Format.TABLE) is ExitCode.OK
+    options = lag_options(watch=True, samples=2, kind=Format.TABLE)
+    assert lag.run(surroundings, desk.cluster, options) is ExitCode.OK
     drawn = raw.getvalue().decode()
     assert drawn.count("RECORDS LEFT") >= 2
     assert "\x1b[1A" in drawn, "the second table starts where the first did"
@@ -287,11 +305,10 @@ def test_without_the_client_the_extra_is_named(desk: Desk, monkeypatch: pytest.M
 
 
 def test_looks_at_one_moment_are_refused(desk: Desk) -> None:
-    options = LagOptions(group=GROUP, every="0s")
-    with pytest.raises(UsageProblem, match="--every 0"):
-        lag.lag(desk.surroundings, Access(bootstrap="x:1"), options, Format.TABLE)
+    assert run(["lag", GROUP, "-b", "x:1", "--every", "0s"], desk.surroundings) == ExitCode.USAGE
+    assert "--every 0" in desk.err.getvalue()
     with pytest.raises(InvalidTime):
-        places.duration_ms("soon")
+        duration_ms("soon")
 
 
 def test_partitions_of_one_topic_alone(desk: Desk) -> None:

@@ -24,6 +24,13 @@ from tidelog.types import TopicPartition
 GROUP, TOPIC = "billing", "orders"
 P0 = TopicPartition(TOPIC, 0)
 START = 1_700_000_000_000
+ASKED: dict[str, object] = {
+    "group": GROUP,
+    "to": "b:1",
+    "timeout": "15s",
+    "kind": Format.JSON,
+    "zone": None,
+}
 
 
 @dataclass(slots=True)
@@ -40,11 +47,11 @@ class Pair:
         return Surroundings(env=env, stdout=self.out, stderr=self.err, variables={})
 
     def run(self, kind: Format = Format.JSON, **more: object) -> int:
-        asked: dict[str, object] = {"group": GROUP, "max_latency": "0s"} | more
+        asked = ASKED | {"max_latency": "0s", "kind": kind} | more
         options = FailoverOptions(**asked)  # type: ignore[arg-type]
         question = question_of(self.surroundings, options)
         a, b = watched("A", self.a, self.tails[0]), watched("B", self.b, self.tails[1])
-        return run(self.surroundings, a, b, options, question, kind=kind)
+        return run(self.surroundings, a, b, options, question)
 
     @property
     def content(self) -> dict[str, object]:
@@ -191,8 +198,7 @@ def test_members_are_told_of_in_a_dry_run(pair: Pair) -> None:
     ],
 )
 def test_options_that_can_t_be(given: dict[str, object], error: type[Exception]) -> None:
-    asked: dict[str, object] = {"group": GROUP} | given
-    options = FailoverOptions(**asked)  # type: ignore[arg-type]
+    options = FailoverOptions(**ASKED | given)  # type: ignore[arg-type]
     with pytest.raises(error):
         question_of(Surroundings(env=Env(clock=ManualClock(START))), options)
 
@@ -240,7 +246,7 @@ class TestMap:
 
     def test_the_very_record_under_another_name(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
-        assert pair.run(map_file=file, max_latency="measured", verify=True) == 0
+        assert pair.run(map_=file, max_latency="measured", verify=True) == 0
         (row,) = cast("list[dict[str, object]]", pair.content["partitions"])
         assert (row["topic"], row["new_offset"], row["found_by"]) == ("copies", 13, "map")
         assert row["position_on_a"] == 12
@@ -250,17 +256,17 @@ class TestMap:
 
     def test_people_are_told_that_no_margin_was_needed(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
-        assert pair.run(Format.TABLE, map_file=file) == 0
+        assert pair.run(Format.TABLE, map_=file) == 0
         told = pair.err.getvalue()
         assert "no margin: the map of the mirror tells every start" in told
         assert "copies: partition N on B follows partition N on A: the mirror kept" in told
 
     def test_it_is_committed_on_b(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
-        assert pair.run(map_file=file, execute=True) == 0
+        assert pair.run(map_=file, execute=True) == 0
         copies = TopicPartition("copies", 0)
         assert pair.b.committed(GROUP)[copies] == Committed(13)
 
     def test_no_such_file(self, pair: Pair) -> None:
         with pytest.raises(UsageProblem, match=r"a mirror keeps offsets\.map in its checkpoint"):
-            pair.run(map_file="/nowhere/offsets.map")
+            pair.run(map_="/nowhere/offsets.map")

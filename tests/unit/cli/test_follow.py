@@ -29,11 +29,17 @@ class Standby:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self, kind: Format = Format.JSON, **more: object) -> int:
-        asked: dict[str, object] = {"leader": f"{HOST}:9092", "data": STANDBY, "once": True} | more
+        asked: dict[str, object] = {
+            "leader": f"{HOST}:9092",
+            "data": STANDBY,
+            "once": True,
+            "kind": kind,
+        }
+        asked |= more
         options = StandbyOptions(**asked)  # type: ignore[arg-type]
         surroundings = Surroundings(env=self.env, stdout=self.out, stderr=self.err, variables={})
         seams = self.leader.seams(self.env)
-        return run(surroundings, options, kind, seams=seams, stopped=self.stopped)
+        return run(surroundings, options, seams=seams, stopped=self.stopped)
 
     @property
     def rows(self) -> list[dict[str, object]]:

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -12,11 +11,11 @@ import pytest
 from tests.worlds.command_line import Cli
 
 from tidelog.cli import surroundings as problems
-from tidelog.cli.app import HOMES, app, run
+from tidelog.cli.app import COMMANDS, JOBS, app, run
 from tidelog.cli.surroundings import ExitCode, Surroundings, wait_seconds
 from tidelog.errors import ClockJump, CorruptBatch, StorageFailure, TidelogError, UnknownTopic
 
-COMMANDS = (
+PLAIN = (
     "topics",
     "create",
     "delete",
@@ -32,7 +31,7 @@ COMMANDS = (
 HEAVY = ("numpy", "pyarrow", "numba", "pandas", "pyspark", "rich", "typer", "pydantic")
 
 
-@pytest.mark.parametrize("command", sorted(HOMES))
+@pytest.mark.parametrize("command", sorted([*COMMANDS, "spark"]))
 def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"], Surroundings()) == 0
     said = capsys.readouterr().out
@@ -43,7 +42,7 @@ def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([], Surroundings()) == 0
     said = capsys.readouterr().out
-    assert all(f"  {command} " in said for command in COMMANDS)
+    assert all(f"  {command} " in said for command in PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -193,23 +192,30 @@ def test_help_loads_no_storage() -> None:
     }
 
 
-def test_a_command_loads_its_own_declarations_alone() -> None:
-    modules = loaded("serve", "--help")
-    assert {name for name in modules if name.startswith("tidelog.cli.app_")} == {
-        "tidelog.cli.app_serve"
-    }
+def test_a_command_loads_no_other_command() -> None:
+    homes = {f"tidelog.cli.{home}" for home, _ in (*COMMANDS.values(), *JOBS.values())}
+    assert not loaded("--help") & homes
+    assert not loaded("spark", "--help") & homes
+    assert loaded("serve", "--help") & homes == {"tidelog.cli.serve"}
 
 
-def test_every_declared_command_is_found_where_it_is_said_to_be() -> None:
-    homes = {
-        command.name: home
-        for home in set(HOMES.values())
-        for command in import_module(f"tidelog.cli.{home}").COMMANDS
-    }
-    assert homes == HOMES
-    context = click.Context(app)
-    assert app.list_commands(context) == sorted(HOMES)
-    assert all(app.get_command(context, name) is not None for name in HOMES)
+@pytest.mark.parametrize(("prefix", "table"), [((), COMMANDS), (("spark",), JOBS)])
+def test_the_table_tells_of_each_command_what_it_tells_itself(
+    prefix: tuple[str, ...], table: dict[str, tuple[str, str]]
+) -> None:
+    group = resolved(app, *prefix) if prefix else app
+    for name, (_, line) in table.items():
+        command = resolved(group, name)
+        assert command.name == name
+        assert " ".join((command.help or "").partition("\n\n")[0].split()) == line
+
+
+def resolved(group: click.Command, name: str) -> click.Command:
+    """The command of a group that a name calls."""
+    assert isinstance(group, click.Group)
+    command = group.resolve_command(click.Context(group), [name])[1]
+    assert command is not None
+    return command
 
 
 def test_a_broker_loads_no_objects_and_nothing_heavy_before_it_listens() -> None:
@@ -245,7 +251,7 @@ def test_a_reader_that_has_enough_ends_the_command_well(flights: Cli, tmp_path: 
 
 def test_every_command_has_a_page() -> None:
     text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
-    for command in COMMANDS:
+    for command in PLAIN:
         assert f"tidelog {command}" in text, command
 
 

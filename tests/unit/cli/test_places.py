@@ -2,12 +2,11 @@
 
 import io
 
+import click
 import pytest
 
-from tidelog.cli import topics
-from tidelog.cli.app import run
-from tidelog.cli.options import Format
-from tidelog.cli.places import Place
+from tidelog.cli.app import app, run
+from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import ExitCode, Surroundings
 
 
@@ -16,10 +15,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
     """The places that `tidelog topics` was asked about."""
     found: list[Place] = []
 
-    def note(_surroundings: Surroundings, place: Place, _kind: Format) -> None:
+    @click.command("topics")
+    @place_options
+    def note(place: Place) -> None:
         found.append(place)
 
-    monkeypatch.setattr(topics, "list_topics", note)
+    monkeypatch.setitem(app.commands, "topics", note)
     for name in ("TIDELOG_DATA", "TIDELOG_BOOTSTRAP"):
         monkeypatch.delenv(name, raising=False)
     return found

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.spark_mirror import Request, batch_line, read_plan, report_of, split_names
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest
@@ -15,26 +16,23 @@ from tidelog.types import IsolationLevel
 
 REQUEST = Request(
     names=("kafka://east:1", "kafka://north:1", "orders", "bills"),
-    pattern=None,
-    excluded=(),
-    name=None,
-    settings="report",
     to="kafka://west:1",
     checkpoint="check",
     partitions="key",
     start="latest",
     renames=("kafka://north:1/orders=north.orders",),
-    isolation=IsolationLevel.READ_COMMITTED,
     continuous=True,
     batch_records=10,
     trigger_ms=5,
-    create=False,
-    force=False,
-    compression=None,
+    isolation=IsolationLevel.READ_COMMITTED,
     report=None,
     command_config=None,
     to_command_config=None,
     store=(),
+    compression=None,
+    force=False,
+    spark=SparkAccess(),
+    kind=Format.TABLE,
 )
 
 

@@ -1,0 +1,69 @@
+"""Times on the command line: read by the one grammar, printed as ISO 8601 and as ms."""
+
+import re
+
+from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.timespec import (
+    OPEN_END,
+    OPEN_START,
+    format_ms,
+    parse_duration,
+    parse_point,
+    parse_range,
+)
+from tidelog.types import NO_TIMESTAMP, NS_PER_MS
+
+
+def shown(ms: int | None, zone: str | None = None) -> str:
+    """A time for people, `2013-02-08T17:00:00.000Z 1360342800000`; `-` for none."""
+    if ms is None or ms == NO_TIMESTAMP:
+        return "-"
+    return f"{iso(ms, zone)} {ms}"
+
+
+def iso(ms: int, zone: str | None = None) -> str:
+    """A time in ISO 8601 with its zone; one that no calendar holds stays a number."""
+    try:
+        return format_ms(ms, zone)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
+def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
+    """Return a point in time in ms; raises InvalidTime."""
+    return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+
+
+def read_create_time(surroundings: Surroundings, text: str, zone: str | None) -> int:
+    """Return a record's own time in ms, rounded down as in columns; raises InvalidTime."""
+    return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone, down=True)
+
+
+def read_bounds(
+    surroundings: Surroundings, start: str | None, end: str | None, zone: str | None
+) -> tuple[int, int]:
+    """The range [start, end) in ms of `--from` and `--to`; `--from` alone may hold a whole range.
+
+    Raises:
+        InvalidTime: A side can't be read, or the range holds nothing.
+        UsageProblem: `--from` is a range and `--to` is given too.
+    """
+    if start is None and end is None:
+        return OPEN_START, OPEN_END
+    if start is not None and _is_range(start):
+        if end is not None:
+            raise UsageProblem(f"--from {start} is a range already; leave --to out")
+        return parse_range(start, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+    text = f"{start or ''}..{end or ''}"
+    return parse_range(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+
+
+def _is_range(text: str) -> bool:
+    """Whether the text has two sides: A..B, or rpk's @A:B."""
+    without_clock = re.sub(r"T[0-9]{2}:[0-9]{2}:[0-9]{2}", "", text)
+    return ".." in text or (text.startswith("@") and ":" in without_clock)
+
+
+def duration_ms(text: str) -> int:
+    """A length of time in ms, a started one counts whole; raises InvalidTime."""
+    return -(-parse_duration(text) // NS_PER_MS)
