@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,6 +11,7 @@ from tidelog.cli.jobs import (
     JobProgress,
     Use,
     check_before,
+    needs_spark,
     open_session,
     pairs,
     read_place,
@@ -41,7 +42,6 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Column, decoder
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, describe
 from tidelog.errors import TidelogError
-from tidelog.jobs.audit.job import AuditOptions, measure, plan_of
 from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.results import Audited, Difference, Last, TopicFigures
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
@@ -49,6 +49,8 @@ from tidelog.spark.places import Place
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import HOUR_MS, NO_TIMESTAMP, IsolationLevel
 
+if TYPE_CHECKING:
+    from tidelog.jobs.audit.job import AuditOptions
 EQUAL: Final = ExitCode.OK
 # Those of `cmp` and `diff`, which scripts know.
 DIFFERENT: Final = 1
@@ -88,19 +90,6 @@ _ROWS_SHOWN: Final = 1_000
 _PLOTTED: Final = 4
 
 
-KINDS: Final = (
-    "missing",
-    "extra",
-    "reordered",
-    "stale",
-    "ahead",
-    "changed",
-    "duplicated",
-    "versions",
-    "undelivered",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
     """The options of `tidelog audit`."""
@@ -134,7 +123,10 @@ class AuditCommand:
         help="Compare records before each key's last one; if left out, where no log is compacted.",
     )
     ignore: tuple[str, ...] = option(
-        "--ignore", multiple=True, type=click.Choice(KINDS), help="Not a difference; repeatable."
+        "--ignore",
+        multiple=True,
+        type=click.Choice([kind.value for kind in Kind]),
+        help="Not a difference; repeatable.",
     )
     isolation: IsolationLevel = given(isolation_by_default(IsolationLevel.READ_COMMITTED))
     keys_max: int = option(
@@ -198,6 +190,9 @@ def audit(surroundings: Surroundings, request: AuditCommand) -> int:
 
 
 def _audit(surroundings: Surroundings, request: AuditCommand) -> Audited:
+    needs_spark()
+    from tidelog.jobs.audit.job import measure, plan_of
+
     a, b = _places(surroundings, request)
     options = _options(surroundings, request)
     pairs(request.spark.conf, "--conf")
@@ -229,7 +224,9 @@ def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, P
     )
 
 
-def _options(surroundings: Surroundings, request: AuditCommand) -> AuditOptions:
+def _options(surroundings: Surroundings, request: AuditCommand) -> "AuditOptions":
+    from tidelog.jobs.audit.job import AuditOptions
+
     start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
     return AuditOptions(
         topics=request.topics or None,

@@ -1,8 +1,8 @@
-"""Audit, failover, spark *: commands made of job options; session, progress.
+"""What the commands on Spark share: checks before it starts, places, a session, progress, reports.
 
-What commands on Spark share at run time: places, a session, its progress, its errors.
-
-Summaries of jobs: one row as a table of two columns for people, as an object for scripts.
+Spark takes 15 seconds and more to start. A typing error, a topic that is not there, a directory
+that can't be written or a cluster that can't be reached is told before (`check_before`); the job
+checks the same again, since much may change meanwhile.
 """
 
 import errno
@@ -79,6 +79,14 @@ def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
     return found
 
 
+def needs_spark() -> None:
+    """Raise MissingDependency where pyspark is not installed; before a job that imports it."""
+    try:
+        import pyspark  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise MissingDependency("Spark is missing; `pip install 'tidelog[spark]'`") from error
+
+
 @contextmanager
 def open_session(
     surroundings: Surroundings, access: SparkAccess, *, name: str, zone: str | None = None
@@ -96,10 +104,9 @@ def open_session(
         Refused: Spark can't be started, or fails; the text has its words, or ours where a task of
             ours has failed.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise MissingDependency("Spark is missing; `pip install 'tidelog[spark]'`") from error
+    needs_spark()
+    from pyspark.sql import SparkSession
+
     with spark_errors():
         running = SparkSession.getActiveSession()
         if running is not None:

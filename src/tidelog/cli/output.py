@@ -22,7 +22,6 @@ from tidelog.cli import times
 from tidelog.cli.options import Encoding, Format, ReadFormat
 from tidelog.cli.surroundings import Surroundings, UsageProblem, printable
 from tidelog.errors import SerdeError
-from tidelog.frames import needs_arrow
 from tidelog.record.record import Record
 from tidelog.record.serde import deserializer, serializer
 from tidelog.timespec import OPEN_END, OPEN_START
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    from tidelog.cli.read import ReadOptions
-    from tidelog.cli.selection import Selection
+    from tidelog.cli.selection import ReadOptions, Selection
 
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
@@ -524,6 +522,8 @@ def write_arrow(
         UsageProblem: Stdout is a terminal.
         MissingDependency: pyarrow or numba is not installed.
     """
+    from tidelog.frames import needs_arrow
+
     _refuse_terminal(surroundings, kind)
     needs_arrow()
     from tidelog import scan

@@ -6,32 +6,17 @@ Of a directory or of a running cluster. `--table` is table.py's.
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.arguments import Inexact
 from tidelog.cli import times
 from tidelog.cli.options import (
-    TIME_HELP,
-    Encoding,
-    ReadFormat,
-    clock_option,
     examples,
-    given,
-    headers_as_option,
-    inexact_option,
-    isolation_option,
-    key_as_option,
-    one_of,
-    option,
     refuse_typed,
-    topic_argument,
-    value_as_option,
     with_options,
-    zone_option,
 )
 from tidelog.cli.output import (
     ROWS_AT_ONCE,
@@ -41,8 +26,8 @@ from tidelog.cli.output import (
     chosen,
     say_untimed,
 )
-from tidelog.cli.places import Access, Place, open_directory, open_remote, place_options
-from tidelog.cli.selection import Selection, Untimed, select
+from tidelog.cli.places import Access, open_directory, open_remote
+from tidelog.cli.selection import ReadOptions, Selection, Untimed, select
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
 from tidelog.error_codes import ErrorCode
@@ -65,52 +50,6 @@ FOLLOW_SECONDS: Final = 0.2
 
 
 _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The options of `tidelog read`."""
-
-    topic: str = given(topic_argument)
-    place: Place = given(place_options)
-    start: str | None = option(
-        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
-    )
-    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
-    clock: ClockName = given(clock_option)
-    offset: str | None = option(
-        "--offset", metavar="A..B", help="Offsets from A up to and without B."
-    )
-    partition: int | None = option(
-        "--partition", type=int, metavar="N", help="This partition alone."
-    )
-    isolation: IsolationLevel = given(isolation_option)
-    follow: bool = option(
-        "--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it."
-    )
-    limit: int | None = option(
-        "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records."
-    )
-    kind: ReadFormat = given(
-        one_of(
-            "--format",
-            "-o",
-            "kind",
-            kind=ReadFormat,
-            default=ReadFormat.TABLE,
-            text="How records are written.",
-        )
-    )
-    key_as: Encoding = given(key_as_option)
-    value_as: Encoding = given(value_as_option)
-    headers_as: Encoding = given(headers_as_option)
-    is_table: bool = option("--table", is_flag=True, help="The last record of each key alone.")
-    at: str | None = option(
-        "--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}."
-    )
-    inexact: Inexact = given(inexact_option)
-    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
-    zone: str | None = given(zone_option)
 
 
 @click.command(

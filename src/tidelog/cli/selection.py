@@ -1,12 +1,33 @@
-"""Which records of a partition a range of offsets and a range of time ask for, one by one.
+"""Which records of a partition are wanted: the options of `tidelog read`, and the records by them.
 
-For as many records as people look at, without Arrow; `tidelog.scan` does the same at scale.
+For as many records as people look at, one by one and without Arrow; `tidelog.scan` does the same at
+scale.
 """
 
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import click
+
+from tidelog.arguments import Inexact
+from tidelog.cli.options import (
+    TIME_HELP,
+    Encoding,
+    ReadFormat,
+    clock_option,
+    given,
+    headers_as_option,
+    inexact_option,
+    isolation_option,
+    key_as_option,
+    one_of,
+    option,
+    topic_argument,
+    value_as_option,
+    zone_option,
+)
+from tidelog.cli.places import Place, place_options
 from tidelog.record.record import Record, stamp_of
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment.index_proof import time_floor
@@ -20,6 +41,52 @@ from tidelog.storage.segment.slices import (
 )
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of `tidelog read`."""
+
+    topic: str = given(topic_argument)
+    place: Place = given(place_options)
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
+    )
+    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    clock: ClockName = given(clock_option)
+    offset: str | None = option(
+        "--offset", metavar="A..B", help="Offsets from A up to and without B."
+    )
+    partition: int | None = option(
+        "--partition", type=int, metavar="N", help="This partition alone."
+    )
+    isolation: IsolationLevel = given(isolation_option)
+    follow: bool = option(
+        "--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it."
+    )
+    limit: int | None = option(
+        "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records."
+    )
+    kind: ReadFormat = given(
+        one_of(
+            "--format",
+            "-o",
+            "kind",
+            kind=ReadFormat,
+            default=ReadFormat.TABLE,
+            text="How records are written.",
+        )
+    )
+    key_as: Encoding = given(key_as_option)
+    value_as: Encoding = given(value_as_option)
+    headers_as: Encoding = given(headers_as_option)
+    is_table: bool = option("--table", is_flag=True, help="The last record of each key alone.")
+    at: str | None = option(
+        "--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}."
+    )
+    inexact: Inexact = given(inexact_option)
+    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
+    zone: str | None = given(zone_option)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

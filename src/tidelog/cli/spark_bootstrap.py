@@ -15,6 +15,7 @@ from tidelog.cli.jobs import (
     check_before,
     clock_plots,
     losses_told,
+    needs_spark,
     open_session,
     pairs,
     read_place,
@@ -43,7 +44,6 @@ from tidelog.cli.output import Cell
 from tidelog.cli.spark_replay import sizes_plot
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.jobs.bootstrap.columns import RecordColumns
-from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapOptions, BootstrapOutcome
 from tidelog.jobs.target_check import lines
 from tidelog.report import Items, Report, Section, Text
 from tidelog.types import HOUR_MS
@@ -51,7 +51,7 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.bootstrap.job import PartitionResult
+    from tidelog.jobs.bootstrap.job import BootstrapOptions, BootstrapOutcome, PartitionResult
 
 COLUMNS: Final = (
     output.text("topic"),
@@ -153,6 +153,9 @@ def bootstrap(surroundings: Surroundings, request: Request) -> ExitCode:
     there is not loaded twice (--id another loads the same table once more). Times in texts without
     a zone are those of --zone, or UTC.
     """
+    needs_spark()
+    from tidelog.jobs.bootstrap.job import Bootstrap
+
     options = read_options(surroundings, request)
     pairs(request.spark.conf, "--conf")
     format_of(request)
@@ -177,8 +180,10 @@ def bootstrap(surroundings: Surroundings, request: Request) -> ExitCode:
     return told.code
 
 
-def read_options(surroundings: Surroundings, request: Request) -> BootstrapOptions:
+def read_options(surroundings: Surroundings, request: Request) -> "BootstrapOptions":
     """The options of a bootstrap; raises UsageProblem, InvalidRequest."""
+    from tidelog.jobs.bootstrap.job import BootstrapOptions
+
     return BootstrapOptions(
         topic=request.topic,
         to=read_place(surroundings, request.to),
@@ -272,7 +277,7 @@ def _row(topic: str, one: "PartitionResult") -> list[Cell]:
     ]
 
 
-def _tell(surroundings: Surroundings, outcome: BootstrapOutcome) -> None:
+def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
     if outcome.was_done:
         surroundings.say("nothing was loaded now; --id NAME loads the same table once more")
         return
@@ -283,7 +288,7 @@ def _tell(surroundings: Surroundings, outcome: BootstrapOutcome) -> None:
     )
 
 
-def _report(request: Request, outcome: BootstrapOutcome, rows: list[list[Cell]]) -> Report:
+def _report(request: Request, outcome: "BootstrapOutcome", rows: list[list[Cell]]) -> Report:
     sections: list[Section] = [
         Text(f"{request.table} into {request.topic} at {request.to}, by one commit."),
         report_table(COLUMNS, rows, title="Partitions", zone=request.zone),
@@ -300,7 +305,7 @@ def _report(request: Request, outcome: BootstrapOutcome, rows: list[list[Cell]])
     return Report(f"Bootstrap of {request.topic}", sections)
 
 
-def _append_hours(outcome: BootstrapOutcome) -> dict[int, int]:
+def _append_hours(outcome: "BootstrapOutcome") -> dict[int, int]:
     """All at once: the hours of the commit."""
     found: dict[int, int] = {}
     for one in outcome.partitions:

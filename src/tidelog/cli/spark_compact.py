@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs import JobProgress, Use, check_before, open_session, pairs
+from tidelog.cli.jobs import JobProgress, Use, check_before, needs_spark, open_session, pairs
 from tidelog.cli.options import (
     Format,
     SparkAccess,
@@ -20,7 +20,6 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import ExitCode, Surroundings
-from tidelog.jobs.compact.job import check_directory, check_topics, row_of, run
 from tidelog.spark.places import Place
 
 COLUMNS: Final = (
@@ -72,6 +71,9 @@ def compact(surroundings: Surroundings, request: Request) -> ExitCode:
     For directories that are too large for `tidelog compact`, and for tiers; what stays is the same.
     Exit code 2 where a partition could not be cleaned to its end.
     """
+    needs_spark()
+    from tidelog.jobs.compact.job import check_directory, check_topics, row_of, run
+
     targets, store = read_targets(request.targets), pairs(request.store, "--store-option")
     pairs(request.spark.conf, "--conf")
     place = Place(request.directory, store=store)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,6 +13,7 @@ from tidelog.cli.jobs import (
     JobProgress,
     Use,
     check_before,
+    needs_spark,
     open_session,
     pairs,
     read_place,
@@ -40,12 +41,12 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.spark_latency import as_cells
 from tidelog.cli.surroundings import ExitCode, Surroundings
-from tidelog.jobs.lag.job import GroupLag, hour_rows, measure
-from tidelog.jobs.lag.work import check_groups
-from tidelog.remote.group_lag import over_limits
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, IsolationLevel
+
+if TYPE_CHECKING:
+    from tidelog.jobs.lag.job import GroupLag
 
 PARTITIONS: Final = (
     output.text("group"),
@@ -123,6 +124,10 @@ def lag(surroundings: Surroundings, request: Request) -> ExitCode:
     whether it runs or not, or a standby's. Each unread record is read once, however many groups
     wait for it: by the cluster's own directory where --data names it, else from the brokers.
     """
+    needs_spark()
+    from tidelog.jobs.lag.job import measure
+    from tidelog.jobs.lag.work import check_groups
+
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
@@ -154,15 +159,19 @@ def lag(surroundings: Surroundings, request: Request) -> ExitCode:
     return ExitCode.FINDINGS if broken else ExitCode.OK
 
 
-def table(found: Sequence[GroupLag], show: LagShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(
+    found: "Sequence[GroupLag]", show: LagShow
+) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """The columns and rows of a table."""
+    from tidelog.jobs.lag.job import hour_rows
+
     if show is LagShow.HOURS:
         # A time column takes the ms alone.
         return HOURS, as_cells([[*row[:3], *row[4:]] for row in hour_rows(found)])
     return PARTITIONS, list(chain.from_iterable(map(_partition_rows, found)))
 
 
-def _partition_rows(group: GroupLag) -> list[list[Cell]]:
+def _partition_rows(group: "GroupLag") -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for one in group.partitions:
         seen, unread = one.seen, one.seen.unread
@@ -189,8 +198,10 @@ def _partition_rows(group: GroupLag) -> list[list[Cell]]:
     return rows
 
 
-def limits(found: Sequence[GroupLag], request: Request) -> list[str]:
+def limits(found: "Sequence[GroupLag]", request: Request) -> list[str]:
     """What breaks a limit, a line each."""
+    from tidelog.remote.group_lag import over_limits
+
     max_ms = None if request.max_seconds is None else int(request.max_seconds * 1000)
     return [
         f"{group.group}: {line}"
@@ -199,7 +210,9 @@ def limits(found: Sequence[GroupLag], request: Request) -> list[str]:
     ]
 
 
-def page(place: str, found: Sequence[GroupLag], broken: Sequence[str], zone: str | None) -> Report:
+def page(
+    place: str, found: "Sequence[GroupLag]", broken: Sequence[str], zone: str | None
+) -> Report:
     """The report."""
     sections: list[Section] = [
         Text(
@@ -219,17 +232,17 @@ def page(place: str, found: Sequence[GroupLag], broken: Sequence[str], zone: str
     return Report(f"Lag in {place}", sections)
 
 
-def _unread(group: GroupLag) -> int:
+def _unread(group: "GroupLag") -> int:
     return sum(one.seen.left.records for one in group.partitions)
 
 
-def _in_short(group: GroupLag) -> str:
+def _in_short(group: "GroupLag") -> str:
     ages = [one.behind_ms for one in group.partitions if one.behind_ms is not None]
     age = f", the oldest {max(ages) / 1000:,.0f} s behind" if ages else ""
     return f"{group.group}: {_unread(group):,} records unread{age}"
 
 
-def _panels(group: GroupLag) -> dict[str, dict[str, dict[int, float]]]:
+def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:
     """Panel -> series -> hour -> records; the topics with most records, the others as one."""
     totals: dict[str, int] = defaultdict(int)
     for (topic, _, _), number in group.hours.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,6 +11,7 @@ from tidelog.cli.jobs import (
     JobProgress,
     Use,
     check_before,
+    needs_spark,
     open_session,
     pairs,
     read_place,
@@ -39,10 +40,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.places import parse_target
 from tidelog.cli.surroundings import Surroundings
-from tidelog.jobs.latency.job import measure
-from tidelog.jobs.latency.tables import Measured, TopicTimes, hour_rows, topic_rows, watermark_rows
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
-from tidelog.scan.latency import DELAYS_MS
 from tidelog.storage.clocks.latency import (
     LOST_SHARES,
     RELATIVE_ERROR,
@@ -51,6 +49,9 @@ from tidelog.storage.clocks.latency import (
 )
 from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
 from tidelog.types import HOUR_MS, NS_PER_MS, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.jobs.latency.tables import Measured, TopicTimes
 
 HOURS: Final = (
     output.text("topic"),
@@ -120,6 +121,10 @@ def latency(surroundings: Surroundings, request: Request) -> None:
     PLACE is a directory, an object store's URL, or kafka://HOST:PORT, where append times are known
     of topics with LogAppendTime alone.
     """
+    needs_spark()
+    from tidelog.jobs.latency.job import measure
+    from tidelog.scan.latency import DELAYS_MS
+
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
@@ -158,8 +163,10 @@ def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
     return found or None
 
 
-def table(found: Measured, show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(found: "Measured", show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """The columns and rows of a table."""
+    from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
+
     if show is LatencyShow.HOURS:
         # A time column takes the ms alone.
         rows = [[*row[:2], *row[3:]] for row in hour_rows(found.topics)]
@@ -179,13 +186,13 @@ def _cell(value: object) -> Cell:
     return value
 
 
-def lines(found: Measured) -> list[str]:
+def lines(found: "Measured") -> list[str]:
     """What there is to say of each topic, and what went wrong."""
     said = [line for name, topic in found.topics.items() for line in _topic_lines(name, topic)]
     return said + [f"note: {line}" for line in found.notes]
 
 
-def _topic_lines(name: str, topic: TopicTimes) -> list[str]:
+def _topic_lines(name: str, topic: "TopicTimes") -> list[str]:
     total = topic.by_append.total()
     if not total.count:
         said = [f"{name}: no record of the range has both an append and a create time"]
@@ -206,7 +213,7 @@ def _topic_lines(name: str, topic: TopicTimes) -> list[str]:
     return said
 
 
-def took(found: Measured, seconds: float) -> str:
+def took(found: "Measured", seconds: float) -> str:
     """How much was read in what time."""
     records = sum(topic.records for topic in found.topics.values())
     speed = records / seconds / 1e6 if seconds else 0.0
@@ -214,7 +221,7 @@ def took(found: Measured, seconds: float) -> str:
     return f"read {records:,} records{size} in {seconds:.1f} s: {speed:.1f} M/s"
 
 
-def page(place: str, found: Measured, zone: str | None) -> Report:
+def page(place: str, found: "Measured", zone: str | None) -> Report:
     """The report."""
     sections: list[Section] = [
         Text(
@@ -232,7 +239,7 @@ def page(place: str, found: Measured, zone: str | None) -> Report:
     return Report(f"Latency in {place}", sections)
 
 
-def _plots(name: str, topic: TopicTimes, zone: str | None) -> list[Section]:
+def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
     clocks = {"append time": topic.by_append, "create time": topic.by_create}
     latencies = {
         clock: {

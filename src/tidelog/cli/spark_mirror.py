@@ -41,7 +41,6 @@ from tidelog.cli.options import (
     with_options,
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
-from tidelog.jobs.mirror.places import check_start
 from tidelog.jobs.mirror.plan import (
     TOPIC_WORD,
     BatchDone,
@@ -189,6 +188,8 @@ def mirror(surroundings: Surroundings, request: Request) -> ExitCode:
     or kafka://HOST:PORT. The same command goes on where it stopped, also after a kill. Where the
     target would lose records or their times it says so and ends with exit code 2.
     """
+    from tidelog.jobs.mirror.places import check_start
+
     plan = read_plan(surroundings, request)
     pairs(request.spark.conf, "--conf")
     uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]

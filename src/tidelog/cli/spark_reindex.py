@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,6 +12,7 @@ from tidelog.cli.jobs import (
     JobProgress,
     Use,
     check_before,
+    needs_spark,
     open_session,
     pairs,
     read_place,
@@ -37,16 +38,10 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import Surroundings
-from tidelog.jobs.reindex.job import (
-    Found,
-    Mode,
-    Outcome,
-    check_wishes,
-    finding_rows,
-    partition_rows,
-    run,
-)
 from tidelog.report import Items, Report, Section, Text
+
+if TYPE_CHECKING:
+    from tidelog.jobs.reindex.job import Found
 
 FINDINGS: Final = (
     *map(output.text, ("severity", "state", "file")),
@@ -59,11 +54,6 @@ PARTITIONS: Final = (
     *map(output.number, ("maps_there", "maps_built")),
     output.text("problems"),
 )
-_VERDICTS: Final = {
-    Outcome.SOUND: Verdict.SOUND,
-    Outcome.FINDINGS: Verdict.FINDINGS,
-    Outcome.BLIND: Verdict.BLIND,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +101,9 @@ def reindex(surroundings: Surroundings, request: Request) -> Verdict:
     looked at. Our own directories are mended under their lock. A directory of Apache Kafka or in an
     object store is never written to: with --zone-cache its maps go into a folder elsewhere.
     """
+    needs_spark()
+    from tidelog.jobs.reindex.job import Mode, check_wishes, run
+
     place = read_place(surroundings, request.source, store=request.store)
     targets = read_targets(request.targets)
     pairs(request.spark.conf, "--conf")
@@ -137,18 +130,22 @@ def reindex(surroundings: Surroundings, request: Request) -> Verdict:
         surroundings.say(line)
     if request.report is not None:
         save_report(surroundings, request.report, page(str(place), found))
-    return _VERDICTS[found.outcome]
+    return Verdict[found.outcome.name]
 
 
-def table(found: Found, show: ReindexShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(found: "Found", show: ReindexShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """The columns and rows of a table."""
+    from tidelog.jobs.reindex.job import finding_rows, partition_rows
+
     if show is ReindexShow.FINDINGS:
         return FINDINGS, as_cells(map(list, finding_rows(found)))
     return PARTITIONS, as_cells(map(list, partition_rows(found)))
 
 
-def in_short(place: str, found: Found) -> str:
+def in_short(place: str, found: "Found") -> str:
     """One line of what was done, and how the directory is left."""
+    from tidelog.jobs.reindex.job import partition_rows
+
     counts: Counter[str] = Counter()
     for row in partition_rows(found):
         for column, cell in zip(PARTITIONS, row, strict=True):
@@ -163,7 +160,7 @@ def in_short(place: str, found: Found) -> str:
     )
 
 
-def page(place: str, found: Found) -> Report:
+def page(place: str, found: "Found") -> Report:
     """The report."""
     sections: list[Section] = [
         Text(in_short(place, found)),

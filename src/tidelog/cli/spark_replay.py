@@ -48,8 +48,6 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import Rate, total
-from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
-from tidelog.jobs.replay.places import parse_target
 from tidelog.jobs.target_check import find_or_plan, lines, new_target
 from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.spark.places import Place
@@ -62,6 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.jobs.replay.hours import Hours
+    from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
 
 COLUMNS: Final = (
     output.text("source"),
@@ -197,8 +196,11 @@ def replay(surroundings: Surroundings, request: Request) -> ExitCode:
     return told.code
 
 
-def read_options(surroundings: Surroundings, request: Request) -> ReplayOptions:
+def read_options(surroundings: Surroundings, request: Request) -> "ReplayOptions":
     """The options of a replay; raises UsageProblem, InvalidRequest, InvalidTime."""
+    from tidelog.jobs.replay.options import ReplayOptions
+    from tidelog.jobs.replay.places import parse_target
+
     source = read_place(
         surroundings,
         request.source,
@@ -228,7 +230,7 @@ def read_options(surroundings: Surroundings, request: Request) -> ReplayOptions:
     )
 
 
-def summary_row(options: ReplayOptions, outcome: ReplayOutcome) -> list[Cell]:
+def summary_row(options: "ReplayOptions", outcome: "ReplayOutcome") -> list[Cell]:
     """The cells of `COLUMNS`."""
     question = outcome.question
     name = "" if isinstance(options.to, str) else f"{options.to_topic or options.topic} at "
@@ -249,7 +251,9 @@ def summary_row(options: ReplayOptions, outcome: ReplayOutcome) -> list[Cell]:
     ]
 
 
-def _counted(surroundings: Surroundings, spark: "SparkSession", outcome: ReplayOutcome) -> "Hours":
+def _counted(
+    surroundings: Surroundings, spark: "SparkSession", outcome: "ReplayOutcome"
+) -> "Hours":
     """Hours and sizes of what was replayed, by another look at the source."""
     from tidelog.jobs.replay.hours import count_hours
 
@@ -258,7 +262,7 @@ def _counted(surroundings: Surroundings, spark: "SparkSession", outcome: ReplayO
 
 
 def _report(
-    options: ReplayOptions, outcome: ReplayOutcome, hours: "Hours", zone: str | None
+    options: "ReplayOptions", outcome: "ReplayOutcome", hours: "Hours", zone: str | None
 ) -> Report:
     row = summary_row(options, outcome)
     counted = [

@@ -1,14 +1,8 @@
-"""Streams, clock; errors to exit codes.
+"""What a command takes from its surroundings, and what its end says: streams, clock, exit codes.
 
-What a command takes from its surroundings, passed explicitly so that a test brings its own.
-
-From errors to exit codes and to one line that says what to do next.
-
-Progress on a terminal, nothing elsewhere.
-
-How many files a command may have open: as many as the system lets it.
-
-A connection takes a descriptor, and where nobody has said otherwise a process may have 1,024.
+`Surroundings` is passed explicitly, so that a test brings its own. `describe` makes an exit code
+and one line that says what to do next out of an error. Progress is shown on a terminal, nothing
+elsewhere.
 """
 
 import errno
@@ -44,7 +38,6 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 
-# Kafka's KAFKA_STORAGE_ERROR.
 NO_DATA: Final = "which directory? Give --data DIR, or set TIDELOG_DATA"
 
 
@@ -238,7 +231,10 @@ def byte_progress(
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as its hard limit says; fine where that can't be."""
+    """Let this process open as many files as its hard limit says; fine where that can't be.
+
+    A connection takes one, and where nobody has said otherwise a process may have 1,024.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         # macOS says that there is no limit, and refuses to set it so.

@@ -43,7 +43,7 @@ from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicP
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.cli.read import ReadOptions
+    from tidelog.cli.selection import ReadOptions
     from tidelog.directory import Directory
     from tidelog.keyed import Diff, Table
     from tidelog.remote.remote_directory import RemoteDirectory

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest, UnsupportedVersion
 from tidelog.spark.places import Place
-from tidelog.spark.workers import check_workers
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -316,6 +315,8 @@ def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSessio
     use_this_python()
     spark.conf.set(PUSHDOWN, "true")
     if checks_workers:
+        from tidelog.spark.workers import check_workers
+
         check_workers(spark)
     return spark
 
