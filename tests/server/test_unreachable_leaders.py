@@ -19,8 +19,8 @@ from tidelog.jobs.audit.plan import Question as AuditQuestion
 from tidelog.jobs.audit.plan import Side, plan_side
 from tidelog.jobs.mirror.places import find_targets, read_sources, read_topic
 from tidelog.jobs.mirror.plan import MirrorPlan, MirrorSource
-from tidelog.jobs.replay.places import Question as ReplayQuestion
-from tidelog.jobs.replay.places import find
+from tidelog.jobs.source_ranges import Question as ReplayQuestion
+from tidelog.jobs.source_ranges import find
 from tidelog.protocol.messages.metadata import MetadataResponse
 from tidelog.protocol.requests import ReceivedRequest
 from tidelog.remote.remote_directory import RemoteDirectory

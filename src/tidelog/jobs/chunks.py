@@ -18,11 +18,15 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.errors import InvalidRequest
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 _TEXT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*/\s*s")
 
@@ -243,3 +247,6 @@ def _with_holes(spans: list[Span], holes: int) -> Iterable[Span]:
     cuts = [0, *sorted(sizes[:holes]), len(spans)]
     for first, behind in itertools.pairwise(cuts):
         yield spans[first]._replace(end=spans[behind - 1].end)
+
+
+Transform = Callable[["DataFrame"], "DataFrame"]

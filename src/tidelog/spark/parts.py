@@ -13,14 +13,36 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidelog.errors import InvalidRequest
+from tidelog.spark.places import Place
 from tidelog.spark.workers import Arrival, make_ready
+from tidelog.types import (
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
+
+    from tidelog.env import Env
+
+
+# From 1900 to 9998, where no time zone leads out of the calendar; of the rest only the ms are told.
+_TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
+
+
+_TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
+
+
+def timestamp(ms: int) -> object:
+    """A time as Spark takes it, None where it is before 1900 or after 9998."""
+    if not _TIMESTAMP_MS_MIN <= ms <= _TIMESTAMP_MS_MAX:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
 
 class Listener(Protocol):
@@ -175,3 +197,31 @@ def _tracker(spark: "SparkSession") -> "StatusTracker | None":
         return spark.sparkContext.statusTracker()
     except Exception:  # noqa: BLE001 - each release refuses it by another error
         return None
+
+
+TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
+
+
+# A split is read in some seconds; smaller ones would wait for Spark.
+JOB_SPLIT_BYTES: Final = 1 << 30
+
+
+# So many tasks for each that can run at a time, if there is enough to read: they end together.
+_TASKS_PER_CORE: Final = 3
+
+
+def directory_env(place: Place) -> "Env":
+    """Surroundings that read a directory; raises InvalidRequest for brokers."""
+    from tidelog.objects.object_files import env_for
+
+    if place.is_broker:
+        raise InvalidRequest(f"{place}: give a directory of topics, by path or URL")
+    return env_for(place.address, None, place.store)
+
+
+def parallelism(spark: "SparkSession") -> int:
+    """How many tasks run side by side; 1 where Spark doesn't say, as over Spark Connect."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - each release refuses it by another error
+        return 1

@@ -14,7 +14,7 @@ from tidelog.cli.surroundings import Refused, Surroundings
 from tidelog.jobs.chunks import Span
 from tidelog.jobs.replay.hours import Hours
 from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
-from tidelog.jobs.replay.places import Question
+from tidelog.jobs.source_ranges import Question
 from tidelog.jobs.target_check import Effect, Finding
 from tidelog.report import Report, Text
 from tidelog.spark.places import Place

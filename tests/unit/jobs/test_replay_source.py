@@ -13,7 +13,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Span, total
 from tidelog.jobs.replay import places
 from tidelog.jobs.replay.options import ReplayOptions
-from tidelog.jobs.replay.places import Question, Times, find, load_left
+from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.remote.view import Count
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, NewRecord, TopicPartition

@@ -37,8 +37,7 @@ from tidelog.jobs.audit.results import (
     topic_rows,
 )
 from tidelog.jobs.audit.state import new_state, read_state, write_state
-from tidelog.jobs.latency.job import JOB_SPLIT_BYTES, parallelism
-from tidelog.spark.parts import NOBODY, Listener
+from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener, parallelism
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.timespec import parse_point

@@ -26,12 +26,12 @@ from tidelog.config import TopicConfig
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.jobs.audit.state import Mark, Run, encode_run
-from tidelog.jobs.latency.job import directory_env
 from tidelog.jobs.target_check import config_of_broker, open_cluster
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory
 from tidelog.scan.split import Split, Wanted, encode_split
 from tidelog.spark.broker_ranges import OffsetRange, split_ranges
+from tidelog.spark.parts import directory_env
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GROUPS_FILE, read_group_offsets
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.jobs.audit.kinds import Kind
-from tidelog.jobs.latency.tables import timestamp
+from tidelog.spark.parts import timestamp
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 
 DIFFERENCES_SCHEMA: Final = (

@@ -52,11 +52,10 @@ from tidelog.jobs.audit.work import (
     key_parts,
     read_cells,
 )
-from tidelog.jobs.latency.job import directory_env
 from tidelog.record.kernels import key_rows
 from tidelog.scan.plan import with_directory
 from tidelog.scan.table_rules import compacted_to
-from tidelog.spark.parts import Listener, do_parts
+from tidelog.spark.parts import Listener, directory_env, do_parts
 from tidelog.spark.places import Place
 from tidelog.storage.compaction.cleaning_plan import is_whole
 from tidelog.storage.segment.compaction_history import HISTORY_FILE, read_history

@@ -33,10 +33,10 @@ from tidelog.jobs.audit.kinds import KINDS
 from tidelog.jobs.audit.rules import KIND, PAIR_FIELDS
 from tidelog.jobs.audit.state import ROWS_SUFFIX, SEED_BYTES, Run, decode_run, encode_run
 from tidelog.jobs.audit.state_files import read_rows, write_rows
-from tidelog.jobs.latency.job import directory_env
 from tidelog.record.coding import crc32c
 from tidelog.record.kernels import key_rows
 from tidelog.scan.split import ScanStats, decode_split
+from tidelog.spark.parts import directory_env
 from tidelog.spark.places import Place
 from tidelog.spark.workers import prepare_digests
 from tidelog.storage.files import read_exactly, write_fully

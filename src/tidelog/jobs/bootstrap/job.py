@@ -31,7 +31,7 @@ from tidelog.jobs.bootstrap.columns import (
     to_records,
     with_partitions,
 )
-from tidelog.jobs.replay.run import Transform
+from tidelog.jobs.chunks import Transform
 from tidelog.jobs.target_check import (
     Finding,
     Load,

@@ -35,9 +35,8 @@ from typing import TYPE_CHECKING, Final, cast
 from tidelog.arguments import reads_arguments
 from tidelog.env import Env, OsFileSystem, os_env
 from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
-from tidelog.jobs.latency.job import parallelism
 from tidelog.objects.object_files import env_for
-from tidelog.spark.parts import NOBODY, Listener, do_parts
+from tidelog.spark.parts import NOBODY, Listener, do_parts, parallelism
 from tidelog.spark.session import described, our_words
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import CleaningReport, clean_partition

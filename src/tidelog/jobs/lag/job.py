@@ -28,13 +28,19 @@ from tidelog.jobs.lag.work import (
     observe_directory_lag,
     read_positions,
 )
-from tidelog.jobs.latency.job import JOB_SPLIT_BYTES, directory_env, parallelism
-from tidelog.jobs.latency.tables import timestamp
 from tidelog.remote.group_lag import Observation, PartitionLag, lag_of
 from tidelog.remote.view import Count
 from tidelog.scan.plan import plan
 from tidelog.scan.split import Wanted, encode_split
-from tidelog.spark.parts import NOBODY, Listener, do_parts
+from tidelog.spark.parts import (
+    JOB_SPLIT_BYTES,
+    NOBODY,
+    Listener,
+    directory_env,
+    do_parts,
+    parallelism,
+    timestamp,
+)
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.types import Isolation, IsolationLevel, TopicPartition

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup
-from tidelog.jobs.latency.job import directory_env
 from tidelog.remote import group_lag as rules
 from tidelog.remote import own_logs
 from tidelog.remote.group_lag import Observation, observe_directory, read_groups
 from tidelog.remote.own_logs import OwnLogs
 from tidelog.scan.split import decode_split
-from tidelog.spark.parts import NOBODY, Listener
+from tidelog.spark.parts import NOBODY, Listener, directory_env
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GROUPS_FILE
 from tidelog.types import (

@@ -45,7 +45,17 @@ from tidelog.remote.topics import describe
 from tidelog.scan.latency import DELAYS_MS
 from tidelog.scan.plan import plan
 from tidelog.scan.split import Split, Wanted, decode_split, encode_split
-from tidelog.spark.parts import NOBODY, Listener, Row, do_parts
+from tidelog.spark.parts import (
+    _TASKS_PER_CORE,
+    JOB_SPLIT_BYTES,
+    NOBODY,
+    Listener,
+    Row,
+    TopicChoice,
+    directory_env,
+    do_parts,
+    parallelism,
+)
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.clocks.latency import RELATIVE_ERROR
@@ -262,17 +272,6 @@ def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":
     return pa.RecordBatch.from_arrays([pa.array([cell]) for cell in cells], names=names)
 
 
-TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
-
-
-# A split is read in some seconds; smaller ones would wait for Spark.
-JOB_SPLIT_BYTES: Final = 1 << 30
-
-
-# So many tasks for each that can run at a time, if there is enough to read: they end together.
-_TASKS_PER_CORE: Final = 3
-
-
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
 
 
@@ -398,23 +397,6 @@ def measure(  # noqa: PLR0913 - as `latency`
         sum(one.log_bytes for one in found),
         [*planned.reports, *(line for one in found for line in one.lost)],
     )
-
-
-def directory_env(place: Place) -> "Env":
-    """Surroundings that read a directory; raises InvalidRequest for brokers."""
-    from tidelog.objects.object_files import env_for
-
-    if place.is_broker:
-        raise InvalidRequest(f"{place}: give a directory of topics, by path or URL")
-    return env_for(place.address, None, place.store)
-
-
-def parallelism(spark: "SparkSession") -> int:
-    """How many tasks run side by side; 1 where Spark doesn't say, as over Spark Connect."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 - each release refuses it by another error
-        return 1
 
 
 def _point(when: int | str | None, now_ms: int) -> int | None:

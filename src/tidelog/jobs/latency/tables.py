@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from tidelog.scan.latency import TopicLateness
+from tidelog.spark.parts import timestamp
 from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.types import HOUR_MS, ClockName
 
@@ -29,13 +29,6 @@ TOPICS_SCHEMA: Final = (
 WATERMARKS_SCHEMA: Final = (
     "topic string, delay_ms bigint, lost bigint, records bigint, lost_share double"
 )
-
-
-# From 1900 to 9998, where no time zone leads out of the calendar; of the rest only the ms are told.
-_TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
-
-
-_TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
 
 
 @dataclass(slots=True)
@@ -129,13 +122,6 @@ def hour_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
                     skew_ms(histogram),
                     RELATIVE_ERROR,
                 )
-
-
-def timestamp(ms: int) -> object:
-    """A time as Spark takes it, None where it is before 1900 or after 9998."""
-    if not _TIMESTAMP_MS_MIN <= ms <= _TIMESTAMP_MS_MAX:
-        return None
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
 
 def watermark_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:

@@ -32,7 +32,7 @@ from tidelog.jobs.mirror.plan import (
     decode_state,
 )
 from tidelog.jobs.offset_map import Copied, OffsetMap, Partitioning, SourcePartition, SourceTopic
-from tidelog.jobs.replay.places import Question, find
+from tidelog.jobs.source_ranges import Question, find
 from tidelog.jobs.target_check import (
     Finding,
     Load,

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.latency.job import TopicChoice, directory_env
 from tidelog.jobs.reindex.work import (
     PartDone,
     build_zones,
@@ -29,7 +28,7 @@ from tidelog.jobs.reindex.work import (
 from tidelog.objects.object_files import env_for
 from tidelog.objects.store import is_url
 from tidelog.scan.plan import list_partitions
-from tidelog.spark.parts import NOBODY, Listener, do_parts
+from tidelog.spark.parts import NOBODY, Listener, TopicChoice, directory_env, do_parts
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity

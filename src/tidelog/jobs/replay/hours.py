@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.jobs.chunks import Spans
-from tidelog.jobs.replay.places import Question
+from tidelog.jobs.source_ranges import Question
 from tidelog.types import ClockName
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@
 from typing import TYPE_CHECKING, Final
 
 from tidelog.arguments import choice, reads_arguments
-from tidelog.jobs.chunks import Rate, total
+from tidelog.jobs.chunks import Rate, Transform, total
 from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome, ReplayPartitions
 from tidelog.jobs.replay.places import parse_target
-from tidelog.jobs.replay.run import Replay, Transform
+from tidelog.jobs.replay.run import Replay
 from tidelog.jobs.target_check import lines, new_target
 from tidelog.spark.places import Place, as_place
 from tidelog.types import ClockName, IsolationLevel

@@ -7,7 +7,8 @@ from typing import Final
 
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Rate, Spans
-from tidelog.jobs.replay.places import CONSOLE, Question
+from tidelog.jobs.replay.places import CONSOLE
+from tidelog.jobs.source_ranges import Question
 from tidelog.jobs.target_check import Finding, NewTarget
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, IsolationLevel

@@ -22,6 +22,7 @@ from tidelog.jobs.chunks import (
     CHUNK_RECORDS,
     Pacer,
     Spans,
+    Transform,
     as_json,
     chunk_budget,
     from_json,
@@ -39,14 +40,11 @@ from tidelog.jobs.replay.places import (
     ConsoleTarget,
     ParquetTarget,
     Print,
-    Question,
     ReplayTarget,
-    Times,
     TopicTarget,
-    find,
-    load_left,
     parquet_path,
 )
+from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.jobs.target_check import (
     Finding,
     Load,
@@ -232,9 +230,6 @@ def _read(env: Env, path: str) -> Progress | None:
         return None
     except CorruptFile as error:
         raise error.located(path) from error
-
-
-Transform = Callable[["DataFrame"], "DataFrame"]
 
 
 _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")

@@ -1,0 +1,290 @@
+"""What a replay reads: offsets that hold a range of time, and what is known of them beforehand.
+
+Offsets are found once, when a replay starts, and fixed. They hold every record of the range and
+may hold others, which each chunk leaves out by the records' own times: exact for any order. A
+directory's plan passes over what its zone maps and indexes rule out. Brokers tell the first offset
+of a time alone, so there everything behind the start is read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
+from tidelog.jobs.chunks import Span, Spans, joined, thinned, total
+from tidelog.jobs.target_check import Between, Load, config_of_broker, open_cluster
+from tidelog.remote.time_lookup import first_at_or_after, searched_by_append
+from tidelog.remote.view import ClusterView, Count, Watermarks
+from tidelog.spark.places import Place
+from tidelog.types import ClockName, IsolationLevel, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.config import TopicConfig
+    from tidelog.scan import ScanPlan
+
+
+Times: TypeAlias = tuple[int | None, int | None]
+
+
+# Each chunk is a job, so a partition is read in no more stretches than this.
+STRETCHES_MAX: Final = 16
+
+
+# Counting for the checks may read this much of log; beyond, "not known" is the honest answer.
+COUNT_BYTES_MAX: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be replayed.
+
+    Attributes:
+        place: Where it is.
+        topic: The topic.
+        times: [start, end) in ms, None where open.
+        clock: Which of a record's two times that is about.
+        isolation: What is seen of transactions.
+    """
+
+    place: Place
+    topic: str
+    times: Times = (None, None)
+    clock: ClockName = ClockName.RECORD
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+
+    def options(self) -> dict[str, str]:
+        """Options of a read, but for its offsets and columns."""
+        return self.place.options() | {"isolation": self.isolation.name.lower()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a source has for a question.
+
+    Attributes:
+        partitions: How many the topic has.
+        spans: Offsets that hold the range.
+        config: The topic's settings.
+        size_bytes: Bytes of log there, None where nobody knows.
+        between: How many of the records have create times in a range.
+    """
+
+    partitions: int
+    spans: Spans
+    config: "TopicConfig"
+    size_bytes: int | None
+    between: Between
+
+    def load(self, *, keeps_partitions: bool) -> Load:
+        """What the checks of a target ask."""
+        return Load(
+            records=Count(total(self.spans), is_exact=False),
+            between=self.between,
+            # Without reading the records nobody knows whose keys are null.
+            null_keys=None,
+            size_bytes=self.size_bytes,
+            batch_bytes_max=self.config.max_message_bytes,
+            partitions=self.partitions if keeps_partitions else None,
+        )
+
+
+def find(question: Question, *, env: Env | None = None) -> Found:
+    """The offsets that hold a question's range.
+
+    Args:
+        question: What is to be replayed.
+        env: Files and clock of local directories; the machine's where None.
+
+    Raises:
+        UnknownTopic: No such topic.
+        InvalidRequest: The append clock of brokers that don't keep it.
+        ClusterFailure: The brokers can't be reached, or refuse.
+    """
+    if question.place.is_broker:
+        with open_cluster(question.place) as cluster:
+            return _of_cluster(cluster, question)
+    from tidelog.objects.object_files import env_for
+
+    return _of_directory(question, env_for(question.place.address, env, question.place.store))
+
+
+def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> Load:
+    """What the checks of a target ask of what an earlier start has left."""
+    from tidelog.objects.object_files import env_for
+
+    if question.place.is_broker:
+        between = _asker(question, spans)
+    else:
+        place = question.place
+        between = _counter(question, spans, env_for(place.address, env, place.store))
+    return Load(records=Count(total(spans), is_exact=False), between=between)
+
+
+# -- directories ---------------------------------------------------------------------------------
+
+
+def _of_directory(question: Question, env: Env) -> Found:
+    from tidelog import scan
+    from tidelog.storage.directory.log_dir import LogDir
+
+    path = question.place.address
+    with LogDir.open(path, env=env) as log_dir:
+        info = log_dir.topic(question.topic)
+        wanted = scan.Wanted(start_ms=question.times[0], end_ms=question.times[1])
+        planned = scan.plan(
+            log_dir,
+            question.topic,
+            wanted=wanted,
+            clock=question.clock,
+            isolation=question.isolation,
+        )
+    spans = _spans(planned)
+    return Found(
+        partitions=info.partitions,
+        spans=thinned(spans, STRETCHES_MAX),
+        config=info.config,
+        size_bytes=planned.scan_bytes,
+        between=_counter(question, spans, env),
+    )
+
+
+def _spans(planned: "ScanPlan") -> Spans:
+    """The offsets that a plan reads."""
+    return joined(
+        Span(split.topic_partition, piece.start_offset, piece.end_offset)
+        for split in planned.splits
+        for piece in split.pieces
+        if piece.size_bytes
+    )
+
+
+def _counter(question: Question, spans: Spans, env: Env) -> Between:
+    """Counts by create time among the offsets found; zone maps tell most of it."""
+    hulls = thinned(spans, 1)
+
+    def between(start_ms: int | None, end_ms: int | None) -> Count | None:
+        times = (start_ms, end_ms)
+        if question.clock is ClockName.RECORD:
+            times = _both(question.times, times)
+        if times[0] is not None and times[1] is not None and times[0] >= times[1]:
+            return Count(0, is_exact=True)
+        return _count(question, hulls, times, env)
+
+    return between
+
+
+def _both(one: Times, other: Times) -> Times:
+    """The times that lie in both ranges."""
+    starts = [start for start in (one[0], other[0]) if start is not None]
+    ends = [end for end in (one[1], other[1]) if end is not None]
+    return max(starts, default=None), min(ends, default=None)
+
+
+def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
+    """The records of the offsets in a range of create times; None where it costs too much."""
+    from tidelog import scan
+    from tidelog.scan.plan import plan_count
+
+    records = read_bytes = 0
+    for hull in hulls:
+        wanted = scan.Wanted(
+            start_offset=hull.start, end_offset=hull.end, start_ms=times[0], end_ms=times[1]
+        )
+        place, isolation = question.place.address, question.isolation
+        plans = plan_count(
+            place,
+            hull.partition,
+            wanted,
+            clock=ClockName.RECORD,
+            isolation=isolation,
+            zone_cache=None,
+            env=env,
+        )
+        read_bytes += sum(planned.scan_bytes for planned in plans.values())
+        if read_bytes > COUNT_BYTES_MAX:
+            return None
+        found = scan.count(place, hull.partition, wanted=wanted, isolation=isolation, env=env)
+        records += found.records
+    # On the append clock the offsets hold whole batches, with records outside of the range.
+    is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
+    return Count(records, is_exact)
+
+
+# -- brokers -------------------------------------------------------------------------------------
+
+
+def _of_cluster(cluster: ClusterView, question: Question) -> Found:
+    names = cluster.partitions(question.topic)
+    config = config_of_broker(cluster.topic_settings(question.topic))
+    _check_clock(question, config)
+    marks = cluster.watermarks(names, isolation=question.isolation)
+    ends = {name: marks[name].end for name in names}
+    starts = {name: marks[name].start for name in names}
+    if question.times[0] is not None:
+        starts = _first_offsets(cluster, marks, question.times[0])
+    spans = joined(Span(name, starts[name], ends[name]) for name in names)
+    return Found(
+        partitions=len(names),
+        spans=spans,
+        config=config,
+        size_bytes=None,
+        between=_asker(question, spans),
+    )
+
+
+def _check_clock(question: Question, config: "TopicConfig") -> None:
+    stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    if question.clock is ClockName.APPEND and not stamped:
+        raise InvalidRequest(
+            f"{question.place}: brokers keep append times of topics with"
+            " message.timestamp.type=LogAppendTime alone; ask the record clock, or read the"
+            " broker's own directory"
+        )
+
+
+def _first_offsets(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+) -> dict[TopicPartition, int]:
+    """Where records with that time or a later one begin, the end where there is none.
+
+    Of a topic that its broker searches by append time that is where the log does: the search says
+    nothing of the times that a replay selects by.
+    """
+    by_append = searched_by_append(cluster, {name.topic for name in marks})
+    searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
+    found = first_at_or_after(cluster, searched, max(time_ms, 0)) if searched else {}
+    starts = {name: mark.start for name, mark in marks.items()}
+    for name, hit in found.items():
+        starts[name] = marks[name].end if hit is None else min(hit.offset, marks[name].end)
+    return starts
+
+
+def _asker(question: Question, spans: Spans) -> Between:
+    """About how many records lie before or after a time, by the brokers' time indexes.
+
+    None where the brokers search by another time.
+    """
+
+    def between(start_ms: int | None, end_ms: int | None) -> Count | None:
+        times = _both(question.times, (start_ms, end_ms))
+        starts = {span.partition: span.start for span in spans}
+        ends = {span.partition: span.end for span in spans}
+        with open_cluster(question.place) as cluster:
+            if times != (None, None) and searched_by_append(cluster, [question.topic]):
+                return None
+            marks = cluster.watermarks(list(ends))
+            if times[0] is not None:
+                starts = _first_offsets(cluster, marks, times[0])
+            if times[1] is not None:
+                ends = _first_offsets(cluster, marks, times[1])
+        return Count(sum(_inside(span, starts, ends) for span in spans), is_exact=False)
+
+    return between
+
+
+def _inside(
+    span: Span, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> int:
+    start, end = max(span.start, starts[span.partition]), min(span.end, ends[span.partition])
+    return max(end - start, 0)
