@@ -10,8 +10,8 @@ from tests.worlds.clusters.fake_cluster import FakeCluster
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
+from tidelog.jobs import source_ranges
 from tidelog.jobs.chunks import Span, total
-from tidelog.jobs.replay import places
 from tidelog.jobs.replay.options import ReplayOptions
 from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.remote.view import Count
@@ -69,7 +69,7 @@ def test_counts_are_those_of_the_range(data: str) -> None:
 
 
 def test_what_costs_too_much_is_not_counted(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "COUNT_BYTES_MAX", 10)
+    monkeypatch.setattr(source_ranges, "COUNT_BYTES_MAX", 10)
     found = find(question(data, (None, None)))
     assert found.between(T0 + 1, T0 + 399 * SECOND) is None
 
@@ -90,7 +90,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
         yield fake
 
     opener: Callable[[Place], object] = opened
-    monkeypatch.setattr(places, "open_cluster", opener)
+    monkeypatch.setattr(source_ranges, "open_cluster", opener)
     return fake
 
 
