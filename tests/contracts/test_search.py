@@ -81,7 +81,7 @@ def logs(draw: st.DrawFn) -> Env:
     directory = new_dir(env, {"index.interval.bytes": interval})
     log = directory.log("t", 0)
     for _ in range(draw(st.integers(0, 14))):
-        log.append_as_follower(draw(appends(log.log_end_offset)))
+        log.follower.append(draw(appends(log.log_end_offset)))
         if draw(st.integers(0, 4)) == 0:
             log.roll()
     if log.log_end_offset:

@@ -178,7 +178,7 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
 
     def fail(log: Log, swap: CleanedSwap) -> None:
         reason = f"no disk for {len(swap.old)} segments"
-        log.fail_adoption(reason)
+        log.swaps.fail_adoption(reason)
         raise StorageFailure(DIRECTORY, "swap", reason)
 
     def lose_power(*_: object) -> None:

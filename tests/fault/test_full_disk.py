@@ -67,7 +67,7 @@ def test_retention_can_be_shortened_and_makes_room() -> None:
     log = directory.reopen("t", 0)
     assert log.failure is None
     assert log.apply_retention()
-    log.unlink_due()
+    log.deleter.unlink_due()
     assert log.log_start_offset > 0
     log.append([RECORD])
     assert log.log_end_offset == 101

@@ -14,7 +14,7 @@ from tests.faults.refused import opened
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendResult
-from tidelog.storage.log.append_writer import append_together
+from tidelog.storage.log.log import append_together
 from tidelog.types import NewRecord
 
 ROOT, TOPIC, LOGS, ROUNDS = "/data", "together", 3, 8
@@ -54,7 +54,7 @@ class Life:
             ]
             for number, made in enumerate(append_together(asked)):
                 assert made is not None
-                assert isinstance(made.said, AppendResult)
+                assert isinstance(made.result, AppendResult)
                 self.sent[number] += [value] * (number + 1)
             self.tell()
             if turn == ROUNDS // 2:

@@ -120,8 +120,8 @@ class WideWorkload(Workload):
             kept += self._copied(records, offset)
             offset += len(records)
         # The leader says when: a time of arrival would never be written down.
-        told_ms = self.log._append_clock.next_ms()
-        result = self.log.append_as_follower(data, append_ms=told_ms)
+        told_ms = self.log._clock.next_ms()
+        result = self.log.follower.append(data, append_ms=told_ms)
         self._last_append_ms[COPY] = result.append_time_ms
         kept = [replace(record, append_ms=result.append_time_ms) for record in kept]
         batches = self._batches_from(first)

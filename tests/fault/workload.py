@@ -322,5 +322,5 @@ class Workload:
         """Go on under a higher leader epoch."""
         self.log.fence(self.log.leader_epoch + 1)
         if self.draw.random() < 0.5:
-            self.log.begin_epoch()
+            self.log.swaps.begin_epoch()
         self._tell(self.promise)

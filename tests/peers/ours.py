@@ -91,7 +91,7 @@ def _append(ours: OurLog, step: Step) -> Answer:
     epoch = cast("int", step.get("leader_epoch", 0))
     origin = AppendOrigin[str(step.get("origin", "CLIENT"))]
     if origin is AppendOrigin.REPLICATION:
-        return _answer(ours.log.append_as_follower(data))
+        return _answer(ours.log.follower.append(data))
     if ours.log.leader_epoch != epoch:
         ours.log.fence(epoch)
     return _answer(ours.log.append_batches(data, origin=origin))

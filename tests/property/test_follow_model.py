@@ -50,7 +50,7 @@ class Life:
 
     def delete(self, amount: int) -> None:
         log = self.leader.log()
-        log.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
+        log.deleter.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
 
     def restart(self, _amount: int) -> None:
         self.leader.restart()
@@ -62,7 +62,7 @@ class Life:
     def forget(self, amount: int) -> None:
         with standby_dir(self.env) as directory:
             log = directory.log("t", 0)
-            log.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
+            log.deleter.advance_start(min(log.log_start_offset + amount, log.log_end_offset))
 
     def follow(self, _amount: int) -> None:
         if not self.agrees():

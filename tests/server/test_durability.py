@@ -77,7 +77,8 @@ def checkpoint(data: Path) -> str:
 def test_offline_partition_is_reopened_by_command(tmp_path: Path) -> None:
     def fail(node: Node) -> None:
         log = node.partitions.get("t", 0).log
-        log._failure = StorageFailure(log.active.log_path, "append", "No space left on device")
+        failure = StorageFailure(log.active.log_path, "append", "No space left on device")
+        log._guard.refuse(failure)
 
     with tidelog.broker(str(tmp_path)) as broker:
         broker.call(lambda node: node.topics.create("t"))

@@ -25,9 +25,9 @@ def fill_all_formats(node: Node) -> None:
     node.topics.create(TOPIC, 1, CONFIG)
     found = node.partitions.get(TOPIC, 0)
     records = [NewRecord(key=b"k", value=b"v" * 100, timestamp=1_000) for _ in range(3)]
-    found.log.append_as_follower(build_legacy_set(records, magic=0))
+    found.log.follower.append(build_legacy_set(records, magic=0))
     zipped = build_legacy_set(records, magic=1, base_offset=3, codec=Codec.GZIP)
-    found.log.append_as_follower(zipped)
+    found.log.follower.append(zipped)
     found.log.append(records)
     found.log.roll()
     found.log.append(records, codec=Codec.LZ4)

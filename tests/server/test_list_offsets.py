@@ -41,7 +41,7 @@ def append_times(node: Node) -> None:
     found.advance()
     untimed = node.partitions.get(TOPIC, 2)
     records = [NewRecord(key=b"k", value=b"v")] * 2
-    untimed.log.append_as_follower(build_legacy_set(records, magic=0))
+    untimed.log.follower.append(build_legacy_set(records, magic=0))
     untimed.advance()
 
 

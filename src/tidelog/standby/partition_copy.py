@@ -409,7 +409,7 @@ class Copy:
         Raises:
             CorruptData: It is damaged here, so it proves nothing.
         """
-        last = self.log.last_batch_below(self.log.log_end_offset)
+        last = self.log.follower.last_batch_below(self.log.log_end_offset)
         if last is None or last.last_offset < self.leader_start:
             return None
         last.ensure_valid()
@@ -447,7 +447,7 @@ class Copy:
 
     def _last_epoch(self) -> int:
         """The epoch of the last record, -1 where none is known."""
-        if not self.log.has_records:
+        if not self.log.truncator.has_records:
             return NO_LEADER_EPOCH
         found = self.log.leader_epochs.epoch_for(self.log.log_end_offset - 1)
         return NO_LEADER_EPOCH if found is None else found
@@ -461,7 +461,7 @@ class Copy:
         ends = [*(entry.start_offset for entry in entries[1:]), log.log_end_offset]
         found = []
         for entry, end in zip(entries, ends, strict=False):
-            last = log.last_batch_below(end)
+            last = log.follower.last_batch_below(end)
             if last is not None and last.next_offset > entry.start_offset:
                 found.append(OwnEpoch(entry.epoch, entry.start_offset, last.next_offset))
         return found
@@ -532,9 +532,11 @@ class Copy:
         log = self.log
         end = log.log_end_offset
         # One that retention emptied has an epoch left, and asks for nothing twice.
-        is_late = end > leader_start and not log.has_records and not log.leader_epochs.entries
-        if is_late or (end < leader_start and not log.has_records):
-            log.begin_at(leader_start)
+        is_late = (
+            end > leader_start and not log.truncator.has_records and not log.leader_epochs.entries
+        )
+        if is_late or (end < leader_start and not log.truncator.has_records):
+            log.truncator.begin_at(leader_start)
         if 0 < end < leader_start:
             reason = "the leader had deleted them before they were copied"
             name = self.name
@@ -606,7 +608,7 @@ class Copy:
         self._strikes = 0
         self._end_lost_transactions(data)
         if self.lag == 0:
-            self.log.note_leader_epoch(self.led.leader_epoch)
+            self.log.follower.note_leader_epoch(self.led.leader_epoch)
 
     def _end_before(self, records: memoryview, leader: Leader | None) -> bool:
         """End transactions that had ended before these records; whether the leader said all."""
@@ -623,7 +625,7 @@ class Copy:
             self.is_checked = False  # and what the leader has is asked for again
             return False
         if ended:
-            self.log.end_transactions_of(ended)
+            self.log.follower.end_transactions_of(ended)
         return True
 
     def _end_lost_transactions(self, data: PartitionData) -> None:
@@ -648,7 +650,7 @@ class Copy:
         if self._ended is None and stable > max(data.log_start_offset, first):
             self._said = (stable, data.high_watermark)
         if self._ended is not None and self.log.log_end_offset >= self._ended[1]:
-            self.log.end_lost_transactions(self._ended[0])
+            self.log.follower.end_lost_transactions(self._ended[0])
             self._ended = None
 
     def _shows_other_writer(
@@ -668,8 +670,8 @@ class Copy:
         end = self.log.log_end_offset
         if first is None or first.magic != MAGIC_2 or not first.is_valid():
             return False
-        if self.log.has_records and first.base_offset < end <= first.last_offset:
-            last = self.log.last_batch_below(end)
+        if self.log.truncator.has_records and first.base_offset < end <= first.last_offset:
+            last = self.log.follower.last_batch_below(end)
             is_next = goes_on(first, following, self._expected(high_watermark))
             if (
                 is_next
@@ -710,14 +712,17 @@ class Copy:
 
     def _append(self, records: memoryview, times: AppendRuns, high_watermark: int) -> None:
         wanted = self._next_offset()
-        is_first = not self.log.has_records
+        is_first = not self.log.truncator.has_records
         sound = sound_batches(records, self._expected(high_watermark))
         try:
             for batches in self._appends(sound, times):
                 first, last = batches[0], batches[-1]
-                if not self.log.has_records and first.base_offset < self.log.log_end_offset:
+                if (
+                    not self.log.truncator.has_records
+                    and first.base_offset < self.log.log_end_offset
+                ):
                     # The leader's log starts inside this batch: so does ours.
-                    self.log.begin_at(first.base_offset)
+                    self.log.truncator.begin_at(first.base_offset)
                 end = last.at + last.size_bytes
                 self._append_sound(records, batches, times.time_of(first.last_offset))
                 self.counts.size_bytes += end - first.at
@@ -729,7 +734,7 @@ class Copy:
             return
         self._jump = None
         if is_first:
-            self.log.advance_start(wanted)
+            self.log.deleter.advance_start(wanted)
 
     def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
         """Append batches at once; one by one where one of them is refused."""
@@ -745,11 +750,11 @@ class Copy:
     def _append_timed(self, records: memoryview, append_ms: int) -> None:
         """Append batches with the leader's append time, without where it would run back."""
         try:
-            self.log.append_as_follower(records, append_ms=append_ms)
+            self.log.follower.append(records, append_ms=append_ms)
         except InvalidRequest:
             if append_ms == UNKNOWN_MS:
                 raise
-            self.log.append_as_follower(records)
+            self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
         """The batches of each append: of one time, and none larger than a segment is."""
@@ -1011,7 +1016,7 @@ def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) 
         if data.error_code:
             continue  # the fetch that follows is told
         with _Problems(copy):
-            mine = copy.log.last_batch_below(copy.log.log_end_offset)
+            mine = copy.log.follower.last_batch_below(copy.log.log_end_offset)
             theirs = _sound(copy, data)
             if mine is not None and theirs is not None and is_other_batch(mine, theirs):
                 copy.drop_newest_epoch(copy.leader_start)

@@ -216,7 +216,7 @@ def fill_directory(path: str, gaps: Path) -> None:
         log_dir.create_topic(GAPS, config={"cleanup.policy": "compact"})
         for file in sorted(gaps.glob("*.log")):
             if data := file.read_bytes():
-                log_dir.log(GAPS, 0).append_as_follower(data)
+                log_dir.log(GAPS, 0).follower.append(data)
 
 
 def _append(log: Log, send: Send, number: int) -> None:

@@ -7,7 +7,7 @@ from tests.worlds.records.batches import batch
 from tidelog.record.builder import build_batch
 from tidelog.server.runtime.counters import Counters, Histogram, Metrics
 from tidelog.storage.log.append import AppendResult
-from tidelog.storage.log.append_writer import append_together
+from tidelog.storage.log.log import append_together
 from tidelog.types import NewRecord
 
 
@@ -77,8 +77,8 @@ def test_appends_that_are_made_together_count_as_each_would() -> None:
     names = ["a", "a", "b", "a", "a", "b"]
     made = [(name, one) for name, one in zip(names, appends, strict=True) if one is not None]
     for name, one in made:
-        assert isinstance(one.said, AppendResult)
-        each.produced(name, one.data, one.said)
+        assert isinstance(one.result, AppendResult)
+        each.produced(name, one.data, one.result)
     together.produced_together(made)
     assert len(made) == 5
     for name in "ab":

@@ -304,13 +304,13 @@ class TestDivergence:
         leader.put(b"a")
         leader.put(b"b")
         copy_all(leader, env)
-        leader.log().advance_start(2)
+        leader.log().deleter.advance_start(2)
         leader.put(b"c")
         with follow(leader, env) as follower:
             follower.catch_up()
             log = follower.copies[P0].log
             assert values(log) == [b"a", b"b", b"c"]
-            log.advance_start(3)
+            log.deleter.advance_start(3)
         leader.put(b"d")
         with follow(leader, env) as follower:
             follower.catch_up()
@@ -325,7 +325,7 @@ class TestDivergence:
         copy_all(leader, env)
         leader.put(b"b")
         leader.put(b"c")
-        leader.log().advance_start(2)
+        leader.log().deleter.advance_start(2)
         with follow(leader, env) as follower:
             follower.catch_up()
             copy = follower.copies[P0]
@@ -338,7 +338,7 @@ class TestDivergence:
         """Also inside a batch, which comes whole."""
         leader.put(b"a", b"b", b"c")
         leader.put(b"d")
-        leader.log().advance_start(1)
+        leader.log().deleter.advance_start(1)
         copy_all(leader, env)
         with standby_dir(env) as directory:
             log = directory.log("t", 0)
@@ -347,7 +347,7 @@ class TestDivergence:
 
     def test_an_empty_leader_that_begins_late(self, leader: FakeLeader, env: SeededEnv) -> None:
         leader.put(b"a", b"b")
-        leader.log().advance_start(2)
+        leader.log().deleter.advance_start(2)
         copy_all(leader, env)
         leader.put(b"c")
         copy_all(leader, env)

@@ -62,7 +62,7 @@ def test_a_marker_that_was_deleted_ends_it(leader: FakeLeader, env: SeededEnv) -
     log = begun(leader, env)
     end(log)
     leader.put(b"deleted")
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
 
     copy_all(leader, env)
@@ -78,7 +78,7 @@ def test_a_marker_that_was_deleted_ends_it(leader: FakeLeader, env: SeededEnv) -
 def test_nothing_is_wrong_with_such_a_log(leader: FakeLeader, env: SeededEnv) -> None:
     log = begun(leader, env)
     end(log)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     copy_all(leader, env)
 
@@ -93,7 +93,7 @@ def test_one_that_reaches_over_the_gap_stays_open_until_its_marker(
 ) -> None:
     log = begun(leader, env)
     leader.put(b"deleted")
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     copy_all(leader, env)
     with standby_dir(env) as directory:
@@ -114,7 +114,7 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
 ) -> None:
     log = begun(leader, env)
     end(log)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     write(log, b"next", sequence=1)
     copy_all(leader, env)
@@ -139,7 +139,7 @@ def test_one_that_is_found_late_is_ended_though_the_standby_is_killed(
     """What was copied of the next one was taken for a part of the first."""
     log = begun(leader, env)
     end(log)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     write(log, b"next", sequence=1)
     with follow(leader, env) as follower:
         follower.catch_up()
@@ -174,7 +174,7 @@ def test_what_its_producer_aborts_later_does_not_hide_it(
     """Not even behind a kill, where the next transactions are found in what is left of the log."""
     log = begun(leader, env)
     end(log)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     copy_all(leader, env)
     write(log, b"next", sequence=1)
@@ -195,7 +195,7 @@ def test_what_its_producer_aborts_later_does_not_hide_it(
 def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, keep: Keep) -> None:
     log = begun(leader, env)
     end(log)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     with follow(leader, env) as follower:
         follower.catch_up()
@@ -224,7 +224,7 @@ def test_nor_where_both_come_in_one_answer(
     if begins_in_the_gap:
         write(log, b"deleted", sequence=sequence, epoch=epoch)
         sequence += 1
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     write(log, b"next", sequence=sequence, epoch=epoch)
     end(log, commit=False, epoch=epoch)
@@ -245,7 +245,7 @@ def test_one_that_reaches_over_the_gap_is_aborted_in_one_answer(
 ) -> None:
     log = begun(leader, env)
     leader.put(b"deleted")
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     leader.put(b"behind")
     write(log, b"more", sequence=1)
     end(log, commit=False)
@@ -263,7 +263,7 @@ def test_a_newer_epoch_tells_where_the_leader_can_not(leader: FakeLeader, env: S
     log = begun(leader, env)
     end(log)
     write(log, b"other", producer_id=7)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     write(log, b"next", sequence=0, epoch=1)
     end(log, commit=False, epoch=1)
     copy_all(leader, env)
@@ -280,7 +280,7 @@ def test_where_the_leader_can_not_be_asked_it_is_asked_again(
 ) -> None:
     log = begun(leader, env)
     end(log)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     write(log, b"next", sequence=1)
     end(log, commit=False)
     failing = [True]
@@ -309,7 +309,7 @@ def test_records_that_are_deleted_while_the_leader_answers_end_nothing(
     log = begun(leader, env)
     leader.put(b"deleted")
     copy_all(leader, env)
-    log.advance_start(log.log_end_offset)
+    log.deleter.advance_start(log.log_end_offset)
     starts = [0]
 
     def mix(_request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":

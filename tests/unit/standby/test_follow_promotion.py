@@ -47,7 +47,7 @@ class TestPromotion:
         leader.put(b"a")
         for _ in range(3):
             leader.restart()
-            leader.log().begin_epoch()
+            leader.log().swaps.begin_epoch()
         led = leader.log().leader_epoch
         assert led == 3
         copy_all(leader, env)

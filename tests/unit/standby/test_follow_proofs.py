@@ -206,7 +206,7 @@ class TestJumps:
             batch = build_batch(
                 [NewRecord(value=b"x", timestamp=1)], base_offset=base, leader_epoch=0
             )
-            leader.log().append_as_follower(batch)
+            leader.log().follower.append(batch)
         for limit in (1, 1 << 20):
             fresh = seeded_env(limit + 5)
             options = FollowOptions(limits=FetchLimits(partition_max_bytes=limit))
@@ -262,7 +262,7 @@ class TestAnswers:
     def test_an_empty_standby_that_began_too_late_begins_anew(self, env: SeededEnv) -> None:
         leader = leader_of_batches()
         with follow(leader, env) as follower:
-            follower.copies[P0].log.begin_at(1_000_000)
+            follower.copies[P0].log.truncator.begin_at(1_000_000)
         copied(leader, env)
 
     @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from tidelog.errors import OutOfOrderSequence, StorageFailure
 from tidelog.record.buffers import is_free
 from tidelog.record.builder import build_batch
 from tidelog.storage.log.append import AppendResult
-from tidelog.storage.log.append_writer import append_together
-from tidelog.storage.log.log import Log
+from tidelog.storage.log.log import Log, append_together
 from tidelog.types import NewRecord
 
 
@@ -30,7 +29,7 @@ def told(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
     """Of each log what was said to its batch: an offset, a class of error, or nothing."""
     found = []
     for made in append_together(zip(logs, batches, strict=True)):
-        said = None if made is None else made.said
+        said = None if made is None else made.result
         found.append(
             str(said.base_offset) if isinstance(said, AppendResult) else type(said).__name__
         )

@@ -32,44 +32,44 @@ class TestBeginning:
     @pytest.mark.parametrize("offset", [0, 7, 5_000_000_000])
     def test_an_empty_log_begins_anywhere(self, offset: int) -> None:
         env, directory, log = new_log()
-        log.begin_at(offset)
+        log.truncator.begin_at(offset)
         assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
-        log.append_as_follower(copied(offset))
+        log.follower.append(copied(offset))
         directory.close()
         again = LogDir.open(PATH, env=env, options=WRITABLE).log(TOPIC, 0)
         assert (again.log_start_offset, offsets(again.records())) == (offset, [offset])
 
     def test_also_before_where_it_began(self) -> None:
         _, _, log = new_log()
-        log.begin_at(100)
-        log.begin_at(40)
-        log.append_as_follower(copied(40, count=3))
-        log.advance_start(42)
+        log.truncator.begin_at(100)
+        log.truncator.begin_at(40)
+        log.follower.append(copied(40, count=3))
+        log.deleter.advance_start(42)
         assert offsets(log.records()) == [42]
 
     def test_records_are_never_dropped_by_it(self) -> None:
         _, _, log = new_log()
         put(log, 1)
         with pytest.raises(InvalidRequest, match="it has records up to 1"):
-            log.begin_at(9)
+            log.truncator.begin_at(9)
         with pytest.raises(InvalidRequest):
-            log.begin_at(-1)
+            log.truncator.begin_at(-1)
         assert offsets(log.records()) == [0]
 
     def test_no_transaction_of_records_that_are_gone_stays_open(self) -> None:
         """A clean stop has left what it knew of producers, at no segment's base."""
         env, directory, log = new_log({**SMALL, "retention.ms": "1000"})
-        log.append_as_follower(
+        log.follower.append(
             batch([1], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
         )
         directory.close()
         _, log = reopen(env)
-        log.append_as_follower(copied(1))
+        log.follower.append(copied(1))
         env.clock.advance(10_000)
         log.apply_retention()
-        assert not log.has_records
-        log.begin_at(50)
-        log.append_as_follower(copied(50))
+        assert not log.truncator.has_records
+        log.truncator.begin_at(50)
+        log.follower.append(copied(50))
         assert log.producer_states().open_transactions == {}
         assert log.last_stable_offset == 51
 
@@ -77,8 +77,8 @@ class TestBeginning:
         env, directory, log = new_log()
         directory.flush()
         env.files.settle()
-        log.begin_at(50)
-        log.append_as_follower(copied(50))
+        log.truncator.begin_at(50)
+        log.follower.append(copied(50))
         directory.flush()
         seen = set()
         for state in env.files.crash_states(range(400)):
@@ -95,19 +95,19 @@ class TestStart:
     def test_moves_up_whatever_the_policy(self) -> None:
         _, _, log = new_log({"cleanup.policy": "compact"})
         put(log, 1, 2, 3)
-        log.advance_start(2)
-        log.advance_start(1)
+        log.deleter.advance_start(2)
+        log.deleter.advance_start(1)
         assert log.log_start_offset == 2
         with pytest.raises(OffsetOutOfRange):
-            log.advance_start(4)
+            log.deleter.advance_start(4)
 
 
 class TestEpochs:
     def test_an_epoch_without_records_is_kept_in_mind(self) -> None:
         env, directory, log = new_log()
-        log.append_as_follower(copied(0, epoch=3))
-        log.note_leader_epoch(8)
-        log.note_leader_epoch(5)
+        log.follower.append(copied(0, epoch=3))
+        log.follower.note_leader_epoch(8)
+        log.follower.note_leader_epoch(5)
         directory.close()
         again = LogDir.open(PATH, env=env, options=WRITABLE).log(TOPIC, 0)
         assert again.leader_epoch == 9
@@ -115,19 +115,19 @@ class TestEpochs:
 
     def test_records_of_older_epochs_may_still_come(self) -> None:
         _, _, log = new_log()
-        log.note_leader_epoch(8)
-        log.append_as_follower(copied(0, epoch=3))
+        log.follower.note_leader_epoch(8)
+        log.follower.append(copied(0, epoch=3))
         assert log.leader_epochs.entries == ((3, 0),)
 
     def test_the_last_batch_below_an_offset(self) -> None:
         _, _, log = new_log()
-        assert log.last_batch_below(10) is None
-        log.append_as_follower(copied(0, count=3))
+        assert log.follower.last_batch_below(10) is None
+        log.follower.append(copied(0, count=3))
         log.roll()
-        log.append_as_follower(copied(10))
-        found = [log.last_batch_below(offset) for offset in (1, 3, 10, 11)]
+        log.follower.append(copied(10))
+        found = [log.follower.last_batch_below(offset) for offset in (1, 3, 10, 11)]
         assert [batch and batch.base_offset for batch in found] == [0, 0, 0, 10]
-        assert log.last_batch_below(0) is None
+        assert log.follower.last_batch_below(0) is None
 
 
 class TestClock:
@@ -137,7 +137,7 @@ class TestClock:
         other_env.clock.advance(30_000)
         put(leader, 1)
         (data,) = [bytes(b.view) for part in leader.slices() for _, b in part.batches()]
-        log.append_as_follower(data)
+        log.follower.append(data)
         assert env.clock.now_ms() == START_MS
         assert log.append([NewRecord(value=b"x")]).append_time_ms == START_MS + 30_000
 

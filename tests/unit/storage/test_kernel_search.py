@@ -77,7 +77,7 @@ def test_plain_compressed_and_old_batches_of_one_segment() -> None:
             data = build_legacy_set(
                 records, magic=1, codec=Codec.GZIP, base_offset=log.log_end_offset
             )
-            log.append_as_follower(data)
+            log.follower.append(data)
         else:
             log.append(records, batch_bytes=1 << 20)
     log.roll()
@@ -233,7 +233,7 @@ def test_a_compressed_batch_that_breaks_its_promise_is_passed_over() -> None:
     promising[CRC_AT : CRC_AT + 4] = crc32c(promising[ATTRIBUTES_AT:]).to_bytes(4, "big")
     _, _, log = new_log(SPARSE)
     log.use_kernels()
-    log.append_as_follower(bytes(promising))
+    log.follower.append(bytes(promising))
     put(log, 100)
     log.roll()
     assert_exact(log, range(102))
@@ -284,10 +284,10 @@ def outcome(reader: LogReader, time: int) -> str:
 def test_gaps_and_emptied_batches_are_passed_over() -> None:
     _, _, log = new_log()
     log.use_kernels()
-    log.append_as_follower(build_batch(new_records([10]), base_offset=5, leader_epoch=0))
+    log.follower.append(build_batch(new_records([10]), base_offset=5, leader_epoch=0))
     empty = build_empty_batch(base_offset=7, last_offset=9, max_timestamp=90, leader_epoch=0)
-    log.append_as_follower(empty)
-    log.append_as_follower(
+    log.follower.append(empty)
+    log.follower.append(
         build_batch(new_records([20, 95]), base_offset=12, leader_epoch=0, offset_deltas=[2, 4])
     )
     log.roll()

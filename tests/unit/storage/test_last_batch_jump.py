@@ -128,5 +128,5 @@ def test_a_gap_that_a_follower_has_written_is_believed_beside_it() -> None:
         put(source, time)
     data = read(twin, LOG)
     size = len(data) // 20
-    log.append_as_follower(data[9 * size : 10 * size])
+    log.follower.append(data[9 * size : 10 * size])
     assert offsets(reader_of(env).records()) == [0, 9]

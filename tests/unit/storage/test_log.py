@@ -166,9 +166,9 @@ class TestRolls:
         _, _, log = new_log()
         put(log, 1)
         far = 2**31 + 5
-        log.append_as_follower(build_batch(new_records([2]), base_offset=2**31 - 1, leader_epoch=1))
+        log.follower.append(build_batch(new_records([2]), base_offset=2**31 - 1, leader_epoch=1))
         assert bases(log) == [0]
-        log.append_as_follower(build_batch(new_records([3]), base_offset=far, leader_epoch=1))
+        log.follower.append(build_batch(new_records([3]), base_offset=far, leader_epoch=1))
         assert bases(log) == [0, far]
         assert offsets(log.records()) == [0, 2**31 - 1, far]
 
@@ -177,7 +177,7 @@ class TestRolls:
         env, _, log = new_log()
         far = 2**31 + 5
         copied = build_batch(new_records([3]), base_offset=far, leader_epoch=1)
-        log.append_as_follower(copied, append_ms=START_MS)
+        log.follower.append(copied, append_ms=START_MS)
         assert bases(log)[-1] == far
         assert offsets(log.records()) == [far]
         assert log.append_time_of(far) == START_MS

@@ -289,7 +289,7 @@ class TestAfterAHardStop:
         for time in range(20):
             put(source, time)
         data = read(twin, LOG)
-        log.append_as_follower(data[9 * SIZE : 10 * SIZE])
+        log.follower.append(data[9 * SIZE : 10 * SIZE])
         directory.abandon()
         _, log = reopen(env)
         assert log.log_end_offset == 10

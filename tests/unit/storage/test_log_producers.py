@@ -151,7 +151,7 @@ class TestProducers:
             control=True,
         )
         with pytest.raises(CorruptRecord):
-            log.append_as_follower(bad)
+            log.follower.append(bad)
         assert (log.log_end_offset, log.active.size_bytes) == (0, 0)
         put(log, 1)
         assert offsets(log.records()) == [0]
@@ -162,21 +162,21 @@ class TestFollower:
         _, _, log = new_log()
         for base in (3, 10):
             data = build_batch(new_records([1, 2]), base_offset=base, leader_epoch=base)
-            log.append_as_follower(data)
+            log.follower.append(data)
         assert offsets(log.records()) == [3, 4, 10, 11]
         assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(3, 3), (10, 10)]
         for base in (11, 0):
             with pytest.raises(InvalidRequest):
-                log.append_as_follower(build_batch(new_records([1]), base_offset=base))
+                log.follower.append(build_batch(new_records([1]), base_offset=base))
 
     def test_arrival_is_never_passed_off_as_the_append_time(self) -> None:
         _, _, log = new_log()
-        log.append_as_follower(build_batch(new_records([1]), base_offset=0, leader_epoch=0))
+        log.follower.append(build_batch(new_records([1]), base_offset=0, leader_epoch=0))
         assert log.append_time_of(0) is None
         told = build_batch(new_records([1]), base_offset=1, leader_epoch=0)
-        log.append_as_follower(told, append_ms=START_MS - 5)
+        log.follower.append(told, append_ms=START_MS - 5)
         with pytest.raises(InvalidRequest, match="never run back"):
-            log.append_as_follower(
+            log.follower.append(
                 build_batch(new_records([1]), base_offset=2, leader_epoch=0), append_ms=START_MS - 6
             )
         assert [log.append_time_of(offset) for offset in (0, 1)] == [None, START_MS - 5]

@@ -55,7 +55,7 @@ class TestRecordClock:
         _, log = reopen(env)
         put(log, 9)
         assert log.offset_for_time(2) == OffsetAndTimestamp(1, 9, 1)
-        log.append_as_follower(
+        log.follower.append(
             build_legacy_set(new_records([20]), magic=1, base_offset=log.log_end_offset)
         )
         assert log.offset_for_time(20) == OffsetAndTimestamp(2, 20, None)
@@ -104,7 +104,7 @@ class TestRecordClock:
         put(log, 10)
         times = [-1] * 3 if magic == 0 else [20, 40, 30]
         data = build_legacy_set(new_records(times), magic=magic, codec=codec, base_offset=1)
-        log.append_as_follower(data)
+        log.follower.append(data)
         log.roll()
         put(log, 50)
         assert at(log, 11) == ((4, 50) if magic == 0 else (1, 20))
@@ -178,7 +178,7 @@ class TestMaxTimestamp:
     def test_an_emptied_batch_does_not_hide_the_records_of_others(self) -> None:
         """A cleaner keeps the header of a producer's last batch, with its largest time."""
         _, _, log = new_log()
-        log.append_as_follower(build_batch(new_records([5, 7]), base_offset=0, leader_epoch=1))
+        log.follower.append(build_batch(new_records([5, 7]), base_offset=0, leader_epoch=1))
         empty = build_empty_batch(
             base_offset=2,
             last_offset=4,
@@ -188,7 +188,7 @@ class TestMaxTimestamp:
             producer_epoch=0,
             base_sequence=0,
         )
-        log.append_as_follower(empty)
+        log.follower.append(empty)
         for _ in range(2):
             assert pair(log.max_timestamp()) == (1, 7)
             assert at(log, 8) is None
@@ -239,7 +239,7 @@ class TestAppendClock:
             timestamp_type=TimestampType.LOG_APPEND_TIME,
             append_time_ms=777,
         )
-        log.append_as_follower(stamped)
+        log.follower.append(stamped)
         put(log, 900)
         directory.close()
         for name in ("00000000000000000000.appendtime", "append-time-checkpoint"):
@@ -281,7 +281,7 @@ class TestAppendClock:
     def test_gaps_that_compaction_left_are_passed_over(self) -> None:
         _, _, log = new_log()
         first = build_batch(new_records([1]), base_offset=0, leader_epoch=0)
-        log.append_as_follower(first, append_ms=START_MS)
+        log.follower.append(first, append_ms=START_MS)
         gaps = build_batch(
             new_records([1, 1]),
             base_offset=5,
@@ -289,7 +289,7 @@ class TestAppendClock:
             offset_deltas=[3, 6],
             last_offset_delta=9,
         )
-        log.append_as_follower(gaps, append_ms=START_MS + 10)
+        log.follower.append(gaps, append_ms=START_MS + 10)
         assert at(log, START_MS + 1, ClockName.APPEND) == (8, START_MS + 10)
         assert log.append_time_of(8) == START_MS + 10
 

@@ -99,7 +99,7 @@ def test_legacy_messages_and_wrappers(magic: int, codec: Codec) -> None:
             codec=codec,
             base_offset=number * 3,
         )
-        log.append_as_follower(data)
+        log.follower.append(data)
     put(log, 5)
     assert len(log.segments) >= 2
     for start in range(37):

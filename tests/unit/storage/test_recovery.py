@@ -254,7 +254,7 @@ class TestWhatIsRebuilt:
         env, directory, log = new_log()
         for base, epoch in ((0, 3), (1, 5)):
             data = build_batch(new_records([1]), base_offset=base, leader_epoch=epoch)
-            log.append_as_follower(data)
+            log.follower.append(data)
         directory.abandon()
         env.files.remove(path_of("leader-epoch-checkpoint"))
         _, log = reopen(env)
@@ -277,7 +277,7 @@ class TestWhatIsRebuilt:
                 codec=codec,
                 base_offset=next_offset,
             )
-            log.append_as_follower(data)
+            log.follower.append(data)
             next_offset += 2
         directory.abandon()
         _, log = reopen(env)

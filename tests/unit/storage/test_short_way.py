@@ -22,8 +22,7 @@ from tidelog.record.header import (
     seal,
 )
 from tidelog.storage.log.append import AppendOrigin, AppendResult
-from tidelog.storage.log.append_writer import append_together
-from tidelog.storage.log.log import Log
+from tidelog.storage.log.log import Log, append_together
 from tidelog.types import Codec, NewRecord, TimestampType
 
 CONFIGS: tuple[dict[str, str], ...] = (
@@ -138,7 +137,7 @@ def append(log: Log, data: bytes, way: Way) -> AppendResult:
         result = log.append_plain(buffer)
     else:
         (made,) = append_together([(log, buffer)])
-        said = None if made is None else made.said
+        said = None if made is None else made.result
         if isinstance(said, TidelogError):
             raise said
         result = said

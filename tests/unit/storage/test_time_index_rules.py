@@ -102,7 +102,7 @@ def add(log: Log, magic: int, time: int) -> None:
         return
     records = new_records([time, time - 5])
     data = build_legacy_set(records, magic=magic, base_offset=log.log_end_offset)
-    log.append_as_follower(data)
+    log.follower.append(data)
 
 
 FORMATS = [[0], [2], [0, 1, 2], *map(rarely, ([1], [0, 1], [0, 2], [1, 2]))]

@@ -248,7 +248,7 @@ class FakeLeader:
             results = []
             for wanted in topic.partitions:
                 log = self.log(topic.topic, wanted.partition)
-                log.begin_epoch()  # as Kafka does when it begins to lead
+                log.swaps.begin_epoch()  # as Kafka does when it begins to lead
                 known, end = log.leader_epochs.end_offset_for(
                     wanted.leader_epoch, log.log_end_offset
                 )

@@ -79,8 +79,8 @@ from tidelog.server.partitions.partition import Guard, Partition, append_in_tran
 from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.errors import Unanswered
 from tidelog.server.security.operations import Operation
-from tidelog.storage.log.append import AppendResult, LongCheck
-from tidelog.storage.log.append_writer import PlainAppend, append_together
+from tidelog.storage.log.append import AppendResult, LongCheck, PendingAppend
+from tidelog.storage.log.log import append_together
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.types import Buffer, Codec, TopicPartition
 
@@ -784,12 +784,12 @@ def _append_group(common: Request, parts: list[Part]) -> None:
         part.answers.append(_answer(common, part, made))
 
 
-def _answer(common: Request, part: Part, made: PlainAppend | None) -> PartitionProduceResponse:
+def _answer(common: Request, part: Part, made: PendingAppend | None) -> PartitionProduceResponse:
     """What is answered; what is not plain is appended now, or refused."""
     partition, index = part.partition, part.data.index
     if made is None:
         return append(common, part.name, part.data)
-    said = made.said
+    said = made.result
     assert said is not None
     if isinstance(said, TidelogError):
         return failed(partition, index, said)

@@ -63,6 +63,7 @@ from tidelog.storage.compaction.cleaning_plan import (
 from tidelog.storage.compaction.eligibility import Verdict, waits_since_ms
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
 from tidelog.storage.compaction.worker import CleanerProcess, InProcess
+from tidelog.storage.segment.roll import RollReason
 from tidelog.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -525,7 +526,7 @@ class Compaction:
         """Whether a look may find more than the last one; an idle head may have to be rolled."""
         config, now_ms = log.context.config, self._node.env.clock.now_ms()
         if waits_since_ms(log.active, config, now_ms) is not None:
-            log.roll_idle()
+            log.roll(RollReason.COMPACTION_LAG)
         if len(log.segments) == 1:
             return False
         seen = self._seen.get(name)

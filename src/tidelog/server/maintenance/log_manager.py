@@ -166,7 +166,7 @@ class Background:
 
     def _unlink(self, partition: Partition) -> None:
         if not partition.is_gone and partition.failure is None:
-            self._act(partition.name, lambda found: found.log.unlink_due())
+            self._act(partition.name, lambda found: found.log.deleter.unlink_due())
             delay_ms = self._next_unlink_ms(partition.log)
             if delay_ms is not None:
                 self._unlink_in(delay_ms, partition)
@@ -179,7 +179,7 @@ class Background:
         Some may be on their way to be set aside. Wall time may run back behind what is due by it:
         nobody waits for longer than the delay itself before the next look.
         """
-        due_ms = log.next_unlink_ms
+        due_ms = log.deleter.next_unlink_ms
         if due_ms is None:
             return None if log.is_settled else RETRY_MS
         left_ms = due_ms - self._node.env.clock.now_ms() + 1

@@ -267,7 +267,7 @@ class Partition(Watched):
         self._flushes: dict[asyncio.Future[TidelogError | None], None] = {}
         self.read_ends = ReadEnds()
         self.transactions = OpenTransactions()
-        log.on_failure = self.notify
+        log.call_on_failure(self.notify)
 
     @property
     def failure(self) -> StorageFailure | None:
@@ -439,7 +439,7 @@ class Partition(Watched):
         self.log, self._sync_end, self._is_sync_due = log, None, False
         self.transactions.clear()
         self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
-        log.on_failure = self.notify
+        log.call_on_failure(self.notify)
         self.notify()  # who looks after the log itself has another one now
 
 

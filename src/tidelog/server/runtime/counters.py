@@ -14,7 +14,7 @@ from tidelog.types import Buffer, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.compaction.cleaner import CleaningReport
-    from tidelog.storage.log.append_writer import PlainAppend
+    from tidelog.storage.log.append import PendingAppend
 
 
 # Upper bounds of the buckets, inclusive, in seconds; a last one without a bound follows.
@@ -79,7 +79,7 @@ class Metrics:
             result: Where and when.
         """
 
-    def produced_together(self, appends: "Iterable[tuple[str, PlainAppend]]") -> None:
+    def produced_together(self, appends: "Iterable[tuple[str, PendingAppend]]") -> None:
         """As `produced`, of each of these topics; errors count nothing."""
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
@@ -264,11 +264,11 @@ class Counters(Metrics):
         tally.records_in += result.last_offset - result.base_offset + 1
         tally.bytes_in += len(data)
 
-    def produced_together(self, appends: "Iterable[tuple[str, PlainAppend]]") -> None:
+    def produced_together(self, appends: "Iterable[tuple[str, PendingAppend]]") -> None:
         """See `Metrics`; none of their topics stamps records."""
         last_topic, tally = None, TopicTally()
         for topic, made in appends:
-            said = made.said
+            said = made.result
             if type(said) is not AppendResult or said.is_duplicate:
                 continue
             if topic != last_topic:

@@ -22,9 +22,11 @@ from tidelog.errors import Closed
 from tidelog.storage.commits import CommitRecords
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.log.deletion import Deleter
 from tidelog.storage.log.durability import Done
 from tidelog.storage.log.durability import Work as Job
 from tidelog.storage.log.log import Log
+from tidelog.storage.log.segment_swaps import SegmentSwaps
 from tidelog.storage.tier.tier_files import TierFiles
 from tidelog.types import TopicPartition
 
@@ -187,6 +189,10 @@ class Beside:
             item.done(None)
 
 
+# Parts of a log that change it.
+_PARTS: Final = (SegmentSwaps, Deleter)
+
+
 class LoopGate:
     """The way to the loop, which can be closed: calls that come later are refused."""
 
@@ -217,8 +223,10 @@ class OnLoop:
         self._gate = gate
 
     def __getattr__(self, name: str) -> object:
-        """A plain value, or a method that is carried out on the loop."""
+        """A plain value, a method that is carried out on the loop, or a part of a log likewise."""
         found: object = getattr(self._target, name)
+        if isinstance(found, _PARTS):
+            return OnLoop(found, self._gate)
         return partial(self._call, found) if callable(found) else found
 
     def _call(self, function: Callable[..., object], *args: object, **keywords: object) -> object:

@@ -167,7 +167,7 @@ def swap_group(
     log_dir.commit_records.under_way[record] = log.topic_partition
     try:
         # Who reopens the partition looks above; who has reopened it before is seen here.
-        if not log.still_has(old):
+        if not log.swaps.still_has(old):
             raise StorageFailure(directory, "swap cleaned segments", "they have changed meanwhile")
         _swap(log_dir, log, old, place, commit_id)
     finally:
@@ -189,12 +189,12 @@ def _swap(
         commits.publish(place.fs, log_dir.path, commit_id, commit)
     except OSError as error:
         raise _undone(log, place, record, error) from error
-    log.take_cleaned(CleanedSwap(old, group.end_offset, commit))
+    log.swaps.take_cleaned(CleanedSwap(old, group.end_offset, commit))
     try:
         commits.finish(place.fs, log_dir.path, record, commit)
     except OSError as error:
         failure = as_storage_failure(error, directory, "finish a swap")
-        log.fail_adoption(failure.reason)
+        log.swaps.fail_adoption(failure.reason)
         raise failure from error
 
 
@@ -203,12 +203,12 @@ def _undone(log: "Log", place: _Place, record: str, error: OSError) -> StorageFa
     failure = as_storage_failure(error, place.directory, "swap cleaned segments")
     try:
         if place.fs.exists(record):
-            log.fail_adoption(failure.reason)  # it is visible, and may be durable
+            log.swaps.fail_adoption(failure.reason)  # it is visible, and may be durable
         else:
             remove_quietly(place.fs, record + files.TMP_SUFFIX)
             place.undo()
     except OSError:
-        log.fail_adoption(failure.reason)
+        log.swaps.fail_adoption(failure.reason)
     return failure
 
 
@@ -381,7 +381,7 @@ def _size_of(log: "Log", base_offset: int) -> tuple[int, int]:
 
 
 def _ensure_there(log: "Log", segments: Sequence[ClosedSegment]) -> None:
-    if not log.still_has(segments):
+    if not log.swaps.still_has(segments):
         raise CleaningAborted(
             f"{log.topic_partition}: segments that were being cleaned have been cut, deleted or"
             " exchanged meanwhile; what was cleaned of them is dropped"

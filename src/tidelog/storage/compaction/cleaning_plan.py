@@ -386,7 +386,7 @@ def look(
         StorageFailure: The disk failed, or the partition is offline.
     """
     log = log_dir.log(name.topic, name.partition)
-    segments = log.cleanable_segments()
+    segments = log.swaps.cleanable_segments()
     config, now_ms = log.context.config, log_dir.env.clock.now_ms()
     with typed_reads(log.context.directory):
         history = believed_history(log)

@@ -175,7 +175,7 @@ def attach(
     works = _group(log_dir, (one for one in staged if one.topic_partition.topic not in skipped))
     _check(log_dir, works)
     for work in works:
-        work.adoption = work.log.prepare_adoption()
+        work.adoption = work.log.swaps.prepare_adoption()
     moves = _finish_files(log_dir, works)
     partitions = {work.log.topic_partition: work.result() for work in works}
     marks = {} if version is None else _marks(log_dir, version, partitions, skipped)
@@ -328,7 +328,7 @@ def _publish(
     except OSError as error:
         failure = as_storage_failure(error, log_dir.path, "attach")
         for work in works:
-            work.log.fail_adoption(failure.reason)
+            work.log.swaps.fail_adoption(failure.reason)
         raise failure from error
 
 
@@ -340,11 +340,11 @@ def _show(works: "list[_PartitionWork]") -> None:
     """
     try:
         for work in works:
-            work.log.adopt(work.bases, work.end_offset)
+            work.log.swaps.adopt(work.bases, work.end_offset)
     except StorageFailure as failure:
         for work in works:
             if work.log.log_end_offset < work.end_offset:
-                work.log.fail_adoption(failure.reason)
+                work.log.swaps.fail_adoption(failure.reason)
         raise
 
 
@@ -490,7 +490,7 @@ def exchange(
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)
     work = _Exchange(
-        log_dir, log, log.finished_run(bases), sorted(new, key=lambda n: n.base_offset)
+        log_dir, log, log.swaps.finished_run(bases), sorted(new, key=lambda n: n.base_offset)
     )
     work.check()
     commit = work.prepare()
@@ -500,7 +500,7 @@ def exchange(
         commits.finish(log_dir.env.files, log_dir.path, path, commit)
     except OSError as error:
         failure = as_storage_failure(error, log_dir.path, "exchange")
-        log.fail_adoption(failure.reason)
+        log.swaps.fail_adoption(failure.reason)
         raise failure from error
     return work.show()
 
@@ -601,7 +601,7 @@ class _Exchange:
     def show(self) -> Exchanged:
         """Let the open log show the new segments."""
         bases = [segment.base_offset for segment in self._new]
-        self._log.exchange(self._old, list(pairwise([*bases, self._end_offset])))
+        self._log.swaps.exchange(self._old, list(pairwise([*bases, self._end_offset])))
         return Exchanged(
             len(self._old),
             len(self._new),

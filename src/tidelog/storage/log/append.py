@@ -1,20 +1,18 @@
 """Words of an append: origin, pending append, result; records to batches.
 
-An append on its way into the log: who brings it, what it is judged by, what comes out.
-
-Owns the words of the validator and the writing anew of one batch; the rules are in `validator`.
+Owns the words of the validator and of the writer, and the writing anew of one batch. The rules are
+in `validator`, the order of writes is in `append_writer`.
 
 Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
-
-Cuts a run of records into batches of a size.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import InvalidRequest, MessageTooLarge
+from tidelog.config import TopicConfig
+from tidelog.errors import InvalidRequest, MessageTooLarge, TidelogError
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.builder import build_batch
@@ -29,7 +27,19 @@ from tidelog.record.header import (
     MAGIC_2,
     seal,
 )
-from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, Codec, NewRecord
+from tidelog.types import (
+    INT32_MAX,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    Buffer,
+    Codec,
+    NewRecord,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from tidelog.storage.segment.active_segment import ActiveSegment
 
 # Bytes that the loop compresses.
 LOOP_COMPRESSED_BYTES: Final = 256 << 10
@@ -113,7 +123,7 @@ class ValidatedAppend:
 
 @dataclass(slots=True)
 class AppendResult:
-    """What an append says to whoever asked for it.
+    """Result of an append.
 
     Attributes:
         base_offset: Offset of the first record.
@@ -130,6 +140,77 @@ class AppendResult:
     log_append_time_ms: int
     log_start_offset: int
     is_duplicate: bool = False
+
+
+class PendingAppend:
+    """An append that was validated, on its way through the steps of `AppendWriter`.
+
+    Attributes:
+        data: The batches back to back, nothing after the last.
+        batches: Views of them, in order, with their final offsets.
+        first_offset: Offset of the first record.
+        last_offset: Offset of the last record, inclusive.
+        max_timestamp: Largest timestamp in ms, -1 where no record has one.
+        append_ms: Append time, -1 where the append clock is off.
+        now_ms: Wall time when it was validated.
+        stamp_ms: LogAppendTime of the batches for the result, -1 on topics of CreateTime.
+        origin: Who appends.
+        transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
+        has_producers: Whether a batch may name a producer; most appends are one batch without.
+        segment: The segment that it goes into, once it has begun.
+        result: Result or typed error of an append among several; None while it is on its way.
+    """
+
+    __slots__ = (
+        "append_ms",
+        "batches",
+        "data",
+        "first_offset",
+        "has_producers",
+        "last_offset",
+        "max_timestamp",
+        "now_ms",
+        "origin",
+        "result",
+        "segment",
+        "stamp_ms",
+        "transaction_version",
+    )
+
+    segment: "ActiveSegment"
+
+    def __init__(  # noqa: PLR0913 - made for each append, so its fields are set at once
+        self,
+        data: Buffer,
+        batches: Sequence[Batch],
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        append_ms: int,
+        now_ms: int,
+        stamp_ms: int = NO_TIMESTAMP,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_version: int = 0,
+    ) -> None:
+        self.data = data
+        self.batches = batches
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.max_timestamp = max_timestamp
+        self.append_ms = append_ms
+        self.now_ms = now_ms
+        self.stamp_ms = stamp_ms
+        self.origin = origin
+        self.transaction_version = transaction_version
+        self.has_producers = len(batches) > 1 or batches[0].has_producer_id
+        self.result: AppendResult | TidelogError | None = None
+
+    @property
+    def first_sure_offset(self) -> int:
+        """The first offset, as far as it is known without decompression, as in Kafka."""
+        if self.batches[0].magic == MAGIC_2:
+            return self.first_offset
+        return self.batches[0].last_offset - INT32_MAX
 
 
 def write_anew(
@@ -203,6 +284,12 @@ def writable(data: Buffer, last: Batch, context: AppendContext) -> bytearray | m
             return data
         return view[:size_bytes]
     return bytearray(view[:size_bytes])
+
+
+def stamps_by_append_clock(config: TopicConfig) -> bool:
+    """Whether a topic has no append times, but stamps its batches: stamps never run back either."""
+    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    return is_stamped and not config.tidelog_append_time_enable
 
 
 # A record takes at most so many times what `record_bytes` says: lengths and deltas of 5 and 10

@@ -1,22 +1,25 @@
-"""Taking records away from an open log: truncation at its end, deletion and retention at its start.
+"""Moves the start of a log: DeleteRecords, retention, local copies of what a tier has.
 
-Source: Kafka 4.x UnifiedLog (truncateTo, maybeIncrementLogStartOffset, deleteOldSegments).
+Segments are hidden from readers first; then their files are renamed to `.deleted`, and unlinked
+`file.delete.delay.ms` later. The new log start is on disk before the files go.
+
+Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
-from tidelog.errors import InvalidRequest, OffsetOutOfRange, PolicyViolation
-from tidelog.storage.log import truncation
-from tidelog.storage.log.durability import set_aside
-from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.errors import OffsetOutOfRange, PolicyViolation
+from tidelog.storage.clocks.append_clock import AppendClock
+from tidelog.storage.log.durability import DeletedFiles, FailureGuard, set_aside
+from tidelog.storage.log.leader_epochs import EpochCheckpoint
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.log.log_tier import copies_of, plan_release
-from tidelog.storage.log.segment_swaps import CompactingLog
+from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.log.segment_times import read_times
-from tidelog.storage.segment.active_segment import first_reaching
-from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.retention import (
     Deletion,
     SegmentFacts,
@@ -26,126 +29,44 @@ from tidelog.storage.segment.retention import (
 )
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.segment.segment_notes import SegmentNote
-from tidelog.storage.tier.manifest import TierSegment
-from tidelog.storage.tier.tier_record import TierRecord, TierView, record_path
+from tidelog.storage.segment.segment_notes import NoteKeeper
+from tidelog.storage.tier.tier_record import TierRecord, record_path
 from tidelog.types import UNKNOWN_MS
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.log_loader import LogOptions
 
 HIGH_WATERMARK: Final = -1
 
 
-# What a cut leaves of segments in the tier, by uid.
-Clipped = Mapping[str, TierSegment]
+class Deleter:
+    """Deletes records at the start of one open log.
 
+    Attributes:
+        deleted: Files that wait to be unlinked.
+    """
 
-class TrimmingLog(CompactingLog):
-    """A log whose records can be taken away, without the calls that append."""
+    def __init__(  # noqa: PLR0913 - the parts that a deletion touches
+        self,
+        segments: SegmentList,
+        guard: FailureGuard,
+        epochs: EpochCheckpoint,
+        roller: SegmentRoller,
+        clock: AppendClock,
+        notes: NoteKeeper,
+        options: "LogOptions",
+    ) -> None:
+        self._segments = segments
+        self._reader = LogReader(segments)
+        self._guard = guard
+        self._epochs = epochs
+        self._roller = roller
+        self._clock = clock
+        self._notes = notes
+        self._options = options
+        self.deleted = DeletedFiles(segments.context)
 
-    # -- truncating and deleting -------------------------------------------------------------
-
-    def truncate_to(self, offset: int) -> int:
-        """Drop every batch that holds `offset` or a later one; the log end that is left.
-
-        Nothing happens where the log ends at or below `offset`. Durable when it returns.
-
-        Raises:
-            InvalidRequest: A negative offset.
-            StorageFailure: The disk failed; the partition is offline.
-        """
-        if offset < 0:
-            raise InvalidRequest(f"{self.topic_partition}: can't truncate to offset {offset}")
-        if offset < self.log_end_offset:
-            clipped = self._clip_tier(offset)
-            self._guarded(
-                self.context.directory, "truncate", lambda: self._truncate(offset, clipped)
-            )
-        return self.log_end_offset
-
-    def _truncate(self, offset: int, clipped: Clipped) -> None:
-        self._notes.before_cut(self.local_segments, offset)
-        end = truncation.end_below(self.local_segments, offset)
-        self._options.lower_checkpoints(offset, end)
-        cut_history(self.context.env.files, self.context.directory, offset)
-        # Append times in the tier need no proof, and no store is to be asked from here on.
-        truncation.lower_append_time_checkpoint(
-            self.context, self.local_segments, trusted=self.trusted_end(), offset=offset
-        )
-        start = min(self._log_start_offset, offset)
-        before = self.local_segments
-        self._cut_tier(offset, clipped)
-        # Segments that go are forgotten first: if the disk fails here, nobody reads them any more.
-        self._segments = [segment for segment in before if segment.base_offset <= offset]
-        self._forget_maxima()
-        self._forget_maps()  # nobody may look behind the end of a file
-        segments = self._cut_local(before, offset)
-        if segments[-1].end_offset < start:
-            # Only records below the log start are left, of a batch that reached beyond it.
-            self._segments = []
-            segments = truncation.start_anew(self.context, segments, start)
-        self._forget_epochs(offset)
-        truncation.drop_snapshots(self.context, segments[-1].end_offset)
-        self._end_restart()
-        self._checkpointed_start = start
-        self._replace_segments(segments)
-        self._reload_after_truncation()
-
-    def _forget_epochs(self, offset: int) -> None:
-        """Drop the epochs that began behind a cut, once their records are gone.
-
-        Where none is left the file keeps the newest, beginning at the cut, so that the next start
-        does not use it again: Kafka's controller would know, here only the log does.
-        """
-        newest = self._epochs.latest_epoch
-        if not self._epochs.truncate_from_end(offset):
-            return
-        kept = self._epochs.entries
-        if not kept:
-            self._epochs.assign(newest, offset)
-        self._write_epochs()
-        self._epochs = LeaderEpochs(kept)
-
-    def _cut_local(self, local: list[Segment], offset: int) -> list[Segment]:
-        restart = None if self._tier is None else self._tier.record.restart_offset
-        if restart is None:
-            return truncation.cut_segments(self.context, local, offset)
-        return truncation.start_anew(self.context, local, restart)
-
-    def _is_below_local(self, offset: int) -> bool:
-        if self._tier is None or not self._tier.record.manifest.segments:
-            return False
-        return offset < self.local_segments[0].base_offset
-
-    def _cut_tier(self, offset: int, clipped: Clipped) -> None:
-        """Let the record say that the tier ends here; of what is local too, copies are dropped.
-
-        Those are copied again later; what only the tier has is cut as `_clip_tier` says.
-        """
-        if self._tier is None:
-            return
-        now_ms = self.context.env.clock.now_ms()
-        is_below = self._is_below_local(offset)
-        record = self._tier.record.with_cut(offset, lambda row, _: clipped.get(row.uid), now_ms)
-        self._save_record(record.with_restart() if is_below else record)
-
-    def _end_restart(self) -> None:
-        if self._tier is not None and self._tier.record.restart_offset is not None:
-            self._save_record(dataclasses.replace(self._tier.record, restart_offset=None))
-
-    def _clip_tier(self, offset: int) -> Clipped:
-        """What is left of the remote segment that is cut, by its uid: batches below the offset.
-
-        The store is asked before anything is changed: its failure is no failure of the log.
-        """
-        if self._tier is None or not self._is_below_local(offset):
-            return {}
-        clipped = {}
-        for row in self._tier.record.manifest.segments:
-            if row.base_offset < offset < row.end_offset:
-                position, end = first_reaching(self._tier.segment(row), offset)
-                if end > row.base_offset:
-                    left = dataclasses.replace(row, end_offset=end, clip_bytes=position)
-                    clipped[row.uid] = left
-        return clipped
+    # -- the log start -----------------------------------------------------------------------
 
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
         """Move the log start up to `offset`; the new log start. Files go with the next retention.
@@ -157,31 +78,48 @@ class TrimmingLog(CompactingLog):
             PolicyViolation: The topic's `cleanup.policy` is `compact` alone.
             OffsetOutOfRange: Beyond the high watermark, or negative.
         """
-        if not self._config.may_delete_records:
-            raise PolicyViolation(f"{self.topic_partition}: cleanup.policy does not delete")
-        target = self.high_watermark if offset == HIGH_WATERMARK else offset
-        if not 0 <= target <= self.high_watermark:
-            raise OffsetOutOfRange(
-                offset, self.log_start_offset, self.high_watermark, where=str(self.topic_partition)
+        segments, context = self._segments, self._segments.context
+        if not context.config.may_delete_records:
+            raise PolicyViolation(f"{context.topic_partition}: cleanup.policy does not delete")
+        end = segments.end_offset
+        target = end if offset == HIGH_WATERMARK else offset
+        if not 0 <= target <= end:
+            where = str(context.topic_partition)
+            raise OffsetOutOfRange(offset, segments.start_offset, end, where=where)
+        if target > segments.start_offset:
+            self._guard.run_now(
+                context.directory, "delete records", lambda: self._move_start(target)
             )
-        if target > self._log_start_offset:
-            self._guarded_now(
-                self.context.directory, "delete records", lambda: self._move_start(target)
-            )
-        return self._log_start_offset
+        return segments.start_offset
+
+    def advance_start(self, offset: int) -> None:
+        """Move the log start up to `offset`, whatever the topic's policy says of deletion.
+
+        Raises:
+            OffsetOutOfRange: Beyond the log end.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        segments, context = self._segments, self._segments.context
+        if offset > segments.end_offset:
+            where = str(context.topic_partition)
+            raise OffsetOutOfRange(offset, segments.start_offset, segments.end_offset, where=where)
+        if offset > segments.start_offset:
+            self._guard.run_now(context.directory, "move start", lambda: self._move_start(offset))
 
     def _move_start(self, offset: int) -> None:
-        if self._tier is not None:
-            self._save_record(self._tier.record.with_start(offset))
-        self._checkpointed_start = self._log_start_offset = offset
-        epochs = self._epochs.encode() if self._epochs.truncate_from_start(offset) else None
+        self._segments.tier.move_start(offset)
+        self._segments.move_start(offset)
+        epochs = self._epochs.epochs
+        encoded = epochs.encode() if epochs.truncate_from_start(offset) else None
 
         def save() -> None:
             self._options.save_log_start(offset)
-            if epochs is not None:
-                self._save_epochs(epochs)
+            if encoded is not None:
+                self._epochs.save(encoded)
 
-        self._defer(self.context.directory, "move start", save)
+        self._guard.defer(self._segments.context.directory, "move start", save)
+
+    # -- retention ---------------------------------------------------------------------------
 
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
         """Delete the segments that the topic's policy lets go, oldest first; what was deleted.
@@ -190,14 +128,16 @@ class TrimmingLog(CompactingLog):
         next `unlink_due` or at close.
 
         Args:
-            by_age: Heed `retention.ms`; not where nobody knows what a topic's broker says of it.
+            by_age: Heed `retention.ms`; not where the settings of the topic's broker are unknown.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
-        config = self._config if by_age else dataclasses.replace(self._config, retention_ms=-1)
-        directory = self.context.directory
-        return self._guarded_now(directory, "retention", lambda: self._retain(config))
+        context = self._segments.context
+        config = context.config
+        if not by_age:
+            config = dataclasses.replace(config, retention_ms=-1)
+        return self._guard.run_now(context.directory, "retention", lambda: self._retain(config))
 
     def unlink_due(self) -> None:
         """Unlink the files of deleted segments whose delay is over.
@@ -205,49 +145,54 @@ class TrimmingLog(CompactingLog):
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
-        self._guarded_now(self.context.directory, "unlink", self._unlink_due)
+        self._guard.run_now(self._segments.context.directory, "unlink", self._unlink_due)
 
     @property
     def next_unlink_ms(self) -> int | None:
         """When the next files of deleted segments are due, in ms of wall time; None for none."""
-        return self._bin.next_due_ms
+        return self.deleted.next_due_ms
+
+    def unlink_all(self) -> None:
+        """Unlink the files of all deleted segments, at a close; raises OSError."""
+        unlink = self.deleted.take_due()
+        if unlink is not None:
+            unlink()
 
     def _unlink_due(self) -> None:
-        unlink = self._bin.take_due(self.context.env.clock.now_ms())
+        context = self._segments.context
+        unlink = self.deleted.take_due(context.env.clock.now_ms())
         if unlink is not None:
-            self._defer(self.context.directory, "unlink", unlink)
+            self._guard.defer(context.directory, "unlink", unlink)
 
     def _retain(self, config: TopicConfig) -> list[Deletion]:
-        now = self.context.env.clock.now_ms()
+        segments, context = self._segments, self._segments.context
+        now_ms = context.env.clock.now_ms()
         self._unlink_due()
-        facts = [self._facts(segment) for segment in self._segments]
+        facts = [self._facts(segment) for segment in segments.all]
         plan = plan_retention(
             facts,
             config=config,
-            log_start=self._log_start_offset,
-            log_end=self.log_end_offset,
-            high_watermark=self.high_watermark,
-            now_ms=now,
+            log_start=segments.start_offset,
+            log_end=segments.end_offset,
+            high_watermark=segments.end_offset,
+            now_ms=now_ms,
         )
         if deletes_all(facts, plan):
-            self._roll(self.log_end_offset, RollReason.RETENTION)
-        if plan and not any(segment.size_bytes for segment in self._segments[len(plan) :]):
-            self._keep_last_time()
-        self._delete_oldest(len(plan), now)
-        self._release_copies(now)
+            self._roller.end_segment(segments.end_offset, RollReason.RETENTION)
+        if plan and not any(segment.size_bytes for segment in segments.all[len(plan) :]):
+            # No record bears the last append time once all of them are deleted.
+            checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
+            fs, directory = context.env.files, context.directory
+            self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
+        self._delete_oldest(len(plan), now_ms)
+        self._release_copies(now_ms)
         return plan
-
-    def _keep_last_time(self) -> None:
-        """Note the last append time, which no record bears once all of them are deleted."""
-        checkpoint, directory = self.checkpoint_append_times(), self.context.directory
-        fs = self.context.env.files
-        self._defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
 
     def _facts(self, segment: Segment) -> SegmentFacts:
         def times() -> SegmentTimes:
             seen_ms = UNKNOWN_MS if segment.is_tiered else self._notes.seen_ms(segment)
-            clock = self._config.tidelog_retention_clock
-            return read_times(self, segment, clock=clock, seen_ms=seen_ms)
+            clock = self._segments.context.config.tidelog_retention_clock
+            return read_times(self._reader, segment, clock=clock, seen_ms=seen_ms)
 
         return SegmentFacts(
             base_offset=segment.base_offset, size_bytes=segment.size_bytes, times=times
@@ -256,62 +201,55 @@ class TrimmingLog(CompactingLog):
     def _delete_oldest(self, count: int, now_ms: int) -> None:
         if not count:
             return
-        going, staying = self._segments[:count], self._segments[count:]
-        if staying[0].base_offset > self._log_start_offset:
+        going, staying = self._segments.all[:count], self._segments.all[count:]
+        if staying[0].base_offset > self._segments.start_offset:
             self._move_start(staying[0].base_offset)
-        due_ms = now_ms + self._config.file_delete_delay_ms
-        self._segments = staying  # first: if the disk fails here, nobody reads what goes any more
-        self._forget_maxima()
-        self._notes.deleted(segment.base_offset for segment in going)
+        self._segments.keep(staying)  # first: if the disk fails here, nobody reads what goes
         # Those in the tier go with the next change of the manifest.
-        self._discard([each.base_offset for each in going if not each.is_tiered], due_ms)
+        self._discard(going, now_ms)
 
-    def _discard(self, base_offsets: Sequence[int], due_ms: int) -> None:
-        """Take segments' files out of use, durably, to be unlinked when they are due."""
-        directory = self.context.directory
+    def _discard(self, going: Sequence[Segment], now_ms: int) -> None:
+        """Take the files of local segments out of use, durably, to be unlinked when they are due."""
+        self._notes.deleted(segment.base_offset for segment in going)
+        context = self._segments.context
+        due_ms = now_ms + context.config.file_delete_delay_ms
+        bases = [segment.base_offset for segment in going if not segment.is_tiered]
         gone: list[str] = []
 
         def discard() -> None:
-            for base in base_offsets:
-                gone.extend(set_aside(self.context, base))
-            self.context.env.files.sync_dir(directory)
+            for base in bases:
+                gone.extend(set_aside(context, base))
+            context.env.files.sync_dir(context.directory)
 
-        self._defer(directory, "delete", discard, lambda _: self._bin.put(gone, due_ms))
+        self._guard.defer(
+            context.directory, "delete", discard, lambda _: self.deleted.put(gone, due_ms)
+        )
+
+    # -- the tier ----------------------------------------------------------------------------
 
     def _release_copies(self, now_ms: int) -> None:
         """Let local files go that the tier has, by `local.retention.ms` and `.bytes`."""
-        if self._tier is None or not self._config.remote_storage_enable:
+        segments, config = self._segments, self._segments.context.config
+        if segments.tier.view is None or not config.remote_storage_enable:
             return
-        local = self.local_segments
+        local = segments.local
         facts = [self._facts(segment) for segment in local]
-        due = plan_release(facts, config=self._config, now_ms=now_ms)
-        count = copies_of(local[:due], self._tier.record.manifest.segments)
+        due = plan_release(facts, config=config, now_ms=now_ms)
+        count = copies_of(local[:due], segments.tier.rows)
         if not count:
             return
         going, staying = local[:count], local[count:]
-        start = staying[0].base_offset
-        self._save_record(dataclasses.replace(self._tier.record, local_start_offset=start))
-        self._segments = [*self._tier.segments(start), *staying]
-        self._forget_maxima()
-        self._notes.deleted(segment.base_offset for segment in going)
-        due_ms = now_ms + self._config.file_delete_delay_ms
-        self._discard([segment.base_offset for segment in going], due_ms)
+        segments.tier.release_below(staying[0].base_offset)
+        segments.put_behind_tier(staying)
+        self._discard(going, now_ms)
 
     def take_tier(self, record: TierRecord) -> None:
-        """Go by another record of the tier, durably; its caller has changed the tier or looked.
+        """Go by another record of the tier, durably; its caller has changed the tier, or read it.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
-        assert self._tiers is not None
-        self._tier = TierView(record, self.context, self._tiers)
-        path = record_path(self.context.directory)
-        self._guarded(path, "note tier", lambda: self._save_record(record))
-        local = self.local_segments
-        self._segments = [*self._tier.segments(local[0].base_offset), *local]
-        self._forget_maxima()
-
-    def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """What is remembered of a local segment, and by when its records were there, in ms."""
-        seen_ms = self._notes.seen_ms(segment)
-        return self._notes.note_of(segment), seen_ms
+        segments, context = self._segments, self._segments.context
+        path = record_path(context.directory)
+        self._guard.run(path, "note tier", lambda: segments.tier.take(record, context))
+        segments.put_behind_tier(segments.local)

@@ -1,23 +1,36 @@
-"""Work that a log does later, and files that wait to be deleted.
+"""When a log's changes are durable, and what a failing disk does to it.
 
-What a log may leave for later: the syncs, snapshots and maps of a roll, a flush, an unlinking.
+- `FailureGuard` runs every change. After a failed system call the partition is offline for good: it
+  answers reads of what was acknowledged, never appends again and never repeats a failed sync (the
+  kernel may have dropped the pages and would report success). Reopening recovers.
+- `Deferral` does what may be left for later: the syncs, snapshots and maps of a roll, a flush, an
+  unlinking. Work of one log is done in the order in which it was deferred, since later work rests
+  on earlier work. `AtOnce`, the default, does it on the spot; a server's works beside the loop and
+  calls back on the owner's thread.
+- `Flusher` owns the recovery point and the policy of `flush.messages` and `flush.ms`.
+- `DeletedFiles` are renamed at once and unlinked later, as in Kafka. A crash may leave `.deleted`
+  files; the next opening removes them.
 
-A log hands out work with what is to follow it. `AtOnce`, the default, does both on the spot, so
-that a roll is durable when it returns. A server gives each log a `Deferral` of its own, which does
-the work beside the loop and calls back on the owner's thread. Work of one log is done in the order
-in which it was handed out: what was deferred later rests on what came before it.
-
-Deleting segments as Kafka does: renamed at once, unlinked later.
-
-Owns the list of what waits to be unlinked. What a crash leaves as `.deleted` is removed at the
-next opening.
+Source: Kafka 4.x UnifiedLog, LocalLog.
 """
 
+import logging
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
 
+from tidelog.config import TopicConfig
+from tidelog.errors import Closed, StorageFailure
 from tidelog.storage import files
+from tidelog.storage.log.recovery import leaves_doubt, mark_unsynced
+from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.open_files import as_storage_failure, typed_failures
+from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.segment import SegmentContext
+from tidelog.types import INT64_MAX
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 Work: TypeAlias = Callable[[], None]
 
@@ -76,6 +89,295 @@ class AtOnce:
 AT_ONCE: Final = AtOnce()
 
 
+def _do_nothing() -> None:
+    """The default of `FailureGuard.call_on_failure`."""
+
+
+class FailureGuard:
+    """The rule for failures of one open log. For the owner's thread, but for deferred work.
+
+    Attributes:
+        failure: Why the partition is offline, None while it works.
+        is_closed: Whether the log was closed or abandoned.
+        is_changed: Whether a close has anything to write.
+    """
+
+    def __init__(
+        self, context: SegmentContext, deferral: Deferral, *, is_changed: bool = False
+    ) -> None:
+        self._context = context
+        self._deferral = deferral
+        self.failure: StorageFailure | None = None
+        self._on_failure: Callable[[], None] = _do_nothing
+        self.is_closed = False
+        self.is_changed = is_changed
+        self._is_broken = False  # by deferred work; the owner's thread may not know it yet
+        self._is_in_doubt = False  # what the disk has
+
+    def call_on_failure(self, call: Callable[[], None]) -> None:
+        """Call this on the owner's thread when the partition goes offline, except at a close."""
+        self._on_failure = call
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no deferred work waits or runs."""
+        return self._deferral.is_idle
+
+    def settle(self) -> None:
+        """Wait until no deferred work waits or runs."""
+        self._deferral.settle()
+
+    def ensure_writable(self) -> None:
+        """Raise why the partition takes no changes, if it is offline or closed."""
+        if self.failure is not None:
+            raise self.failure.again()
+        if self.is_closed:
+            raise Closed(f"{self._context.topic_partition}: the log is closed")
+
+    def run(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
+        """Run a change, behind all deferred work; see `run_now`."""
+        self.ensure_writable()
+        self._deferral.settle()
+        return self.run_now(path, operation, action)
+
+    def run_now(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
+        """Run a change; a failed system call, a read too, takes the partition offline."""
+        self.ensure_writable()
+        self.is_changed = True
+        try:
+            return action()
+        except (OSError, StorageFailure) as error:
+            self.fail(error, path, operation)
+
+    def fail(self, error: OSError | StorageFailure, path: str, operation: str) -> NoReturn:
+        """Take the partition offline, and raise why."""
+        if isinstance(error, StorageFailure):
+            self.go_offline(error)
+            raise error
+        # No local name: the error's traceback would hold the frame that holds the error.
+        raise self.go_offline(as_storage_failure(error, path, operation)) from error
+
+    def go_offline(self, failure: StorageFailure) -> StorageFailure:
+        """Take the partition offline, see `call_on_failure`; returns the failure, to be raised."""
+        if self.failure is None:
+            _LOGGER.error(
+                "%s is offline: %s; nothing is appended to it until `tidelog reopen`, or a restart",
+                self._context.topic_partition,
+                str(failure),  # the error itself holds the request that has met it
+            )
+        # One that is never raised: frames of one that is hold the request that has met it.
+        self.failure = StorageFailure(failure.path, failure.operation, failure.reason)
+        self.mark(failure)
+        self._on_failure()
+        return failure
+
+    def refuse(self, failure: StorageFailure | None) -> None:
+        """Take no appends from the opening on, and call nobody."""
+        self.failure = failure
+
+    def note_change(self) -> None:
+        """The next close has something to write."""
+        self.is_changed = True
+
+    def mark(self, failure: StorageFailure) -> None:
+        """Mark the directory where the disk may lack something, for the next opening."""
+        if leaves_doubt(failure):
+            self._is_in_doubt = True
+            mark_unsynced(self._context)
+
+    def defer(
+        self,
+        path: str,
+        operation: str,
+        work: Callable[[], None],
+        done: Callable[[StorageFailure | None], None] | None = None,
+    ) -> None:
+        """Leave work for later, behind all that was deferred before.
+
+        Once some of it has failed, the partition is offline and nothing more of it is tried.
+
+        Args:
+            path: File or directory of the work, for errors.
+            operation: Name of the work, for errors.
+            work: Done in whatever thread; raises OSError or StorageFailure.
+            done: Called on the owner's thread, with why the partition is offline if it is.
+        """
+
+        def guarded() -> None:
+            if self._is_broken:
+                return
+            try:
+                with typed_failures(path, operation):
+                    work()
+            except StorageFailure as failure:
+                self._is_broken = True
+                self.mark(failure)  # here: the partition may be offline or abandoned by now
+                raise
+
+        def finish(error: Exception | None) -> None:
+            if error is not None and self.failure is None:
+                if not isinstance(error, StorageFailure):
+                    error = StorageFailure(path, operation, repr(error))
+                self.go_offline(error)
+            if done is not None:
+                done(self.failure)
+
+        self._deferral.defer(guarded, finish)
+
+    def close(self, action: Callable[[], None]) -> None:
+        """Run the writes of a close, unless the partition is offline or nothing has changed.
+
+        Raises:
+            StorageFailure: The disk failed; the log counts as not closed cleanly.
+        """
+        if self.is_closed:
+            return
+        self._deferral.settle()
+        try:
+            if self.failure is not None:
+                if self._is_in_doubt:
+                    mark_unsynced(self._context)  # the disk may have refused it
+            elif self.is_changed:
+                action()
+        except StorageFailure as failure:
+            self.mark(failure)
+            self.failure = failure
+            raise
+        finally:
+            self.is_closed = True
+
+    def abandon(self) -> Callable[[], None]:
+        """Forget deferred work and take no more changes.
+
+        Returns:
+            Waits for work that runs; for any thread.
+        """
+        wait, self.is_closed = self._deferral.give_up(), True
+        return wait
+
+
+class Flusher:
+    """The recovery point of an open log, and when an append is flushed.
+
+    Attributes:
+        recovery_point: Offset below which all is durable.
+        last_flush_ms: When the log was opened or last flushed as a whole, in ms of wall time.
+        is_flush_due: Whether an append waits for its caller's `flush_later`.
+    """
+
+    def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:
+        """Start at offset 0; see `start_at`.
+
+        Args:
+            segments: Of the log.
+            guard: Runs the syncs.
+            leaves_flushes: See `LogOptions`.
+        """
+        self._segments = segments
+        self._guard = guard
+        self._leaves_flushes = leaves_flushes
+        self.recovery_point = 0
+        self.last_flush_ms = 0
+        self.is_flush_due = False
+        self._unflushed_records = 0
+        self.configure(segments.context.config)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic; they hold from the next append on."""
+        self._flush_messages, self._flush_ms = config.flush_messages, config.flush_ms
+        self._may_flush = min(config.flush_messages, config.flush_ms) < INT64_MAX
+
+    def start_at(self, recovery_point: int) -> None:
+        """Begin at an opening, or at a beginning of the log elsewhere."""
+        self.recovery_point = recovery_point
+        self.last_flush_ms = self._segments.context.env.clock.now_ms()
+
+    def cut(self) -> None:
+        """Lower the recovery point to the log end, after a cut."""
+        self.recovery_point = min(self.recovery_point, self._segments.end_offset)
+
+    def made_durable(self, end_offset: int) -> None:
+        """All below this offset is durable."""
+        self.recovery_point = max(self.recovery_point, end_offset)
+
+    def began_segment(self) -> None:
+        """A new active segment has no records to flush."""
+        self._unflushed_records = 0
+
+    def acknowledge(self, active: ActiveSegment, offsets: int, now_ms: int) -> None:
+        """Show an append, after a flush where `flush.messages` or `flush.ms` want one.
+
+        The flush may be left to the caller, see `LogOptions.leaves_flushes`.
+
+        Args:
+            active: Where it was written to.
+            offsets: How many offsets it takes.
+            now_ms: Wall time.
+        """
+        self._unflushed_records += offsets
+        if not self._may_flush:
+            active.acknowledge()
+            return
+        is_due = (
+            self._unflushed_records >= self._flush_messages
+            or now_ms - self.last_flush_ms >= self._flush_ms
+        )
+        is_left = is_due and self._leaves_flushes
+        if is_due and not is_left:
+            active.sync_records()
+        active.acknowledge()
+        if is_left:
+            self.is_flush_due = True
+        elif is_due:
+            self._note_flush(now_ms, self._segments.end_offset)
+
+    def flush(self) -> None:
+        """Make everything that was appended durable: append times first, then records.
+
+        Raises:
+            StorageFailure: The sync failed. It is never tried again; the partition is offline.
+        """
+        self._guard.ensure_writable()
+        self._guard.run(self._segments.active.log_path, "sync", self._flush)
+
+    def _flush(self) -> None:
+        self._segments.active.sync_records()
+        now_ms = self._segments.context.env.clock.now_ms()
+        self._note_flush(now_ms, self._segments.end_offset)
+
+    def flush_later(self, done: Callable[[StorageFailure | None], None]) -> int:
+        """Make what was appended so far durable without waiting for it.
+
+        Args:
+            done: Called on the owner's thread when it is, with why the partition is offline if it
+                is: then nothing was made durable.
+
+        Returns:
+            The log end: all below it will be durable.
+
+        Raises:
+            StorageFailure: The partition is offline.
+        """
+        self._guard.ensure_writable()
+        active, end = self._segments.active, self._segments.end_offset
+        now_ms = self._segments.context.env.clock.now_ms()
+        self._unflushed_records, self.is_flush_due = 0, False
+
+        def finish(failure: StorageFailure | None) -> None:
+            if failure is None and not self._guard.is_closed:
+                self._note_flush(now_ms, end, self._unflushed_records)
+            done(failure)
+
+        self._guard.note_change()
+        self._guard.defer(active.log_path, "sync", active.sync_records, finish)
+        return end
+
+    def _note_flush(self, now_ms: int, end_offset: int, unflushed_records: int = 0) -> None:
+        self.made_durable(end_offset)
+        self._unflushed_records = unflushed_records
+        self.last_flush_ms = now_ms
+
+
 _SIDE_FILES: Final = tuple(s for s in files.SEGMENT_SUFFIXES if s != files.LOG_SUFFIX)
 
 
@@ -95,7 +397,7 @@ def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
     return renamed
 
 
-class Bin:
+class DeletedFiles:
     """Files of one partition that are renamed to `.deleted` and wait for their time."""
 
     def __init__(self, context: SegmentContext) -> None:

@@ -1,18 +1,23 @@
-"""Which leader epoch wrote which offsets: the list in `leader-epoch-checkpoint`.
+"""Which leader epoch wrote which offsets: the list, its file, the epoch that an open log writes.
 
 Epochs and start offsets both grow strictly. An entry (epoch, start) says that the epoch wrote from
-`start`, inclusive, up to the next entry's start. Pure: the caller writes the file after a change.
+`start`, inclusive, up to the next entry's start. `LeaderEpochs` is pure; `EpochCheckpoint` keeps
+the file `leader-epoch-checkpoint`, which names an epoch before the first batch of that epoch is in
+the log.
 
 Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, InvalidRequest, TidelogError
-from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, read_file
+from tidelog.errors import CorruptFile, FencedLeaderEpoch, InvalidRequest, TidelogError
+from tidelog.record.batch_walk import Batch
+from tidelog.storage.files import LEADER_EPOCH_CHECKPOINT_FILE, read_file, write_atomically
+from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.text_files import decode_checkpoint, encode_checkpoint, parse_number
 from tidelog.types import NO_LEADER_EPOCH, Buffer
 
@@ -140,6 +145,137 @@ class LeaderEpochs:
 
     def _count_up_to(self, offset: int) -> int:
         return bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+
+
+class EpochCheckpoint:
+    """The leader epochs of an open log with their file. For the thread that appends.
+
+    Attributes:
+        epochs: Epochs of the log's records.
+        leader_epoch: The epoch that this log's own appends get.
+        is_noted: Whether the file names `leader_epoch`.
+    """
+
+    def __init__(self, context: SegmentContext, settle: Callable[[], None]) -> None:
+        """Start without epochs; see `load`.
+
+        Args:
+            context: The partition's files.
+            settle: Waits for deferred writes, so that none of them comes after a later one.
+        """
+        self._fs = context.env.files
+        self._path = f"{context.directory}/{LEADER_EPOCH_CHECKPOINT_FILE}"
+        self._where = context.topic_partition
+        self._settle = settle
+        self.epochs = LeaderEpochs()
+        self.leader_epoch = 0
+        self.is_noted = False
+
+    def load(self) -> None:
+        """Read the file, and take an epoch above all of it."""
+        with suppress(FileNotFoundError):
+            self.epochs = LeaderEpochs.decode(read_file(self._fs, self._path))
+        self.outgrow()
+
+    def write(self) -> None:
+        """Write the file, durably, behind all deferred work; raises OSError."""
+        self._settle()
+        self.save(self.epochs.encode())
+
+    def save(self, encoded: bytes) -> None:
+        """Write this text to the file, durably; raises OSError. May run in any thread."""
+        write_atomically(self._fs, self._path, encoded)
+
+    def fence(self, leader_epoch: int) -> None:
+        """Write under this epoch from now on.
+
+        Raises:
+            FencedLeaderEpoch: It is older than one that the log has seen.
+        """
+        if leader_epoch < self.epochs.latest_epoch:
+            raise FencedLeaderEpoch(
+                f"{self._where}: leader epoch {leader_epoch} is older than"
+                f" {self.epochs.latest_epoch}"
+            )
+        self.leader_epoch = leader_epoch
+        self.is_noted = False
+
+    def note_own(self, offset: int) -> None:
+        """Make durable that `leader_epoch` writes from `offset` on; raises OSError."""
+        changed = not self.is_noted and self.epochs.assign(self.leader_epoch, offset)
+        self.is_noted = True
+        if changed:
+            self.write()
+
+    def note_copied(self, batches: Sequence[Batch]) -> None:
+        """Make durable which epochs wrote a leader's batches; raises OSError."""
+        changed = False
+        for batch in batches:
+            if batch.leader_epoch >= 0:
+                changed |= self.epochs.assign(batch.leader_epoch, batch.base_offset)
+            elif self.epochs.latest is not None:
+                self.epochs.clear()
+                changed = True
+        if changed:
+            self.write()
+
+    def note_leaders(self, epoch: int, offset: int) -> None:
+        """Make durable that another leader writes under `epoch` from `offset` on."""
+        self.epochs.assign(epoch, offset)
+        self.write()
+        self.outgrow()
+
+    def outgrow(self) -> None:
+        """Let the next append of our own take an epoch above all that others have written."""
+        latest = self.epochs.latest_epoch
+        is_anothers = latest == self.leader_epoch and not self.is_noted
+        if latest > self.leader_epoch or is_anothers:
+            self.leader_epoch = latest + 1
+            self.is_noted = False
+
+    def begin_next(self) -> None:
+        """Take another epoch after a cut: other records may follow at the same offsets."""
+        if self.is_noted:
+            self.leader_epoch += 1
+            self.is_noted = False
+
+    def cut_unwritten(self, end: int) -> None:
+        """Forget epochs behind the log end, at an opening.
+
+        The file keeps one entry so that none of them is used again.
+        """
+        was_stale = any(entry.start_offset > end for entry in self.epochs.entries)
+        self.epochs.truncate_from_end(end)
+        if was_stale:
+            self._write_with(self.leader_epoch, end)
+            self.leader_epoch += 1
+
+    def cut(self, offset: int) -> None:
+        """Drop the epochs that began at a cut or behind it, once their records are gone.
+
+        Where none is left the file keeps the newest, beginning at the cut, so that the next start
+        does not use it again: Kafka's controller would know, here only the log does.
+        """
+        newest = self.epochs.latest_epoch
+        if not self.epochs.truncate_from_end(offset):
+            return
+        if self.epochs.entries:
+            self.write()
+        else:
+            self._write_with(newest, offset)
+
+    def _write_with(self, epoch: int, offset: int) -> None:
+        """Write the file with one more entry than the log has."""
+        kept = self.epochs.entries
+        self.epochs.assign(epoch, offset)
+        self.write()
+        self.epochs = LeaderEpochs(kept)
+
+    def clear(self) -> None:
+        """Forget all epochs, durably."""
+        if self.epochs.entries:
+            self.epochs.clear()
+            self.write()
 
 
 def read_next_epoch(fs: FileSystem, directory: str) -> int:

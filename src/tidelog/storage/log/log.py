@@ -1,43 +1,200 @@
 """One partition, open for writing: append, truncate, delete, retain.
 
-A `Log` is a `LogReader` whose last segment takes appends. Exactly one process has it: the holder
-of the directory's lock.
+A `Log` owns the parts of an open partition (`LogParts` and those made of them) and validates what
+is appended; `AppendWriter` writes it. Exactly one process has it: the holder of the directory's
+lock. Reads that few callers need are those of `Log.reader`.
 
 Life cycle: open -> (append | roll | flush | truncate | retain)* -> close. Appends and changes
 belong to one thread at a time; reads may go on in others.
-Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33.
+
+Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33, KIP-101.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from tidelog.errors import ClockJump, FencedLeaderEpoch, InvalidRequest
+from tidelog.config import TopicConfig
+from tidelog.errors import ClockJump, StorageFailure, TidelogError
 from tidelog.record.builder import BATCH_BYTES, build_end_marker
+from tidelog.storage import files
+from tidelog.storage.clocks.append_clock import Moment
 from tidelog.storage.log.append import (
     AppendContext,
     AppendOrigin,
     AppendResult,
     LongCheck,
+    PendingAppend,
     ValidatedAppend,
     build_batches,
+    stamps_by_append_clock,
 )
-from tidelog.storage.log.append_writer import SteppingLog, may_have_producers
-from tidelog.storage.log.log_loader import LogOptions
+from tidelog.storage.log.append_writer import AppendWriter
+from tidelog.storage.log.deletion import HIGH_WATERMARK, Deleter
+from tidelog.storage.log.follower_log import FollowerLog
+from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.log_loader import LogOptions, LogParts, load_log
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.log.message_sets import PreparedSet
-from tidelog.storage.log.producers import Duplicate, ProducerStates
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.segment_roller import SegmentRoller
+from tidelog.storage.log.segment_swaps import SegmentSwaps
+from tidelog.storage.log.truncation import Truncator
+from tidelog.storage.log.validator import AppendRules
+from tidelog.storage.open_files import typed_failures
+from tidelog.storage.segment.active_segment import ActiveSegment
+from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
+from tidelog.storage.segment.retention import Deletion
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.segment import Segment, SegmentContext
+from tidelog.storage.segment.segment_notes import SegmentNote
 from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
+
+if TYPE_CHECKING:
+    from tidelog.record.batch import RecordBatch
+    from tidelog.storage.segment.time_search_kernels import KernelSearch
 
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
 
 
-class Log(SteppingLog):
-    """A partition that takes appends."""
+class Log(LogReader):
+    """A partition that takes appends.
 
-    # -- appending ---------------------------------------------------------------------------
+    Attributes:
+        truncator: Cuts the log's end.
+        deleter: Moves its start.
+        swaps: Takes finished segments in, or exchanges them.
+        follower: Copies a leader's batches.
+        recovery_report: What the opening has mended.
+        opened_end_offset: The log end when it was opened.
+    """
+
+    def __init__(self, parts: LogParts, options: LogOptions) -> None:
+        """Make the other parts; see `open_writable`."""
+        segments, guard, epochs, clock = parts.segments, parts.guard, parts.epochs, parts.clock
+        flusher, producers, notes = parts.flusher, parts.producers, parts.notes
+        super().__init__(segments)
+        self.recovery_report = parts.report
+        self.opened_end_offset = segments.end_offset
+        self._guard = guard
+        self._flusher = flusher
+        self._epochs = epochs
+        self._producers = producers
+        self._clock = clock
+        self._notes = notes
+        name = segments.context.topic_partition
+        self._rules = AppendRules(name, segments.context.config, options.body_check)
+        self._roller = SegmentRoller(segments, guard, flusher, producers, notes)
+        self._writer = AppendWriter(
+            segments, guard, epochs, self._roller, producers, flusher, notes
+        )
+        self.truncator = Truncator(
+            segments, guard, epochs, producers, flusher, clock, notes, options
+        )
+        self.deleter = Deleter(segments, guard, epochs, self._roller, clock, notes, options)
+        self.swaps = SegmentSwaps(
+            segments,
+            guard,
+            epochs,
+            self._roller,
+            producers,
+            flusher,
+            clock,
+            notes,
+            self.deleter.deleted,
+        )
+        self.follower = FollowerLog(
+            segments, guard, epochs, self._roller, producers, self._writer, clock, self._rules
+        )
+        self.configure(segments.context.config)
+
+    @classmethod
+    def open_writable(cls, context: SegmentContext, options: LogOptions) -> "Log":
+        """Open a partition's directory for writing, after recovery where one is needed.
+
+        Raises:
+            StorageFailure: The disk failed; nothing valid was removed.
+        """
+        return cls(load_log(context, options), options)
+
+    # -- state -------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Do nothing: the writer's own view is always the present one."""
+
+    @property
+    def active(self) -> ActiveSegment:
+        """The segment that takes appends."""
+        return self._list.active
+
+    @property
+    def failure(self) -> StorageFailure | None:
+        """Why the partition is offline, None while it works."""
+        return self._guard.failure
+
+    def call_on_failure(self, call: Callable[[], None]) -> None:
+        """Call this on the owner's thread when the partition goes offline, except at a close."""
+        self._guard.call_on_failure(call)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no deferred work waits or runs."""
+        return self._guard.is_settled
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of appends from now on."""
+        return self._epochs.leader_epoch
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        """Which epoch wrote which offsets."""
+        return self._epochs.epochs
+
+    def producer_states(self) -> ProducerStates:
+        """Producers and open transactions at the log end."""
+        return self._producers
+
+    @property
+    def recovery_point(self) -> int:
+        """Offset below which all is durable."""
+        return self._flusher.recovery_point
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether an append waits for its caller's `flush_later`."""
+        return self._flusher.is_flush_due
+
+    @property
+    def last_flush_ms(self) -> int:
+        """When it was opened or last flushed as a whole, in ms of wall time."""
+        return self._flusher.last_flush_ms
 
     @property
     def last_append_ms(self) -> int:
         """The last append time given out or found on disk in ms, -1 where there is none."""
-        return self._append_clock.last_ms
+        return self._clock.last_ms
+
+    def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
+        """The note of a local segment, and by when its records were there, in ms."""
+        seen_ms = self._notes.seen_ms(segment)
+        return self._notes.note_of(segment), seen_ms
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic; they hold from the next append on."""
+        for part in (self._list, self._notes, self._rules, self._roller, self._flusher):
+            part.configure(config)
+        self._has_append_times = config.tidelog_append_time_enable
+        self._stamps_alone = stamps_by_append_clock(config)
+        self._is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+    def use_kernels(self) -> "KernelSearch":
+        """Search and check appends with kernels from now on; see `LogReader.use_kernels`."""
+        search = super().use_kernels()
+        self._rules.use_kernels()
+        self._roller.map_waiting()
+        return search
+
+    # -- appending ---------------------------------------------------------------------------
 
     def append(
         self,
@@ -105,20 +262,19 @@ class Log(SteppingLog):
             ClockJump, StorageFailure: As `append`.
             LongCheck: `check_append` has to be asked first; nothing was changed.
         """
-        if self._failure is not None or self._is_closed:
-            self._ensure_writable()
+        self._guard.ensure_writable()
         append_ms, now_ms = self._append_times_ms() if times_ms is None else times_ms
-        stamp_ms = now_ms if append_ms == UNKNOWN_MS else append_ms
-        if self._stamps_alone and times_ms is None:
-            stamp_ms = self._append_clock.next_ms()
-        end, epoch = self._segments[-1].end_offset, self.leader_epoch
+        stamp_ms = self._stamp_ms(append_ms, now_ms) if times_ms is None else times_ms[1]
+        end, epoch = self._list.end_offset, self._epochs.leader_epoch
         batch = None
         if owned and origin is AppendOrigin.CLIENT and not is_checked:
-            batch = self._plain.accept(data, end, epoch, now_ms)
+            batch = self._rules.plain.accept(data, end, epoch, now_ms)
         elif trusted and origin is AppendOrigin.COORDINATOR and isinstance(data, bytearray):
-            batch = self._plain.accept_built(data, end, epoch)
+            batch = self._rules.plain.accept_built(data, end, epoch)
         if batch is not None:
-            return self._append_one(batch, data, append_ms, now_ms, origin, transaction_version)
+            append = _pending(batch, data, append_ms, now_ms)
+            append.origin, append.transaction_version = origin, transaction_version
+            return self._writer.append(append)
         context = AppendContext(
             next_offset=end,
             leader_epoch=epoch,
@@ -131,13 +287,73 @@ class Log(SteppingLog):
             is_bounded=is_bounded,
             is_checked=is_checked,
         )
-        valid = self._validator.validate(data, context)
-        if may_have_producers(valid):
-            duplicate = self._check_producers(valid, origin, transaction_version)
-            if duplicate is not None:
-                return self._duplicate_result(duplicate)
-        self._write(valid, append_ms, origin, now_ms)
-        return self._result(valid, append_ms, stamp_ms)
+        append = self._valid(self._rules.validator.validate(data, context), append_ms, context)
+        append.transaction_version = transaction_version
+        return self._writer.append(append)
+
+    def append_plain(self, data: Buffer) -> AppendResult | None:
+        """`append_batches` of a buffer that a client has sent and that may be changed.
+
+        Returns:
+            None where something about it, or about the log, is out of the ordinary: nothing was
+            changed then, and `append_batches` appends it or raises.
+
+        Raises:
+            TidelogError: As `append_batches`, of producers and disks.
+        """
+        append = self.accept_plain(data)
+        return None if append is None else self._writer.append(append)
+
+    def accept_plain(self, data: Buffer, moment: Moment | None = None) -> PendingAppend | None:
+        """Validate a plain append; it holds until the log is changed.
+
+        Args:
+            data: A buffer that a client has sent and that may be changed.
+            moment: Of all appends that are made together.
+
+        Returns:
+            None as `append_plain`.
+        """
+        guard, epoch = self._guard, self._epochs.leader_epoch
+        if guard.failure is not None or guard.is_closed:
+            return None
+        if self._has_append_times:
+            try:
+                append_ms, now_ms = self._clock.next_and_now_ms(moment)
+            except ClockJump:
+                return None
+        else:
+            append_ms, now_ms = UNKNOWN_MS, self.context.env.clock.now_ms()
+        end = self._list.all[-1].end_offset
+        batch = self._rules.plain.accept(data, end, epoch, now_ms)
+        return None if batch is None else _pending(batch, data, append_ms, now_ms)
+
+    def _append_times_ms(self) -> tuple[int, int]:
+        """When an append is, by the append clock (-1 where it is off) and by the wall's."""
+        if self._has_append_times:
+            return self._clock.next_and_now_ms()
+        return UNKNOWN_MS, self.context.env.clock.now_ms()
+
+    def _stamp_ms(self, append_ms: int, now_ms: int) -> int:
+        """The time that LogAppendTime writes into batches."""
+        if self._stamps_alone:
+            return self._clock.next_ms()
+        return now_ms if append_ms == UNKNOWN_MS else append_ms
+
+    def _valid(
+        self, valid: ValidatedAppend, append_ms: int, context: AppendContext
+    ) -> PendingAppend:
+        return PendingAppend(
+            valid.data,
+            valid.batches,
+            valid.first_offset,
+            valid.last_offset,
+            valid.max_timestamp,
+            append_ms,
+            context.now_ms,
+            context.append_time_ms if self._is_stamped else NO_TIMESTAMP,
+            context.origin,
+        )
 
     def check_append(self, data: Buffer) -> Buffer:
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
@@ -152,7 +368,7 @@ class Log(SteppingLog):
         context = AppendContext(
             next_offset=0, leader_epoch=0, now_ms=now_ms, append_time_ms=now_ms, owned=True
         )
-        return self._validator.validate(data, context).data
+        return self._rules.validator.validate(data, context).data
 
     def check_set(self, data: Buffer) -> PreparedSet:
         """Check a message set of magic 0 or 1, in any thread; nothing is appended.
@@ -169,7 +385,7 @@ class Log(SteppingLog):
             owned=True,
             takes_legacy=True,
         )
-        return self._validator.prepare_set(data, context)
+        return self._rules.validator.prepare_set(data, context)
 
     def append_set(self, prepared: PreparedSet) -> AppendResult:
         """Append what `check_set` has checked.
@@ -179,11 +395,9 @@ class Log(SteppingLog):
             InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As
                 `append_batches`.
         """
-        self._ensure_writable()
+        self._guard.ensure_writable()
         append_ms, now_ms = self._append_times_ms()
-        stamp_ms = now_ms if append_ms == UNKNOWN_MS else append_ms
-        if self._stamps_alone:
-            stamp_ms = self._append_clock.next_ms()
+        stamp_ms = self._stamp_ms(append_ms, now_ms)
         context = AppendContext(
             next_offset=self.log_end_offset,
             leader_epoch=self.leader_epoch,
@@ -195,75 +409,7 @@ class Log(SteppingLog):
         valid = prepared.finish(context)
         if valid is None:
             raise LongCheck
-        self._write(valid, append_ms, AppendOrigin.CLIENT, now_ms)
-        return self._result(valid, append_ms, stamp_ms)
-
-    def append_as_follower(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
-        """Append a leader's batches as they are: their offsets, epochs and timestamps stay.
-
-        Args:
-            data: Whole batches, in order.
-            append_ms: When the leader took the records, where it says so; -1 for unknown. The time
-                of arrival here is never their append time.
-
-        Raises:
-            CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: Refused,
-                nothing was changed.
-            StorageFailure: As `append`.
-        """
-        self._ensure_writable()
-        append_ms = self._copied_append_ms(append_ms)
-        context = AppendContext(
-            next_offset=self.log_end_offset,
-            leader_epoch=self.leader_epoch,
-            now_ms=append_ms,
-            append_time_ms=append_ms,
-            origin=AppendOrigin.REPLICATION,
-        )
-        valid = self._validator.validate(data, context)
-        for batch in valid.batches:
-            if batch.is_control and batch.has_producer_id:
-                ProducerStates().update(batch)  # once written, a marker can't be refused any more
-        self._note_gaps(valid.batches)
-        now_ms = self.context.env.clock.now_ms()
-        self._write(valid, append_ms, AppendOrigin.REPLICATION, now_ms)
-        self._append_clock.observe(append_ms)
-        self._note_stamps(valid.batches)
-        self._outgrow_epochs()
-        return self._result(valid, append_ms, valid.max_timestamp)
-
-    def _copied_append_ms(self, append_ms: int) -> int:
-        """The leader's append time, held against the last one."""
-        if append_ms == UNKNOWN_MS or not self._config.tidelog_append_time_enable:
-            return UNKNOWN_MS
-        if append_ms < self._append_clock.last_ms:
-            raise InvalidRequest(
-                f"{self.topic_partition}: append time {append_ms} ms where"
-                f" {self._append_clock.last_ms} ms was the last: append times never run back"
-            )
-        return append_ms
-
-    def _check_producers(
-        self, valid: ValidatedAppend, origin: AppendOrigin, transaction_version: int
-    ) -> Duplicate | None:
-        for batch in valid.batches:
-            if batch.has_producer_id:
-                duplicate = self._producers.check(
-                    batch, origin=origin, transaction_version=transaction_version
-                )
-                if duplicate is not None:
-                    return duplicate
-        return None
-
-    def _result(self, valid: ValidatedAppend, append_ms: int, stamp_ms: int) -> AppendResult:
-        stamped = self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        return AppendResult(
-            valid.first_offset,
-            valid.last_offset,
-            append_ms,
-            stamp_ms if stamped else NO_TIMESTAMP,
-            self._log_start_offset,
-        )
+        return self._writer.append(self._valid(valid, append_ms, context))
 
     def end_transaction(
         self,
@@ -313,22 +459,139 @@ class Log(SteppingLog):
         """Append time and wall time of a marker, whatever the clock says."""
         try:
             if self._stamps_alone:
-                return UNKNOWN_MS, self._append_clock.next_ms()
+                return UNKNOWN_MS, self._clock.next_ms()
             return self._append_times_ms()
         except ClockJump as jump:
-            held_ms = self._append_clock.held_ms(jump)
+            held_ms = self._clock.held_ms(jump)
             return held_ms if self._has_append_times else UNKNOWN_MS, held_ms
 
+    # -- calls of the parts that many callers make -------------------------------------------
+
     def fence(self, leader_epoch: int) -> None:
-        """Write under this epoch from now on.
+        """Write under this epoch from now on; see `EpochCheckpoint.fence`."""
+        self._epochs.fence(leader_epoch)
+
+    def accept_clock(self) -> None:
+        """Let appends go on although the clock jumped; see `clocks.append_clock`."""
+        self._clock.accept()
+
+    def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
+        """Finish the active segment; see `SegmentRoller.roll`."""
+        return self._roller.roll(reason)
+
+    def build_zones(self) -> list[int]:
+        """Write the zone maps that are missing; see `SegmentRoller.build_zones`."""
+        return self._roller.build_zones()
+
+    def flush(self) -> None:
+        """Make everything that was appended durable; see `Flusher.flush`."""
+        self._flusher.flush()
+
+    def flush_later(self, done: Callable[[StorageFailure | None], None]) -> int:
+        """Make what was appended so far durable without waiting; see `Flusher.flush_later`."""
+        return self._flusher.flush_later(done)
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut the log's end; see `Truncator.truncate_to`."""
+        return self.truncator.truncate_to(offset)
+
+    def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
+        """Move the log start for a client; see `Deleter.delete_records`."""
+        return self.deleter.delete_records(offset)
+
+    def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
+        """Delete the segments that the topic's policy lets go; see `Deleter.apply_retention`."""
+        return self.deleter.apply_retention(by_age=by_age)
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write closing entries, sync everything, leave snapshot and append-time checkpoint.
+
+        An offline log only drops its handles.
 
         Raises:
-            FencedLeaderEpoch: It is older than one the log has seen.
+            StorageFailure: The disk failed on the way; the log counts as not closed cleanly.
         """
-        if leader_epoch < self._epochs.latest_epoch:
-            raise FencedLeaderEpoch(
-                f"{self.topic_partition}: leader epoch {leader_epoch} is older than"
-                f" {self._epochs.latest_epoch}"
-            )
-        self.leader_epoch = leader_epoch
-        self._epoch_is_noted = False
+        self._guard.close(self._close_cleanly)
+
+    def _close_cleanly(self) -> None:
+        active, end = self.active, self._list.end_offset
+        fs, directory = self.context.env.files, self.context.directory
+        with typed_failures(active.log_path, "close"):
+            active.close_entries()
+            active.sync()
+            self._notes.closed(active)
+            self._flusher.made_durable(end)
+            self._roller.write_snapshot(end, self._producers.encode_snapshot())
+            self._drop_old_snapshots()
+            self.deleter.unlink_all()
+            self.checkpoint_append_times().write(fs, directory)
+            self._roller.map_rest()
+
+    def checkpoint_append_times(self) -> AppendTimeCheckpoint:
+        """Proof for the next start that the log was not cut below its present end."""
+        return self._list.append_time_checkpoint(self._clock.last_ms)
+
+    def _drop_old_snapshots(self) -> None:
+        """Keep the snapshots of segments' bases and the newest one, as Kafka does."""
+        kept = {segment.base_offset for segment in self._list.all} | {self._list.end_offset}
+        for entry in self.context.env.files.list_dir(self.context.directory):
+            parsed = files.parse_file_name(entry.name)
+            if parsed and parsed[1] == files.SNAPSHOT_SUFFIX and parsed[0] not in kept:
+                self.context.env.files.remove(f"{self.context.directory}/{entry.name}")
+
+    def abandon(self) -> None:
+        """Stop using the log without writing anything, as when its directory is going away."""
+        self.give_up()()
+
+    def give_up(self) -> Callable[[], None]:
+        """The part of `abandon` that takes no time; the returned function does the rest.
+
+        It may run in any thread. Files may still be touched until it has returned.
+        """
+        self._list.memory.forget_maps()  # the next opening may cut the last segment
+        wait = self._guard.abandon()
+
+        def let_go() -> None:
+            wait()
+            for segment in self._list.all:
+                self.context.maps.forget(segment.log_path)
+            # Where a truncation failed half way, no segment may be left.
+            for active in self._list.all[-1:]:
+                for suffix in files.SEGMENT_SUFFIXES:
+                    self.context.pool.forget(self.context.path(active.base_offset, suffix))
+
+        return let_go
+
+
+def _pending(batch: "RecordBatch", data: Buffer, append_ms: int, now_ms: int) -> PendingAppend:
+    """An append of one plain batch, whose topic does not stamp records."""
+    first_offset = batch.base_offset
+    last_offset = first_offset + batch.last_offset_delta
+    return PendingAppend(
+        data, (batch,), first_offset, last_offset, batch.max_timestamp, append_ms, now_ms
+    )
+
+
+def append_together(pairs: Iterable[tuple[Log, Buffer]]) -> list[PendingAppend | None]:
+    """Append a batch to each of some logs, no two of them the same; see `append_writer`.
+
+    Args:
+        pairs: A log, and a buffer as of `Log.append_plain`.
+
+    Returns:
+        Each append with its result, or with its typed error, which is no other append's; None
+        where `append_plain` would return None.
+    """
+    moment = Moment()
+    appends = [(log, log.accept_plain(data, moment)) for log, data in pairs]
+    for step in (AppendWriter.begin, AppendWriter.write, AppendWriter.finish):
+        for log, append in appends:
+            if append is not None and append.result is None:
+                try:
+                    append.result = step(log._writer, append)
+                except TidelogError as error:
+                    # Without its frames, which know the append: a circle that keeps its buffer.
+                    append.result = error.with_traceback(None)
+    return [append for _, append in appends]

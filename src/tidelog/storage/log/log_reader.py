@@ -9,18 +9,20 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import LostOffsets, MissingDependency, OffsetOutOfRange
+from tidelog.errors import LostOffsets, OffsetOutOfRange
 from tidelog.record.record import Record, appended_at
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.log.log_tier import LogTier
 from tidelog.storage.log.producer_loading import load_producer_states
 from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_list import LoadedLog
+from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.segment import time_search
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.gaps import NO_LOSSES, ensure_no_gap, lost_at_end
 from tidelog.storage.segment.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.segment.slices import AbortedFilter, LogSlice, records_of, slices
 from tidelog.storage.tier.remote_segment import RemoteSegment
-from tidelog.storage.tier.tier_record import TierAccess
+from tidelog.storage.tier.tier_record import TierAccess, TierView
 from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
@@ -44,8 +46,11 @@ def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
     ensure_no_gap(part.segment, *(yield from records_of(part, aborted)))
 
 
-class LogReader(LoadedLog):
-    """A partition as a reader sees it."""
+class LogReader:
+    """A partition as a reader sees it: reads over a list of segments, without state of its own."""
+
+    def __init__(self, segments: SegmentList) -> None:
+        self._list = segments
 
     @classmethod
     def open(
@@ -65,9 +70,60 @@ class LogReader(LoadedLog):
         Raises:
             CorruptFile, UnsupportedVersion: The record of the tier can't be read.
         """
-        reader = cls(context, log_start_offset=log_start_offset, tiers=tiers)
+        reader = cls(SegmentList(context, LogTier(tiers), log_start_offset=log_start_offset))
         reader.refresh()
         return reader
+
+    @typed_read
+    def refresh(self) -> None:
+        """See what is on disk now; see `SegmentList.refresh`."""
+        self._list.refresh()
+
+    @property
+    def context(self) -> SegmentContext:
+        """What the segments share."""
+        return self._list.context
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Its topic and partition."""
+        return self._list.context.topic_partition
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Segments, oldest first; the last one is active. Empty only for a bare directory."""
+        return self._list.all
+
+    @property
+    def local_segments(self) -> list[Segment]:
+        """Segments whose files lie in the directory, oldest first."""
+        return self._list.local
+
+    @property
+    def local_start_offset(self) -> int:
+        """First offset that may be read from local files; the log start where there is no tier."""
+        return self._list.local_start_offset
+
+    @property
+    def tier(self) -> TierView | None:
+        """What the directory knows of the partition's tier, None where it has none."""
+        return self._list.tier.view
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read, inclusive."""
+        return self._list.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset that the next record gets; one behind the last."""
+        segments = self._list.all
+        return segments[-1].end_offset if segments else self._list.start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset below which records are safe; a single node's log end."""
+        return self.log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -84,15 +140,24 @@ class LogReader(LoadedLog):
     @typed_read
     def size_bytes(self) -> int:
         """Bytes of all log files."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._list.all)
 
     @typed_read
     def lost_offsets(self) -> list[LostOffsets]:
         """Offsets that finished local segments lack at their ends, where that is a loss."""
-        found = (lost_at_end(segment) for segment in self._segments if not segment.is_tiered)
-        return [lost for lost in found if lost and lost.end > self._log_start_offset]
+        found = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
+        return [lost for lost in found if lost and lost.end > self._list.start_offset]
 
     # -- append times ------------------------------------------------------------------------
+
+    def trusted_end(self) -> int:
+        """Offset below which every append time on disk is right."""
+        return self._list.trusted_end()
+
+    @typed_read
+    def append_times_of(self, segment: Segment) -> AppendTimes:
+        """A segment's append times, limited to what is proven."""
+        return self._list.append_times_of(segment)
 
     @typed_read
     def append_time_of(self, offset: int) -> int | None:
@@ -126,13 +191,13 @@ class LogReader(LoadedLog):
 
     def _slices_at(self, offset: int) -> Iterator[LogSlice]:
         """The slice that holds one offset; none where its segment is empty."""
-        return slices(self._segments, offset, offset + 1)
+        return slices(self._list.all, offset, offset + 1)
 
     def segment_of(self, offset: int) -> Segment | None:
         """The segment whose range holds the offset, None outside the log."""
-        number = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
-        if number and offset < self._segments[number - 1].end_offset:
-            return self._segments[number - 1]
+        number = bisect_right(self._list.all, offset, key=attrgetter("base_offset"))
+        if number and offset < self._list.all[number - 1].end_offset:
+            return self._list.all[number - 1]
         return None
 
     # -- lookups by time ---------------------------------------------------------------------
@@ -159,7 +224,7 @@ class LogReader(LoadedLog):
         """
         if timestamp_ms < 0:
             raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
-        segments, maxima, start = self._segments, self._maxima, self._log_start_offset
+        segments, maxima, start = self._list.all, self._list.memory.maxima, self._list.start_offset
         losses = NO_LOSSES if steps_over_losses else maxima.losses
         if clock is ClockName.APPEND:
             self.trusted_end()
@@ -167,13 +232,13 @@ class LogReader(LoadedLog):
             return time_search.find_by_append_time(segments, first_ms, start, losses)
         number = maxima.first_reaching(segments, timestamp_ms)
         return time_search.find_from(
-            segments, number, timestamp_ms, start, losses, search=self._search
+            segments, number, timestamp_ms, start, losses, search=self._list.memory.search
         )
 
     def knows_losses(self) -> bool:
         """Whether a search has to read nothing to know of losses, and there are none."""
-        segments = self._segments
-        return self._maxima.losses.are_known(segments, len(segments))
+        segments = self._list.all
+        return self._list.memory.maxima.losses.are_known(segments, len(segments))
 
     @property
     def append_slack_ms(self) -> int:
@@ -185,8 +250,8 @@ class LogReader(LoadedLog):
         """Number of records before an offset (of all where None) whose append time is unknown."""
         end = self.log_end_offset if before is None else before
         self.trusted_end()
-        start = self._log_start_offset
-        return time_search.count_without_append_time(self._segments, start, end)
+        start = self._list.start_offset
+        return time_search.count_without_append_time(self._list.all, start, end)
 
     @typed_read
     def find_in_memory(
@@ -203,7 +268,7 @@ class LogReader(LoadedLog):
         Raises:
             CorruptData: A damaged batch lies on the way.
         """
-        segments, maxima = self._segments, self._maxima
+        segments, maxima = self._list.all, self._list.memory.maxima
         if not maxima.is_known(timestamp_ms):
             finished = segments[maxima.count : -1]
             if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
@@ -211,32 +276,33 @@ class LogReader(LoadedLog):
         number = maxima.first_reaching(segments, timestamp_ms)
         if not maxima.losses.are_known(segments, number):
             return time_search.NOT_LOADED
-        start, first = self._log_start_offset, segments[number] if number < len(segments) else None
+        start, first = self._list.start_offset, segments[number] if number < len(segments) else None
         if isinstance(first, ClosedSegment):
             if not first.has_indexes or first.is_tiered:
                 return time_search.NOT_LOADED
             if first.end_offset > start:
                 # Mostly it is there, and no other segment is asked.
                 maxima.losses.ensure_none(segments, number, start)
-                hit = self._search(first, timestamp_ms, start)
+                hit = self._list.memory.search(first, timestamp_ms, start)
                 if hit is not None:
                     return hit
                 number += 1
         if not maxima.losses.are_known(segments, len(segments)):
             return time_search.NOT_LOADED
-        losses, search = maxima.losses, self._search
+        losses, search = maxima.losses, self._list.memory.search
         return time_search.find_from(segments, number, timestamp_ms, start, losses, search=search)
 
     def new_search(self) -> time_search.BatchSearch:
         """A search for another thread: with kernels where this log has them, and its own memory."""
-        return time_search.search_segment if self._kernels is None else type(self._kernels)()
+        kernels = self._list.memory.kernels
+        return time_search.search_segment if kernels is None else type(kernels)()
 
     @typed_read
     def max_timestamp(self, *, steps_over_losses: bool = False) -> OffsetAndTimestamp | None:
         """The first record with the largest record timestamp, None where none has one."""
-        segments = self._segments
-        losses = NO_LOSSES if steps_over_losses else self._maxima.losses
-        start, search = self._log_start_offset, self._search
+        segments = self._list.all
+        losses = NO_LOSSES if steps_over_losses else self._list.memory.maxima.losses
+        start, search = self._list.start_offset, self._list.memory.search
         return time_search.find_max_timestamp(segments, start, losses, search=search)
 
     def use_kernels(self) -> "KernelSearch":
@@ -245,22 +311,14 @@ class LogReader(LoadedLog):
         Raises:
             MissingDependency: They are not installed.
         """
-        if self._kernels is None:
-            try:
-                from tidelog.storage.segment.time_search_kernels import KernelSearch
-            except ImportError as error:
-                raise MissingDependency("kernels need numpy and numba: tidelog[arrow]") from error
-            self._kernels = KernelSearch()
-            self._search = self._kernels
-        return self._kernels
+        return self._list.memory.use_kernels()
 
     def drop_caches(self) -> None:
         """Forget maps and loaded indexes of finished segments; they are loaded anew when asked."""
-        for segment in self._segments:
+        for segment in self._list.all:
             if isinstance(segment, ClosedSegment):
                 segment.unload()
-        if self._kernels is not None:
-            self._kernels.clear()
+        self._list.memory.forget_maps()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -285,14 +343,14 @@ class LogReader(LoadedLog):
             StorageFailure: The disk failed.
         """
         visible = self.end_offset(isolation)
-        first = self._log_start_offset if start is None else start
-        if not self._log_start_offset <= first <= self.log_end_offset:
+        first = self._list.start_offset if start is None else start
+        if not self._list.start_offset <= first <= self.log_end_offset:
             raise OffsetOutOfRange(
-                first, self._log_start_offset, self.log_end_offset, where=str(self.topic_partition)
+                first, self._list.start_offset, self.log_end_offset, where=str(self.topic_partition)
             )
         last = visible if end is None else min(end, visible)
         on_empty = ensure_no_gap if fails_on_gaps else None
-        return slices(self._segments, first, last, on_empty) if first < last else iter(())
+        return slices(self._list.all, first, last, on_empty) if first < last else iter(())
 
     def records(
         self,
@@ -327,10 +385,10 @@ class LogReader(LoadedLog):
         """Which batches of [start, end) a reader of that isolation must not see."""
         if isolation is IsolationLevel.READ_UNCOMMITTED:
             return AbortedFilter(())
-        first = self._log_start_offset if start is None else start
+        first = self._list.start_offset if start is None else start
         last = ANY_OFFSET if end is None else end
         aborted: list[AbortedTxn] = []
-        for segment in self._segments:
+        for segment in self._list.all:
             if segment.end_offset <= first:
                 continue
             # Markers, and so the entries, may lie in segments far behind the end.
@@ -345,8 +403,8 @@ class LogReader(LoadedLog):
     @typed_read
     def producer_states(self) -> ProducerStates:
         """Producers and open transactions at the log end, from the last snapshot and the log."""
-        return load_producer_states(self.context, self._segments)
+        return load_producer_states(self.context, self._list.all)
 
     def close(self) -> None:
         """Drop all handles; views that were handed out stay valid."""
-        self._segments = []
+        self._list.keep(())

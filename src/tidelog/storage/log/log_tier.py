@@ -1,4 +1,7 @@
-"""Which local segments may go because the tier has them: decisions without effects.
+"""The tier of an open log: what its record says, and which local segments may go because of it.
+
+`LogTier` owns the record as the log goes by it. Each change of the log (start, cut, release) is in
+the record, durably, before local files change.
 
 `local.retention.ms` and `local.retention.bytes` count as `retention.*` do; -2 means those. A local
 segment goes only where the tier's row is about exactly its records, and the newest finished one
@@ -7,15 +10,19 @@ stays while the active one is empty: opening the log must not need the store.
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.storage.segment.active_segment import first_reaching
 from tidelog.storage.segment.retention import SegmentFacts, plan_retention
-from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import last_fingerprint
 from tidelog.storage.tier.manifest import Manifest, TierSegment
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier.tier_record import TierAccess, TierRecord, TierView, write_record
 from tidelog.types import INT64_MAX
 
 AS_TOTAL: Final = -2
@@ -97,3 +104,118 @@ def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: 
         now_ms=now_ms,
     )
     return min(limit, len(plan))
+
+
+class LogTier:
+    """The part of a log that lies in a tier. Where the log has no tier, nothing happens.
+
+    Attributes:
+        view: What the directory's record says of the tier; None where there is none.
+    """
+
+    def __init__(self, access: TierAccess | None) -> None:
+        self._access = access
+        self.view: TierView | None = None
+
+    @property
+    def rows(self) -> Sequence[TierSegment]:
+        """Rows of the tier's segments, oldest first."""
+        return () if self.view is None else self.view.record.manifest.segments
+
+    @property
+    def start_offset(self) -> int:
+        """Log start by the record, 0 without one."""
+        return 0 if self.view is None else self.view.record.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the last segment in the tier, 0 without one."""
+        return 0 if self.view is None else self.view.end_offset
+
+    @property
+    def restart_offset(self) -> int | None:
+        """Where the local part begins anew, while a cut below it is under way."""
+        return None if self.view is None else self.view.record.restart_offset
+
+    def load(self, bases: list[int], context: SegmentContext) -> list[int]:
+        """Read the record; the bases of local segments that count."""
+        self.view = None if self._access is None else TierView.load(context, self._access)
+        return bases if self.view is None else self.view.local_bases(bases)
+
+    def segments(self, below: int | None) -> Sequence[RemoteSegment]:
+        """Segments that only the tier has, oldest first; see `TierView.segments`."""
+        return () if self.view is None else self.view.segments(below)
+
+    def segments_below(
+        self, local: Sequence[Segment], context: SegmentContext
+    ) -> Sequence[RemoteSegment]:
+        """Segments that only the tier has, if these are the local ones; reports a hole."""
+        if self.view is None:
+            return ()
+        below = local[0].base_offset if local else None
+        hole = None if below is None else self.view.hole(below)
+        if hole is not None:
+            context.report(
+                f"{context.directory}: offsets {hole[0]} to {hole[1] - 1} are in neither tier:"
+                " local files were deleted before they were copied"
+            )
+        return self.view.segments(below)
+
+    def take(self, record: TierRecord, context: SegmentContext) -> None:
+        """Go by another record, durably; raises OSError."""
+        assert self._access is not None
+        self.view = TierView(record, context, self._access)
+        self._save(record)
+
+    def _save(self, record: TierRecord) -> None:
+        assert self.view is not None
+        context = self.view.context
+        write_record(context.env.files, context.directory, record)
+        self.view = self.view.with_record(record)
+
+    def move_start(self, offset: int) -> None:
+        """Note a new log start, durably."""
+        if self.view is not None:
+            self._save(self.view.record.with_start(offset))
+
+    def release_below(self, offset: int) -> None:
+        """Note durably that local segments begin at `offset` from now on."""
+        if self.view is not None:
+            self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
+
+    def clip(self, offset: int, local_start: int) -> Mapping[str, TierSegment]:
+        """What a cut leaves of the segment that holds `offset`, by uid: its batches below it.
+
+        The store is read before anything changes: its failure is no failure of the log.
+        """
+        view = self.view
+        if view is None or not self._is_cut_below(offset, local_start):
+            return {}
+        clipped = {}
+        for row in self.rows:
+            if row.base_offset < offset < row.end_offset:
+                position, end = first_reaching(view.segment(row), offset)
+                if end > row.base_offset:
+                    left = dataclasses.replace(row, end_offset=end, clip_bytes=position)
+                    clipped[row.uid] = left
+        return clipped
+
+    def _is_cut_below(self, offset: int, local_start: int) -> bool:
+        return bool(self.rows) and offset < local_start
+
+    def cut(self, offset: int, local_start: int, clipped: Mapping[str, TierSegment]) -> None:
+        """Note durably that the tier ends here; copies of what is local too are dropped.
+
+        Those are copied again later; what only the tier has is cut as `clip` says.
+        """
+        if self.view is None:
+            return
+        now_ms = self.view.context.env.clock.now_ms()
+        is_below = self._is_cut_below(offset, local_start)
+        record = self.view.record.with_cut(offset, lambda row, _: clipped.get(row.uid), now_ms)
+        self._save(record.with_restart() if is_below else record)
+
+    def end_restart(self) -> None:
+        """Note durably that the cut below the local part is done."""
+        if self.view is not None and self.restart_offset is not None:
+            self._save(dataclasses.replace(self.view.record, restart_offset=None))

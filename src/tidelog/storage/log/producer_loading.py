@@ -202,6 +202,18 @@ def load_producer_states(
     return _states_from(context, segments, end, recall=recall)
 
 
+def load_for_writing(
+    context: SegmentContext,
+    segments: Sequence[Segment],
+    appended_by_ms: Callable[[int], int | None],
+    expiration_ms: int,
+) -> ProducerStates:
+    """Producers at the log end as a writer needs them: with their last batches, no silent ones."""
+    states = load_producer_states(context, segments, recall=True)
+    expire_producers(states, context.env.clock.now_ms(), expiration_ms, appended_by_ms)
+    return states
+
+
 def expire_producers(
     states: ProducerStates,
     now_ms: int,

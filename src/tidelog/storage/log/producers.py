@@ -621,6 +621,11 @@ class ProducerStates:
         self._producers[producer_id] = replace(entry, txn_first_offset=first)
         self._open = dict(sorted({**self._open, first: producer_id}.items()))
 
+    def replace(self, other: "ProducerStates") -> None:
+        """Take the producers and transactions of `other` in the place of these, after a cut."""
+        self._producers, self._open = other._producers, other._open
+        self._peak_count = other._peak_count
+
     def take_ends(self, told: "ProducerStates") -> None:
         """End the open transactions that a snapshot of the same offset does not know as open.
 

@@ -1,18 +1,24 @@
-"""A partition as it was loaded: its segments, local and in the tier, and how far times are sure.
+"""Segments of a partition, local and in the tier, and where the log begins and ends.
 
-`LoadedLog` knows which segments there are and where the log begins and ends. What is asked of them
-is in `log_reader.LogReader`.
+`SegmentList` owns the list, the log start, how far append times are proven, and what a search by
+time remembers of the list. `show` is the only way to exchange local segments, so whatever is
+derived from the list is forgotten with it. `LogReader` reads through the list; the parts of a
+writer's log change it.
 """
 
+import dataclasses
 import itertools
 import posixpath
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tidelog.config import TopicConfig
 from tidelog.env import forget
+from tidelog.errors import MissingDependency
 from tidelog.storage import commits, files
+from tidelog.storage.clocks.append_clock import NEVER
 from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.log.log_tier import LogTier
 from tidelog.storage.log.producer_loading import (
     bases_among,
     file_names,
@@ -21,60 +27,167 @@ from tidelog.storage.log.producer_loading import (
     may_have_transactions,
 )
 from tidelog.storage.segment import time_search
-from tidelog.storage.segment.active_segment import TailSegment, load_tail
-from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, trusted_end
+from tidelog.storage.segment.active_segment import ActiveSegment, TailSegment, load_tail
+from tidelog.storage.segment.append_time_trust import (
+    AppendTimeCheckpoint,
+    fingerprint,
+    last_batch,
+    trusted_end,
+)
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.index import TxnIndex
-from tidelog.storage.segment.segment import Segment, SegmentContext, typed_read
-from tidelog.storage.tier.tier_record import TierAccess, TierView
-from tidelog.types import NO_TIMESTAMP, TopicPartition
+from tidelog.storage.segment.segment import Segment, SegmentContext
+from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidelog.storage.segment.time_search_kernels import KernelSearch
 
-
-# Names that a commit is about.
+# Suffixes of files that a commit record names.
 _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 
-
-# A live directory may change while it is looked at again and again, but not for ever.
+# A live directory may change while it is read; it is read at most so many times.
 _LOOKS_MAX: Final = 5
 
-
-# The last segment has no zone map, and mostly no aborted transaction: so much is walked at an
-# opening to say so, in some ms.
+# The last segment has no zone map, and mostly no aborted transaction: so much of it is walked at an
+# opening to prove that, which takes some ms.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
-class LoadedLog:
-    """The segments of a partition."""
+class SearchMemory:
+    """What searches by time remember of a list of segments.
 
-    def __init__(
-        self,
-        context: SegmentContext,
-        *,
-        log_start_offset: int = 0,
-        tiers: TierAccess | None = None,
-    ) -> None:
+    Attributes:
+        maxima: Running maxima of the segments' largest record times.
+        search: Search inside one segment, with kernels where they are loaded.
+        kernels: The same search, None without kernels.
+    """
+
+    def __init__(self) -> None:
+        self.maxima = time_search.RunningMaxima()
+        self.search: time_search.BatchSearch = time_search.search_segment
+        self.kernels: KernelSearch | None = None
+
+    def use_kernels(self) -> "KernelSearch":
+        """Search with kernels from now on; see `LogReader.use_kernels`."""
+        if self.kernels is None:
+            try:
+                from tidelog.storage.segment.time_search_kernels import KernelSearch
+            except ImportError as error:
+                raise MissingDependency("kernels need numpy and numba: tidelog[arrow]") from error
+            self.search = self.kernels = KernelSearch()
+        return self.kernels
+
+    def forget_maxima(self) -> None:
+        """Forget the maxima: segments have gone, or others are there."""
+        self.maxima = time_search.RunningMaxima()
+
+    def forget_maps(self) -> None:
+        """Forget maps of files: a name may stand for another file, or for a shorter one."""
+        if self.kernels is not None:
+            self.kernels.clear()
+
+
+class SegmentList:
+    """Segments of one partition, oldest first.
+
+    Attributes:
+        context: What the segments share.
+        all: All segments; the last one is active. Empty only for a bare directory.
+        start_offset: First offset that may be read, inclusive.
+        checkpointed_start: Log start that the directory's checkpoint, or the tier's record, holds.
+        checkpointed_ms: Last append time of the append-time checkpoint, once it was read.
+        tier: The part of the log that lies in a tier.
+        memory: What searches by time remember of these segments.
+    """
+
+    def __init__(self, context: SegmentContext, tier: LogTier, *, log_start_offset: int) -> None:
         self.context = context
-        self._tiers = tiers
-        self._tier: TierView | None = None
-        self._checkpointed_start = log_start_offset
-        self._log_start_offset = log_start_offset
-        self._segments: list[Segment] = []
-        self._maxima = time_search.RunningMaxima()
+        self.tier = tier
+        self.checkpointed_start = self.start_offset = log_start_offset
+        self.all: list[Segment] = []
+        self.memory = SearchMemory()
+        self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
         self._has_transactions: bool | None = None
-        self._checkpointed_ms = NO_TIMESTAMP
-        self._search: time_search.BatchSearch = time_search.search_segment
-        self._kernels: KernelSearch | None = None
 
-    @typed_read
+    @property
+    def local(self) -> list[Segment]:
+        """Segments whose files lie in the directory, oldest first."""
+        return [segment for segment in self.all if not segment.is_tiered]
+
+    @property
+    def local_start_offset(self) -> int:
+        """First offset that may be read from local files; the log start where there is no tier."""
+        first = next((s.base_offset for s in self.all if not s.is_tiered), None)
+        return self.start_offset if first is None else max(self.start_offset, first)
+
+    @property
+    def end_offset(self) -> int:
+        """Offset that the next record gets; one behind the last."""
+        return self.all[-1].end_offset if self.all else self.start_offset
+
+    @property
+    def active(self) -> ActiveSegment:
+        """The segment that takes a writer's appends."""
+        active = self.all[-1]
+        assert isinstance(active, ActiveSegment)
+        return active
+
+    # -- changes -----------------------------------------------------------------------------
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic; segments made from now on have them."""
+        self.context = dataclasses.replace(self.context, config=config)
+
+    def raise_checkpointed_start(self, offset: int) -> None:
+        """Take a log start that another file knows, where it is higher."""
+        self.checkpointed_start = max(self.checkpointed_start, offset)
+
+    def show(self, local: Sequence[Segment], *, checkpointed_start: int | None = None) -> None:
+        """Take these local segments, behind those that only the tier has.
+
+        Args:
+            local: All of them, the active one last.
+            checkpointed_start: Log start from now on; None leaves it.
+        """
+        if checkpointed_start is not None:
+            self.checkpointed_start = checkpointed_start
+        self.all = [*self.tier.segments_below(local, self.context), *local]
+        self.memory.forget_maxima()
+        self._trusted = self._has_transactions = None
+        self.memory.forget_maps()
+        first = self.all[0].base_offset if self.all else 0
+        self.start_offset = max(self.checkpointed_start, first, self.tier.start_offset)
+
+    def replace_active(self, *segments: Segment) -> None:
+        """Put finished segments and a new active one in the place of the active one."""
+        self.all = [*self.all[:-1], *segments]
+
+    def keep(self, segments: Sequence[Segment]) -> None:
+        """Show readers these segments alone; files of the others may still be there."""
+        self.all = list(segments)
+        self.memory.forget_maxima()
+
+    def exchange(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Show other segments in the place of these, which follow each other."""
+        at = next(n for n, each in enumerate(self.all) if each is old[0])
+        self.show([*self.all[:at], *new, *self.all[at + len(old) :]])
+
+    def put_behind_tier(self, local: Sequence[Segment]) -> None:
+        """Show these local segments, behind what only the tier has by now."""
+        self.all = [*self.tier.segments(local[0].base_offset), *local]
+        self.memory.forget_maxima()
+
+    def move_start(self, offset: int) -> None:
+        """Let the log begin at `offset`."""
+        self.checkpointed_start = self.start_offset = offset
+
+    # -- looking at the directory ------------------------------------------------------------
+
     def refresh(self) -> None:
         """See what is on disk now; closed segments that are still there keep what they loaded.
 
-        Where the holder of the lock carries out a commit at that moment, names change while they
-        are read: then all of it is looked at again.
+        While the holder of the lock carries out a commit, names change: they are read again then.
         """
         for _ in range(_LOOKS_MAX):
             forget(self.context.env.files, self.context.directory)
@@ -90,33 +203,29 @@ class LoadedLog:
         if context.overlay or any(name.endswith(_STAGED) for name in names):
             root = posixpath.dirname(context.directory)
             overlay = commits.overlay(context.env.files, root, context.topic_partition)
-            self.context = replace(context, overlay=overlay)
+            self.context = dataclasses.replace(context, overlay=overlay)
 
     def _look(self, names: Sequence[str]) -> None:
-        known = {segment.base_offset: segment for segment in self._segments}
+        known = {segment.base_offset: segment for segment in self.all}
         self._forget_files()
-        bases = self._load_tier(bases_among(self.context, names))
+        bases = self.tier.load(bases_among(self.context, names), self.context)
         segments: list[Segment] = []
         for base, next_base in itertools.pairwise(bases):
-            segments.append(self._closed(known.get(base), base, next_base))
+            segments.append(self.closed(known.get(base), base, next_base))
         if bases:
             segments.append(self._tail(bases[-1]))
-        self._replace_segments(segments)
-
-    def _load_tier(self, bases: list[int]) -> list[int]:
-        """Read what the directory knows of its tier; the bases of local segments that count."""
-        self._tier = None if self._tiers is None else TierView.load(self.context, self._tiers)
-        return bases if self._tier is None else self._tier.local_bases(bases)
+        self.show(segments)
 
     def _forget_files(self) -> None:
         """Let go of files that may mean something else now: the last one's, and replaced ones."""
-        for segment in self._segments:
+        for segment in self.all:
             if not isinstance(segment, ClosedSegment):
                 self.context.pool.forget(segment.log_path)
             elif segment.was_replaced():
                 segment.unload()
 
-    def _closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
+    def closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
+        """The finished segment with these offsets: the known one, unless it is another by now."""
         if (
             isinstance(known, ClosedSegment)
             and not known.is_tiered
@@ -129,10 +238,10 @@ class LoadedLog:
             base,
             next_base,
             limit_times=self._limit_times,
-            find_aborted=self._find_aborted,
+            find_aborted=self.find_aborted,
         )
 
-    def _find_aborted(self, segment: Segment) -> TxnIndex:
+    def find_aborted(self, segment: Segment) -> TxnIndex:
         """The aborted transactions of a segment that has no file of them, by its batches."""
         if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
             return TxnIndex(segment.base_offset)
@@ -144,78 +253,8 @@ class LoadedLog:
 
     def _tail(self, base: int) -> TailSegment:
         tail = load_tail(self.context, base)
-        tail.find_aborted = self._find_aborted
+        tail.find_aborted = self.find_aborted
         return tail
-
-    def _replace_segments(self, local: Sequence[Segment]) -> None:
-        """Take these local segments, behind those that the tier has alone."""
-        self._segments = [*self._remote_segments(local), *local]
-        self._maxima = time_search.RunningMaxima()
-        self._trusted = self._has_transactions = None
-        self._forget_maps()  # a file's name may stand for another file now
-        first = self._segments[0].base_offset if self._segments else 0
-        told = 0 if self._tier is None else self._tier.record.log_start_offset
-        self._log_start_offset = max(self._checkpointed_start, first, told)
-
-    def _remote_segments(self, local: Sequence[Segment]) -> Sequence[Segment]:
-        if self._tier is None:
-            return ()
-        below = local[0].base_offset if local else None
-        hole = None if below is None else self._tier.hole(below)
-        if hole is not None:
-            self.context.report(
-                f"{self.context.directory}: offsets {hole[0]} to {hole[1] - 1} are in neither tier:"
-                " local files were deleted before they were copied"
-            )
-        return self._tier.segments(below)
-
-    def _forget_maxima(self) -> None:
-        self._maxima = time_search.RunningMaxima()
-
-    def _forget_maps(self) -> None:
-        if self._kernels is not None:
-            self._kernels.clear()
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Its topic and partition."""
-        return self.context.topic_partition
-
-    @property
-    def segments(self) -> list[Segment]:
-        """Segments, oldest first; the last one is active. Empty only for a bare directory."""
-        return self._segments
-
-    @property
-    def local_segments(self) -> list[Segment]:
-        """Segments whose files lie in the directory, oldest first."""
-        return [segment for segment in self._segments if not segment.is_tiered]
-
-    @property
-    def local_start_offset(self) -> int:
-        """First offset that may be read from local files; the log start where there is no tier."""
-        first = next((s.base_offset for s in self._segments if not s.is_tiered), None)
-        return self._log_start_offset if first is None else max(self._log_start_offset, first)
-
-    @property
-    def tier(self) -> TierView | None:
-        """What the directory knows of the partition's tier, None where it has none."""
-        return self._tier
-
-    @property
-    def log_start_offset(self) -> int:
-        """First offset that may be read, inclusive."""
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """Offset that the next record gets; one behind the last."""
-        return self._segments[-1].end_offset if self._segments else self._log_start_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """Offset below which records are safe; a single node's log end."""
-        return self.log_end_offset
 
     # -- append times ------------------------------------------------------------------------
 
@@ -226,26 +265,55 @@ class LoadedLog:
         """
         if self._trusted is None:
             checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
-            self._trusted = trusted_end(checkpoint, self.local_segments)
-            self._checkpointed_ms = NO_TIMESTAMP if checkpoint is None else checkpoint.last_ms
+            self._trusted = trusted_end(checkpoint, self.local)
+            self.checkpointed_ms = NO_TIMESTAMP if checkpoint is None else checkpoint.last_ms
             try:
                 self._limit_tail_times()
             except OSError:
-                self._trusted = None  # else the next one would be told what nothing proves
+                self._trusted = None  # else the next caller would get what nothing proves
                 raise
         return self._trusted
 
     def _limit_tail_times(self) -> None:
-        tail = self._segments[-1] if self._segments else None
-        if isinstance(tail, TailSegment):
+        """Limit a reader's last segment; a writer's is limited once, when it is loaded."""
+        tail = self.all[-1] if self.all else None
+        if isinstance(tail, TailSegment) and not isinstance(tail, ActiveSegment):
             self._limit_times(tail, tail.append_times)
 
     def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
         """Make unknown what the segment's rows can't prove; in memory only."""
         limit_times(segment, times, self.trusted_end())
 
-    @typed_read
     def append_times_of(self, segment: Segment) -> AppendTimes:
-        """A segment's append times, limited to what is sure."""
+        """A segment's append times, limited to what is proven."""
         self.trusted_end()
         return segment.append_times
+
+    def last_append_ms(self) -> int:
+        """The last append time in the log, be it only in a batch; -1 where none is known."""
+        stamped = None
+        local = self.local
+        for segment in reversed(local):
+            last = last_batch(segment)
+            if last is not None:
+                stamped = time_search.stamped_ms(last)
+                break
+        rows = (segment.append_times.last_known_ms for segment in reversed(local))
+        known = next((ms for ms in rows if ms is not None), NEVER)
+        in_tier = max((row.times.largest_append_ms for row in self.tier.rows), default=NEVER)
+        return max(known, NEVER if stamped is None else stamped, in_tier)
+
+    def append_time_checkpoint(self, last_ms: int) -> AppendTimeCheckpoint:
+        """Proof for the next start that the log was not cut below its present end.
+
+        Args:
+            last_ms: The last append time.
+        """
+        for segment in reversed(self.local):
+            last = last_batch(segment)
+            if last is not None:
+                named = last.base_offset, fingerprint(last)
+                return AppendTimeCheckpoint(self.end_offset, *named, last_ms)
+            if segment.size_bytes:
+                return AppendTimeCheckpoint(0, -1, 0, last_ms)  # damaged: it proves nothing
+        return AppendTimeCheckpoint(self.end_offset, -1, 0, last_ms)

@@ -1,26 +1,42 @@
-"""Cutting a log at an offset, in an order that no crash can turn into a wrong answer.
+"""Cuts a log at an offset, in an order that no crash can turn into a wrong answer.
 
 1. Checkpoints that reach beyond the offset are lowered (the caller's, then the append-time one).
 2. Segments behind it go, newest first; what is left of the log never has a hole.
 3. In the segment that holds it, sidecars and indexes are cut before the log: a crash in between
    leaves records without a row, whose append time is unknown, never a row without its records.
 A segment that was finished gets a new log file and a rename: readers may have the old one mapped.
+What was derived from the records is derived anew afterwards (`Truncator`).
 
 Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from tidelog.errors import InvalidRequest
 from tidelog.storage import files
+from tidelog.storage.clocks.append_clock import AppendClock
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
+from tidelog.storage.log.durability import FailureGuard, Flusher
+from tidelog.storage.log.leader_epochs import EpochCheckpoint
+from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.producer_loading import load_for_writing
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment, first_reaching
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
 from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment.segment_notes import NoteKeeper
+from tidelog.storage.tier.manifest import TierSegment
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.log_loader import LogOptions
 
 
 def lower_append_time_checkpoint(
@@ -132,3 +148,117 @@ def drop_snapshots(context: SegmentContext, offset: int) -> None:
         found = files.parse_file_name(entry.name)
         if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] > offset:
             context.env.files.remove(f"{context.directory}/{entry.name}")
+
+
+class Truncator:
+    """Cuts the end of one open log, or lets an empty one begin elsewhere."""
+
+    def __init__(  # noqa: PLR0913 - all that is derived from the records that go
+        self,
+        segments: SegmentList,
+        guard: FailureGuard,
+        epochs: EpochCheckpoint,
+        producers: ProducerStates,
+        flusher: Flusher,
+        clock: AppendClock,
+        notes: NoteKeeper,
+        options: "LogOptions",
+    ) -> None:
+        self._segments = segments
+        self._guard = guard
+        self._epochs = epochs
+        self._producers = producers
+        self._flusher = flusher
+        self._clock = clock
+        self._notes = notes
+        self._options = options
+
+    @property
+    def has_records(self) -> bool:
+        """Whether any batch lies in the log's files."""
+        return any(segment.size_bytes for segment in self._segments.all)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop every batch that holds `offset` or a later one; the log end that is left.
+
+        Nothing happens where the log ends at or below `offset`. Durable when it returns.
+
+        Raises:
+            InvalidRequest: A negative offset.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        segments, context = self._segments, self._segments.context
+        if offset < 0:
+            raise InvalidRequest(f"{context.topic_partition}: can't truncate to offset {offset}")
+        if offset < segments.end_offset:
+            clipped = segments.tier.clip(offset, segments.local[0].base_offset)
+            self._guard.run(context.directory, "truncate", lambda: self._cut(offset, clipped))
+        return segments.end_offset
+
+    def _cut(self, offset: int, clipped: Mapping[str, TierSegment]) -> None:
+        segments, context, local = self._segments, self._segments.context, self._segments.local
+        self._notes.before_cut(local, offset)
+        self._options.lower_checkpoints(offset, end_below(local, offset))
+        cut_history(context.env.files, context.directory, offset)
+        # Append times in the tier need no proof, and no store is read from here on.
+        trusted = segments.trusted_end()
+        lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
+        start = min(segments.start_offset, offset)
+        segments.tier.cut(offset, local[0].base_offset, clipped)
+        # Segments that go are hidden first: if the disk fails here, nobody reads them any more.
+        segments.keep([segment for segment in local if segment.base_offset <= offset])
+        segments.memory.forget_maps()  # nobody may look behind the end of a file
+        restart = segments.tier.restart_offset
+        if restart is None:
+            left = cut_segments(context, local, offset)
+        else:
+            left = start_anew(context, local, restart)
+        if left[-1].end_offset < start:
+            # Only records below the log start are left, of a batch that reached beyond it.
+            segments.keep(())
+            left = start_anew(context, left, start)
+        self._epochs.cut(offset)
+        drop_snapshots(context, left[-1].end_offset)
+        segments.tier.end_restart()
+        self._reload(left, start)
+
+    def begin_at(self, offset: int) -> None:
+        """Let a log without records begin at `offset`; durable when it returns.
+
+        Raises:
+            InvalidRequest: The log has records, or the offset is negative.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        context, end = self._segments.context, self._segments.end_offset
+        if self.has_records or offset < 0:
+            reason = f"it has records up to {end}" if offset >= 0 else "negative"
+            raise InvalidRequest(
+                f"{context.topic_partition}: can't begin at offset {offset}: {reason}"
+            )
+        self._guard.run(context.directory, "begin", lambda: self._begin(offset))
+
+    def _begin(self, offset: int) -> None:
+        segments, context, local = self._segments, self._segments.context, self._segments.local
+        self._options.lower_checkpoints(offset, offset)
+        cut_history(context.env.files, context.directory, 0)
+        segments.keep(())
+        segments.tier.cut(offset, local[0].base_offset, {})
+        left = start_anew(context, local, offset)
+        # None is left: nothing would ever end a transaction that was open where the log ended.
+        drop_snapshots(context, -1)
+        self._epochs.clear()
+        self._reload(left, offset)
+        self._flusher.made_durable(offset)
+
+    def _reload(self, left: Sequence[Segment], start: int) -> None:
+        """Show what is left, and derive anew what was derived from the records that are gone."""
+        segments = self._segments
+        segments.show(left, checkpointed_start=start)
+        self._epochs.begin_next()
+        appended_by_ms = LogReader(segments).appended_by_ms
+        expiration_ms = self._options.producer_expiration_ms()
+        self._producers.replace(
+            load_for_writing(segments.context, segments.all, appended_by_ms, expiration_ms)
+        )
+        self._flusher.cut()
+        self._clock.rewind(segments.last_append_ms())

@@ -538,3 +538,38 @@ class PlainAppends:
             return check(batch.body(LOOP_BYTES, scratch=_SCRATCH), count, base_ms)
         except (CorruptData, UnsupportedCompression):
             return None
+
+
+class AppendRules:
+    """The rules of one open log, made anew when its settings change or kernels are loaded.
+
+    Attributes:
+        validator: All rules.
+        plain: The rules of plain appends.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, config: TopicConfig, body_check: BodyCheck
+    ) -> None:
+        self._partition = partition
+        self._config = config
+        self._body_check = body_check
+        self._set_passes: SetPasses | None = None
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic; they hold from the next append on."""
+        self._config = config
+        self.validator = Validator(
+            self._partition, config, body_check=self._body_check, set_passes=self._set_passes
+        )
+        self.plain = PlainAppends(config, self._body_check)
+
+    def use_kernels(self) -> None:
+        """Check with kernels from now on, which must be installed."""
+        if self._body_check is check_body:
+            from tidelog.record.kernels.records import check_body as kernel_check
+            from tidelog.storage.log.message_set_kernels import KernelPasses
+
+            self._body_check, self._set_passes = kernel_check, KernelPasses()
+            self.configure(self._config)

@@ -6,7 +6,7 @@ Order of an append: the append-time row (where time moved), the log bytes, the i
 crash may keep any part of what was not synced; recovery puts the files in accord again. The index
 files are not preallocated: what is in the file is what is valid.
 
-Life cycle: create or load -> append* -> seal (at a roll) or close. Not safe for two threads.
+Life cycle: create or load -> (begin, write, finish, acknowledge)* -> seal (at a roll) or close. Not safe for two threads.
 Source: KIP-33 for the time index; facts of docs/format.md.
 
 The last segment of a log as a reader sees it: up to the last whole, valid batch on disk.
@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Final, Self, TypeVar
 
 from tidelog.errors import CorruptData, DamagedLog
-from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
@@ -532,83 +531,62 @@ class ActiveSegment(TailSegment):
         rows = self.append_times.rows()
         return rows[0].append_ms if rows else UNKNOWN_MS
 
-    def append(self, batches: Sequence[Batch], buffers: Sequence[Buffer], append_ms: int) -> None:
-        """Write batches whose offsets, epochs and checksums are final; see `acknowledge`.
+    def has_room(self, size_bytes: int, last_offset: int, max_timestamp: int, span_ms: int) -> bool:
+        """Whether it is plain that `roll.should_roll` lets the segment take an append.
 
         Args:
-            batches: Views of the batches, in order.
-            buffers: The same bytes, in as many pieces as they come in.
-            append_ms: Append time of them all, -1 where the append clock is off.
-
-        Raises:
-            OSError: The caller takes the partition offline; nothing of it counts as appended.
-        """
-        first = batches[0]
-        self._note_time(first, append_ms)
-        position = self.size_bytes
-        if len(buffers) == 1:
-            self._log_file.write(buffers[0], position)
-        else:
-            files.writev_fully(self._log_file.get(), buffers, position)
-        if self._first_timestamp is None and position == 0:
-            self._first_timestamp = first.max_timestamp
-        for batch in batches:
-            self._index(batch, position)
-            position += batch.size_bytes
-        self._write_index_entries()
-        last = batches[-1]
-        self._written = (position, last, last.next_offset)
-
-    def has_room(self, batch: RecordBatch, size_limit: int, span_ms: int) -> bool:
-        """Whether it is plain that `roll.should_roll` lets the segment take a batch.
-
-        Args:
-            batch: With its final offset.
-            size_limit: Of the log file, in bytes.
-            span_ms: How long it takes appends, the jitter counted in.
+            size_bytes: What the log file may still take, less the append's bytes; below 0 for none.
+            last_offset: Last offset of the append.
+            max_timestamp: Largest timestamp of the append.
+            span_ms: How long the segment takes appends, the jitter counted in.
         """
         first_ms, offsets, times = self._first_timestamp, self.offset_index, self.time_index
         return (
             first_ms is not None
             and first_ms >= 0
-            and self.size_bytes + batch.size_bytes <= size_limit
-            and batch.max_timestamp - first_ms <= span_ms
-            and batch.base_offset + batch.last_offset_delta - self.base_offset <= INT32_MAX
+            and self.size_bytes <= size_bytes
+            and max_timestamp - first_ms <= span_ms
+            and last_offset - self.base_offset <= INT32_MAX
             and offsets.size_bytes < offsets.full_bytes
             and times.size_bytes < times.full_bytes
         )
 
-    def append_one(self, batch: RecordBatch, data: Buffer, append_ms: int) -> None:
-        """`append` of one batch in one buffer, which is what nearly all appends are."""
-        if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
-            self._note_time(batch, append_ms)
-        self._log_file.write(data, self.size_bytes)
-        self.end_one(batch)
+    def begin(self, first: Batch, append_ms: int) -> None:
+        """Begin an append: the append-time row, where time moved. Then `write` and `finish`.
 
-    def begin_one(self, batch: RecordBatch, append_ms: int) -> None:
-        """What of `append_one` comes before the log's bytes; then `write_one` and `end_one`.
+        Nothing else is done to the segment in between; nothing counts before `acknowledge`.
 
-        Nothing else is done to the segment in between.
+        Args:
+            first: The first batch, with its final offset, epoch and checksum.
+            append_ms: Append time of all batches, -1 where the append clock is off.
+
+        Raises:
+            OSError: The caller takes the partition offline, as of the next steps.
         """
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
-            self._note_time(batch, append_ms)
+            self._note_time(first, append_ms)
 
-    def write_one(self, data: Buffer) -> None:
-        """The log's bytes."""
+    def write(self, data: Buffer) -> None:
+        """Write the log's bytes."""
         self._log_file.write(data, self.size_bytes)
 
-    def end_one(self, batch: RecordBatch) -> None:
-        """What comes after them; see `acknowledge`."""
+    def finish(self, batches: Sequence[Batch]) -> None:
+        """Write the index entries of the batches that were written, in order."""
         position = self.size_bytes
         if position == 0 and self._first_timestamp is None:
-            self._first_timestamp = batch.max_timestamp
-        if self._index(batch, position) or self._must_rewrite:
+            self._first_timestamp = batches[0].max_timestamp
+        has_entries = self._must_rewrite
+        for batch in batches:
+            if self._index(batch, position):
+                has_entries = True
+            position += batch.size_bytes
+        if has_entries:
             self._write_index_entries()
-        end_offset = batch.base_offset + batch.last_offset_delta + 1
-        self._written = (position + batch.size_bytes, batch, end_offset)
+        last = batches[-1]
+        self._written = position, last, last.next_offset
 
     def acknowledge(self) -> None:
-        """Show what `append` wrote: nothing of an append counts until all its writes are done.
+        """Show what was written: nothing of an append counts until all its writes are done.
 
         No call lies between the stores: another thread that reads sees all of them or none.
         """

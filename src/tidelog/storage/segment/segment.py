@@ -80,7 +80,8 @@ class SegmentContext:
 
 
 class _HasContext(Protocol):
-    context: SegmentContext
+    @property
+    def context(self) -> SegmentContext: ...
 
 
 class _HasLogPath(Protocol):

@@ -28,6 +28,7 @@ active segment's time is kept in memory meanwhile: it changes with every append.
 Owns the partition's `NotesFile`. Source: docs/retention.md.
 """
 
+import dataclasses
 import logging
 import threading
 from collections import deque
@@ -35,6 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
@@ -282,6 +284,14 @@ class NoteKeeper:
         self._rolls: deque[Roll] = deque(maxlen=STORM_ROLLS)
         self._has_warned = False
         self.arrived_ms = UNKNOWN_MS
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic."""
+        self.context = dataclasses.replace(self.context, config=config)
+
+    def note_arrival(self, now_ms: int) -> None:
+        """Records of the active segment have arrived."""
+        self.arrived_ms = now_ms
 
     def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
         """Read the notes and note what has none, by its file's time or now, the earlier.

@@ -133,7 +133,7 @@ def test_old_files_stay_for_their_readers_until_their_delay_is_over() -> None:
         assert keys(log) == [(1, b"a"), (2, b"b")]
         assert len(names(env, ".log.deleted")) == 3
         env.clock.advance(1001)
-        log.unlink_due()
+        log.deleter.unlink_due()
         assert names(env, ".deleted") == []
 
 

@@ -611,7 +611,7 @@ def settle(log: "Log", look: GenerationLook, job: CleaningJob, cleaned: Cleaned)
             map_from=job.map_from,
             swept_to=_swept_to(job, cleaned) if look.plan.is_full else None,
             cleaned=cleaned,
-            segments=identities(log.cleanable_segments()),
+            segments=identities(log.swaps.cleanable_segments()),
             dropped=frozenset(group.bases[0] for group in let_go),
             now_ms=job.now_ms,
             delete_retention_ms=job.rules.delete_retention_ms,

@@ -1,0 +1,231 @@
+"""A log that copies its leader's: batches are appended as they are, and what the leader knows.
+
+Source: Kafka 4.x UnifiedLog (appendAsFollower).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from tidelog.errors import InvalidRequest
+from tidelog.record.batch_walk import Batch
+from tidelog.record.offset_order import first_known_offset
+from tidelog.storage.clocks.append_clock import AppendClock
+from tidelog.storage.log.append import (
+    AppendContext,
+    AppendOrigin,
+    AppendResult,
+    PendingAppend,
+)
+from tidelog.storage.log.append_writer import AppendWriter
+from tidelog.storage.log.durability import FailureGuard
+from tidelog.storage.log.leader_epochs import EpochCheckpoint
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.log.segment_roller import SegmentRoller
+from tidelog.storage.log.validator import AppendRules
+from tidelog.storage.segment.log_end import has_copied_gaps, mark_copied_gaps
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.segment import iterate_batches
+from tidelog.storage.segment.time_search import stamped_ms
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, TimestampType
+
+
+class FollowerLog:
+    """The part of an open log that follows a leader."""
+
+    def __init__(  # noqa: PLR0913 - the parts that a copied batch touches
+        self,
+        segments: SegmentList,
+        guard: FailureGuard,
+        epochs: EpochCheckpoint,
+        roller: SegmentRoller,
+        producers: ProducerStates,
+        writer: AppendWriter,
+        clock: AppendClock,
+        rules: AppendRules,
+    ) -> None:
+        self._segments = segments
+        self._guard = guard
+        self._epochs = epochs
+        self._roller = roller
+        self._producers = producers
+        self._writer = writer
+        self._clock = clock
+        self._rules = rules
+        self._has_copied_gaps = False
+
+    # -- batches -----------------------------------------------------------------------------
+
+    def append(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
+        """Append a leader's batches as they are: their offsets, epochs and timestamps stay.
+
+        Args:
+            data: Whole batches, in order.
+            append_ms: When the leader took the records, where it says so; -1 for unknown. The time
+                of arrival here is never their append time.
+
+        Raises:
+            CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: Refused,
+                nothing was changed.
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._guard.ensure_writable()
+        append_ms = self._checked_append_ms(append_ms)
+        context = AppendContext(
+            next_offset=self._segments.end_offset,
+            leader_epoch=self._epochs.leader_epoch,
+            now_ms=append_ms,
+            append_time_ms=append_ms,
+            origin=AppendOrigin.REPLICATION,
+        )
+        valid = self._rules.validator.validate(data, context)
+        for batch in valid.batches:
+            if batch.is_control and batch.has_producer_id:
+                ProducerStates().update(batch)  # once written, a marker can't be refused any more
+        self._note_gaps(valid.batches)
+        config = self._segments.context.config
+        is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        result = self._writer.append(
+            PendingAppend(
+                valid.data,
+                valid.batches,
+                valid.first_offset,
+                valid.last_offset,
+                valid.max_timestamp,
+                append_ms,
+                self._segments.context.env.clock.now_ms(),
+                valid.max_timestamp if is_stamped else NO_TIMESTAMP,
+                AppendOrigin.REPLICATION,
+            )
+        )
+        self._clock.observe(append_ms)
+        self._observe_stamps(valid.batches)
+        self._epochs.outgrow()
+        return result
+
+    def _checked_append_ms(self, append_ms: int) -> int:
+        """The leader's append time, which must not be below the last one."""
+        context = self._segments.context
+        if append_ms == UNKNOWN_MS or not context.config.tidelog_append_time_enable:
+            return UNKNOWN_MS
+        if append_ms < self._clock.last_ms:
+            raise InvalidRequest(
+                f"{context.topic_partition}: append time {append_ms} ms where"
+                f" {self._clock.last_ms} ms was the last: append times never run back"
+            )
+        return append_ms
+
+    def _note_gaps(self, batches: Sequence[Batch]) -> None:
+        """Mark the partition before the first batch that leaves a gap is copied into it."""
+        if self._has_copied_gaps or not _leave_gaps(batches, self._segments.end_offset):
+            return
+        fs, directory = self._segments.context.env.files, self._segments.context.directory
+        if not has_copied_gaps(fs, directory):
+            self._guard.run(directory, "note gaps", lambda: mark_copied_gaps(fs, directory))
+        self._has_copied_gaps = True
+
+    def _observe_stamps(self, batches: Sequence[Batch]) -> None:
+        """Take the leader's append time where batches carry it, as the draft of KIP-32 asks.
+
+        The next leader, which may be this one, must not run back behind it.
+        """
+        for batch in batches:
+            stamped = stamped_ms(batch)
+            if stamped is not None:
+                self._clock.observe(stamped)
+
+    def last_batch_below(self, offset: int) -> Batch | None:
+        """The last batch that begins below `offset`, None where there is none.
+
+        Raises:
+            CorruptData: A damaged batch lies on the way.
+        """
+        for segment in reversed(self._segments.all):
+            if segment.base_offset >= offset or not segment.size_bytes:
+                continue
+            _, start = segment.offset_index.lookup(offset - 1)
+            last = None
+            for _, batch in iterate_batches(segment, start, segment.size_bytes):
+                if batch.base_offset >= offset:
+                    break
+                last = batch
+            if last is not None:
+                return last
+        return None
+
+    # -- what only the leader knows ----------------------------------------------------------
+
+    def note_leader_epoch(self, epoch: int) -> None:
+        """Note that the leader writes under `epoch` from the log end on.
+
+        So a follower that is promoted writes under a later one, even if no record was copied.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        if epoch > self._epochs.epochs.latest_epoch:
+            end = self._segments.end_offset
+            directory = self._segments.context.directory
+            self._guard.run(directory, "note epoch", lambda: self._epochs.note_leaders(epoch, end))
+
+    def end_lost_transactions(self, stable: int) -> list[int]:
+        """End the transactions whose markers the leader has no more; durable.
+
+        Nobody knows whether they were committed: their records here are shown from now on.
+
+        Args:
+            stable: Below it the leader has no transaction open, and all markers that ended one are
+                below the log end. A producer that has written since has an open transaction still.
+
+        Returns:
+            The ids of their producers.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        first = self._producers.first_unstable_offset
+        if first is None or first >= stable:
+            return []
+        return self._guard.run(
+            self._segments.context.directory,
+            "end transactions",
+            lambda: self._end_lost(self._producers.end_silent(stable), stable),
+        )
+
+    def end_transactions_of(self, next_firsts: Mapping[int, int]) -> None:
+        """End the lost transactions of producers that have begun other ones since; durable.
+
+        Args:
+            next_firsts: First offset of each producer's next transaction: its records from there
+                on are part of that one, which stays open.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        end = self._segments.end_offset
+        self._guard.run(
+            self._segments.context.directory,
+            "end transactions",
+            lambda: self._end_lost(self._producers.end_of(next_firsts, end), end),
+        )
+
+    def _end_lost(self, ended: list[int], stable: int) -> list[int]:
+        if ended:
+            # A reader that starts at a segment's base finds no end of these transactions, and would
+            # take a later marker of their producers for it: so nothing else is in that segment.
+            end, context = self._segments.end_offset, self._segments.context
+            self._roller.end_segment(end, RollReason.REQUEST)
+            self._guard.settle()
+            self._roller.write_snapshot(end, self._producers.encode_snapshot())
+            context.report(
+                f"{context.topic_partition}: {len(ended)} transactions that began below {stable} count"
+                f" as ended, of producers {str(ended[:5])[1:-1]}: the leader had their ends no more"
+            )
+        return ended
+
+
+def _leave_gaps(batches: Sequence[Batch], next_offset: int) -> bool:
+    for batch in batches:
+        if first_known_offset(batch) > next_offset:
+            return True
+        next_offset = batch.next_offset
+    return False

@@ -1,0 +1,202 @@
+"""Ends the active segment and begins the next one.
+
+Order of a roll: closing entries of the old segment, its sync, the producers' snapshot and the
+note about the segment, then the new segment's names. The syncs may be deferred; a new segment is
+in use before they are done. The zone map is derived from what is sealed, so it comes last and is
+not synced.
+
+Source: Kafka 4.x UnifiedLog.roll, LocalLog.roll.
+"""
+
+from tidelog.config import TopicConfig
+from tidelog.errors import StorageFailure
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.log.append import PendingAppend
+from tidelog.storage.log.durability import FailureGuard, Flusher
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.segment import roll, zone_map_files
+from tidelog.storage.segment.active_segment import ActiveSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.segment_notes import NoteKeeper
+
+
+class SegmentRoller:
+    """When and how the segments of one open log end. For the thread that appends.
+
+    Attributes:
+        size_limit: Of a segment's log file, in bytes.
+        span_ms: How long the active segment takes appends, its jitter counted in.
+    """
+
+    def __init__(
+        self,
+        segments: SegmentList,
+        guard: FailureGuard,
+        flusher: Flusher,
+        producers: ProducerStates,
+        notes: NoteKeeper,
+    ) -> None:
+        self._segments = segments
+        self._guard = guard
+        self._flusher = flusher
+        self._producers = producers
+        self._notes = notes
+        self._unmapped: list[ClosedSegment] = []  # finished, and without a zone map until the close
+        self._jitter_ms = 0
+        self.draw_jitter()
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings of the topic; the jitter stays until the next segment."""
+        self._config = config
+        self.size_limit, self.span_ms = config.segment_size_limit, config.roll_ms - self._jitter_ms
+
+    def draw_jitter(self) -> None:
+        """Draw the jitter of a new active segment, once, as Kafka does."""
+        context = self._segments.context
+        self._jitter_ms = roll.draw_jitter_ms(context.config, context.env.random)
+        self.configure(context.config)
+
+    def make_room(self, active: ActiveSegment, append: PendingAppend) -> None:
+        """Roll if the active segment may not take an append; raises OSError."""
+        reason = roll.should_roll(
+            roll.RollFacts(
+                size_bytes=active.size_bytes,
+                append_bytes=len(append.data),
+                base_offset=active.base_offset,
+                append_last_offset=append.last_offset,
+                first_timestamp=active.first_timestamp,
+                append_max_timestamp=append.max_timestamp,
+                created_ms=active.created_ms,
+                now_ms=append.now_ms,
+                offset_index_full=active.offset_index.is_full,
+                time_index_full=active.time_index.is_full,
+                jitter_ms=self._jitter_ms,
+            ),
+            self._config,
+        )
+        if reason is not None:
+            self.end_segment(max(append.first_sure_offset, self._segments.end_offset), reason)
+
+    def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
+        """Finish the active segment and begin a new one; False where it is empty.
+
+        Args:
+            reason: Noted about the segment.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._guard.ensure_writable()
+        active = self._segments.active
+        if not active.size_bytes:
+            return False
+        end = self._segments.end_offset
+        self._guard.run_now(active.log_path, "roll", lambda: self.end_segment(end, reason))
+        return True
+
+    def end_segment(self, new_base: int, reason: RollReason) -> None:
+        """Roll within a guarded change; see the module. Raises OSError."""
+        active, context = self._segments.active, self._segments.context
+        if not active.size_bytes and new_base == active.base_offset:
+            return
+        active.close_entries()
+        snapshot = self._producers.snapshot()
+        save_note = self._notes.rolled(active, new_base, reason)
+
+        def finish() -> None:
+            """Make the segment durable, then what is remembered of it."""
+            active.sync()
+            self.write_snapshot(new_base, snapshot(), sync_name=False)
+            save_note()
+
+        self._guard.defer(active.log_path, "roll", finish)
+        created = ActiveSegment.create(context, new_base)
+        created.append_times.floor_ms = _last_ms(active.append_times)
+        directory = context.directory
+        self._guard.defer(
+            directory,
+            "sync",
+            lambda: context.env.files.sync_dir(directory),
+            lambda failure: self._rolled(active, new_base, failure),
+        )
+        closed = ClosedSegment(context, active.base_offset, new_base)
+        closed.set_append_times(active.append_times)
+        if new_base == active.end_offset:
+            closed.set_whole(active.size_bytes)
+        self._segments.replace_active(closed, created)
+        if new_base > active.end_offset:
+            self._guard.settle()  # recovery takes a gap that nothing explains for a loss
+        self._flusher.began_segment()
+        self.draw_jitter()
+        if reason is not RollReason.RETENTION:  # it is deleted at once
+            self._map_zones(closed)
+
+    def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
+        """All below the new segment is durable."""
+        if failure is None and not self._guard.is_closed:
+            self._flusher.made_durable(new_base)
+            self._segments.context.pool.forget(sealed.log_path)
+
+    def write_snapshot(self, offset: int, snapshot: bytes, *, sync_name: bool = True) -> None:
+        """Write a snapshot of the producers; raises OSError. May run in any thread."""
+        context = self._segments.context
+        path = context.path(offset, files.SNAPSHOT_SUFFIX)
+        files.write_atomically(context.env.files, path, snapshot, sync_name=sync_name)
+
+    # -- zone maps ---------------------------------------------------------------------------
+
+    def _map_zones(self, segment: ClosedSegment) -> None:
+        """Write a finished segment's zone map, or at the close where it takes too long."""
+        is_small = segment.size_bytes <= zone_map_files.MAPPED_AT_ONCE_BYTES
+        if not is_small and self._segments.memory.kernels is None:
+            self._unmapped.append(segment)
+            return
+        self._guard.defer(
+            segment.log_path,
+            "map zones",
+            lambda: _write_zones(segment, by_kernels=not is_small),
+        )
+
+    def _take_unmapped(self) -> list[ClosedSegment]:
+        kept = [segment for segment in self._unmapped if segment in self._segments.all]
+        self._unmapped = []
+        return kept
+
+    def map_waiting(self) -> None:
+        """Map the segments that waited for kernels, with deferred work."""
+        for segment in self._take_unmapped():
+            self._map_zones(segment)
+
+    def map_rest(self) -> None:
+        """Map the segments that had to wait: an append must not wait until kernels are loaded."""
+        kept = self._take_unmapped()
+        if zone_map_files.has_kernels():
+            zone_map_files.build_missing(kept)
+
+    def build_zones(self) -> list[int]:
+        """Write the zone maps of finished segments that have none that fits.
+
+        Returns:
+            The base offsets of the segments that have got one.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._guard.ensure_writable()
+        directory, segments = self._segments.context.directory, self._segments.all
+        return self._guard.run(
+            directory, "map zones", lambda: zone_map_files.build_missing(segments)
+        )
+
+
+def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
+    zone_map_files.write(segment, by_kernels=by_kernels, check_crc=not by_kernels)
+
+
+def _last_ms(times: AppendTimes) -> int:
+    """The last time that was written, which a coarser granularity must not round below."""
+    known = times.last_known_ms
+    return times.floor_ms if known is None else max(known, times.floor_ms)
