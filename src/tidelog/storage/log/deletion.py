@@ -209,7 +209,7 @@ class Deleter:
         self._discard(going, now_ms)
 
     def _discard(self, going: Sequence[Segment], now_ms: int) -> None:
-        """Take the files of local segments out of use, durably, to be unlinked when they are due."""
+        """Take the files of local segments out of use, durably; they are unlinked when due."""
         self._notes.deleted(segment.base_offset for segment in going)
         context = self._segments.context
         due_ms = now_ms + context.config.file_delete_delay_ms

@@ -217,8 +217,8 @@ class FollowerLog:
             self._guard.settle()
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             context.report(
-                f"{context.topic_partition}: {len(ended)} transactions that began below {stable} count"
-                f" as ended, of producers {str(ended[:5])[1:-1]}: the leader had their ends no more"
+                f"{context.topic_partition}: {len(ended)} transactions that began below {stable}"
+                f" count as ended, of producers {str(ended[:5])[1:-1]}: the leader had their ends no more"
             )
         return ended
 

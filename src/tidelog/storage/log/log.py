@@ -60,6 +60,7 @@ class Log(LogReader):
     """A partition that takes appends.
 
     Attributes:
+        writer: Writes validated appends.
         truncator: Cuts the log's end.
         deleter: Moves its start.
         swaps: Takes finished segments in, or exchanges them.
@@ -84,9 +85,7 @@ class Log(LogReader):
         name = segments.context.topic_partition
         self._rules = AppendRules(name, segments.context.config, options.body_check)
         self._roller = SegmentRoller(segments, guard, flusher, producers, notes)
-        self._writer = AppendWriter(
-            segments, guard, epochs, self._roller, producers, flusher, notes
-        )
+        self.writer = AppendWriter(segments, guard, epochs, self._roller, producers, flusher, notes)
         self.truncator = Truncator(
             segments, guard, epochs, producers, flusher, clock, notes, options
         )
@@ -103,7 +102,7 @@ class Log(LogReader):
             self.deleter.deleted,
         )
         self.follower = FollowerLog(
-            segments, guard, epochs, self._roller, producers, self._writer, clock, self._rules
+            segments, guard, epochs, self._roller, producers, self.writer, clock, self._rules
         )
         self.configure(segments.context.config)
 
@@ -274,7 +273,7 @@ class Log(LogReader):
         if batch is not None:
             append = _pending(batch, data, append_ms, now_ms)
             append.origin, append.transaction_version = origin, transaction_version
-            return self._writer.append(append)
+            return self.writer.append(append)
         context = AppendContext(
             next_offset=end,
             leader_epoch=epoch,
@@ -289,7 +288,7 @@ class Log(LogReader):
         )
         append = self._valid(self._rules.validator.validate(data, context), append_ms, context)
         append.transaction_version = transaction_version
-        return self._writer.append(append)
+        return self.writer.append(append)
 
     def append_plain(self, data: Buffer) -> AppendResult | None:
         """`append_batches` of a buffer that a client has sent and that may be changed.
@@ -302,7 +301,7 @@ class Log(LogReader):
             TidelogError: As `append_batches`, of producers and disks.
         """
         append = self.accept_plain(data)
-        return None if append is None else self._writer.append(append)
+        return None if append is None else self.writer.append(append)
 
     def accept_plain(self, data: Buffer, moment: Moment | None = None) -> PendingAppend | None:
         """Validate a plain append; it holds until the log is changed.
@@ -409,7 +408,7 @@ class Log(LogReader):
         valid = prepared.finish(context)
         if valid is None:
             raise LongCheck
-        return self._writer.append(self._valid(valid, append_ms, context))
+        return self.writer.append(self._valid(valid, append_ms, context))
 
     def end_transaction(
         self,
@@ -590,7 +589,7 @@ def append_together(pairs: Iterable[tuple[Log, Buffer]]) -> list[PendingAppend |
         for log, append in appends:
             if append is not None and append.result is None:
                 try:
-                    append.result = step(log._writer, append)
+                    append.result = step(log.writer, append)
                 except TidelogError as error:
                     # Without its frames, which know the append: a circle that keeps its buffer.
                     append.result = error.with_traceback(None)

@@ -147,7 +147,8 @@ class _Loading:
         if guard.failure is None:
             recovery.finish_swaps(context, self._report)
             self._settle_tier()
-        self._epochs.load()  # before any cut: an epoch whose records were all lost is not used again
+        # Before any cut: an epoch whose records were all lost must not be used again.
+        self._epochs.load()
         if options.recovery_point is not None and guard.failure is None:
             guard.refuse(rewrite_marked(context, options.recovery_point))
             self._refuse(self._recover())

@@ -423,6 +423,10 @@ class ProducerStates:
     """All producers of a partition and its open transactions. For one thread at a time."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self.replace(entries)
+
+    def replace(self, entries: Iterable[ProducerEntry]) -> None:
+        """Take these producers and their open transactions in the place of all, after a cut."""
         self._producers = {entry.producer_id: entry for entry in entries}
         self._peak_count = len(self._producers)
         open_txns = (
@@ -620,11 +624,6 @@ class ProducerStates:
         entry = self._producers[producer_id]
         self._producers[producer_id] = replace(entry, txn_first_offset=first)
         self._open = dict(sorted({**self._open, first: producer_id}.items()))
-
-    def replace(self, other: "ProducerStates") -> None:
-        """Take the producers and transactions of `other` in the place of these, after a cut."""
-        self._producers, self._open = other._producers, other._open
-        self._peak_count = other._peak_count
 
     def take_ends(self, told: "ProducerStates") -> None:
         """End the open transactions that a snapshot of the same offset does not know as open.

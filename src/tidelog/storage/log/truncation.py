@@ -257,8 +257,7 @@ class Truncator:
         self._epochs.begin_next()
         appended_by_ms = LogReader(segments).appended_by_ms
         expiration_ms = self._options.producer_expiration_ms()
-        self._producers.replace(
-            load_for_writing(segments.context, segments.all, appended_by_ms, expiration_ms)
-        )
+        loaded = load_for_writing(segments.context, segments.all, appended_by_ms, expiration_ms)
+        self._producers.replace(loaded.producers.values())
         self._flusher.cut()
         self._clock.rewind(segments.last_append_ms())

@@ -6,7 +6,8 @@ Order of an append: the append-time row (where time moved), the log bytes, the i
 crash may keep any part of what was not synced; recovery puts the files in accord again. The index
 files are not preallocated: what is in the file is what is valid.
 
-Life cycle: create or load -> (begin, write, finish, acknowledge)* -> seal (at a roll) or close. Not safe for two threads.
+Life cycle: create or load -> (begin, write, finish, acknowledge)* -> seal (at a roll) or close.
+Not safe for two threads.
 Source: KIP-33 for the time index; facts of docs/format.md.
 
 The last segment of a log as a reader sees it: up to the last whole, valid batch on disk.
