@@ -161,49 +161,33 @@ class PendingAppend:
         result: Result or typed error of an append among several; None while it is on its way.
     """
 
-    __slots__ = (
-        "append_ms",
-        "batches",
-        "data",
-        "first_offset",
-        "has_producers",
-        "last_offset",
-        "max_timestamp",
-        "now_ms",
-        "origin",
-        "result",
-        "segment",
-        "stamp_ms",
-        "transaction_version",
-    )
-
     segment: "ActiveSegment"
+    # Defaults are the class's: setting each for each append would cost several percent of it.
+    stamp_ms: int = NO_TIMESTAMP
+    origin: AppendOrigin = AppendOrigin.CLIENT
+    transaction_version: int = 0
+    result: AppendResult | TidelogError | None = None
 
-    def __init__(  # noqa: PLR0913 - made for each append, so its fields are set at once
-        self,
-        data: Buffer,
-        batches: Sequence[Batch],
-        first_offset: int,
-        last_offset: int,
-        max_timestamp: int,
-        append_ms: int,
-        now_ms: int,
-        stamp_ms: int = NO_TIMESTAMP,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        transaction_version: int = 0,
-    ) -> None:
+    def __init__(self, data: Buffer, batches: Sequence[Batch], append_ms: int, now_ms: int) -> None:
+        """An append whose offsets are those of its one batch, until they are set."""
+        first = batches[0]
         self.data = data
         self.batches = batches
-        self.first_offset = first_offset
-        self.last_offset = last_offset
-        self.max_timestamp = max_timestamp
+        self.first_offset = first.base_offset
+        self.last_offset = first.last_offset
+        self.max_timestamp = first.max_timestamp
         self.append_ms = append_ms
         self.now_ms = now_ms
-        self.stamp_ms = stamp_ms
-        self.origin = origin
-        self.transaction_version = transaction_version
-        self.has_producers = len(batches) > 1 or batches[0].has_producer_id
-        self.result: AppendResult | TidelogError | None = None
+        self.has_producers = first.has_producer_id
+
+    @classmethod
+    def of(cls, valid: ValidatedAppend, append_ms: int, now_ms: int) -> "PendingAppend":
+        """The append of batches that a validator has passed."""
+        append = cls(valid.data, valid.batches, append_ms, now_ms)
+        append.first_offset, append.last_offset = valid.first_offset, valid.last_offset
+        append.max_timestamp = valid.max_timestamp
+        append.has_producers = any(batch.has_producer_id for batch in valid.batches)
+        return append
 
     @property
     def first_sure_offset(self) -> int:

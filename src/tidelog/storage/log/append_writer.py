@@ -13,6 +13,8 @@ the CPU caches, step by step keeps it warm. Only the thread that appends calls t
 Source: Kafka 4.x UnifiedLog.append, LocalLog.
 """
 
+from typing import Final
+
 from tidelog.errors import StorageFailure
 from tidelog.record.batch import RecordBatch
 from tidelog.storage.log.append import AppendOrigin, AppendResult, PendingAppend
@@ -22,8 +24,11 @@ from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.log.segment_roller import SegmentRoller
+from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.segment_notes import NoteKeeper
 from tidelog.types import UNKNOWN_MS
+
+_REPLICATION: Final = AppendOrigin.REPLICATION  # looked up for each append
 
 
 class AppendWriter:
@@ -78,9 +83,10 @@ class AppendWriter:
         guard, epochs, roller = self._guard, self._epochs, self._roller
         if not guard.is_changed:
             guard.note_change()
-        active = begun = self._segments.active
+        active = begun = self._segments.all[-1]
+        assert isinstance(active, ActiveSegment)
         try:
-            if append.origin is AppendOrigin.REPLICATION:
+            if append.origin is _REPLICATION:
                 epochs.note_copied(append.batches)
             elif not epochs.is_noted:
                 epochs.note_own(append.first_offset)
@@ -115,22 +121,25 @@ class AppendWriter:
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
-        segment, now_ms, notes = append.segment, append.now_ms, self._notes
-        first_offset, last_offset = append.first_offset, append.last_offset
+        segment, now_ms, last_offset = append.segment, append.now_ms, append.last_offset
+        flusher, notes = self._flusher, self._notes
         try:
-            segment.finish(append.batches)
+            segment.finish(append.batches, last_offset + 1)
             if append.has_producers:
                 self._update_producers(append)
             if now_ms > notes.arrived_ms:
                 notes.note_arrival(now_ms)
-            self._flusher.acknowledge(segment, last_offset - first_offset + 1, now_ms)
+            if flusher.has_policy:
+                flusher.acknowledge(segment, last_offset + 1, now_ms)
+            else:
+                segment.acknowledge()
         except (OSError, StorageFailure) as error:
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):
             last.let_go()  # the segment keeps it, a request's buffer is used again
         return AppendResult(
-            first_offset,
+            append.first_offset,
             last_offset,
             append.append_ms,
             append.stamp_ms,

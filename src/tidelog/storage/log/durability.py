@@ -263,6 +263,7 @@ class Flusher:
         recovery_point: Offset below which all is durable.
         last_flush_ms: When the log was opened or last flushed as a whole, in ms of wall time.
         is_flush_due: Whether an append waits for its caller's `flush_later`.
+        has_policy: Whether `flush.messages` or `flush.ms` is set: then appends call `acknowledge`.
     """
 
     def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:
@@ -279,22 +280,24 @@ class Flusher:
         self.recovery_point = 0
         self.last_flush_ms = 0
         self.is_flush_due = False
-        self._unflushed_records = 0
+        self._flushed_end = 0  # no flush is due for records below it
         self.configure(segments.context.config)
 
     def configure(self, config: TopicConfig) -> None:
         """Take new settings of the topic; they hold from the next append on."""
         self._flush_messages, self._flush_ms = config.flush_messages, config.flush_ms
-        self._may_flush = min(config.flush_messages, config.flush_ms) < INT64_MAX
+        self.has_policy = min(config.flush_messages, config.flush_ms) < INT64_MAX
 
     def start_at(self, recovery_point: int) -> None:
         """Begin at an opening, or at a beginning of the log elsewhere."""
         self.recovery_point = recovery_point
+        self._flushed_end = self._segments.end_offset
         self.last_flush_ms = self._segments.context.env.clock.now_ms()
 
     def cut(self) -> None:
         """Lower the recovery point to the log end, after a cut."""
         self.recovery_point = min(self.recovery_point, self._segments.end_offset)
+        self._flushed_end = min(self._flushed_end, self._segments.end_offset)
 
     def made_durable(self, end_offset: int) -> None:
         """All below this offset is durable."""
@@ -302,24 +305,20 @@ class Flusher:
 
     def began_segment(self) -> None:
         """A new active segment has no records to flush."""
-        self._unflushed_records = 0
+        self._flushed_end = self._segments.end_offset
 
-    def acknowledge(self, active: ActiveSegment, offsets: int, now_ms: int) -> None:
+    def acknowledge(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
         """Show an append, after a flush where `flush.messages` or `flush.ms` want one.
 
         The flush may be left to the caller, see `LogOptions.leaves_flushes`.
 
         Args:
             active: Where it was written to.
-            offsets: How many offsets it takes.
+            end_offset: Offset behind the append.
             now_ms: Wall time.
         """
-        self._unflushed_records += offsets
-        if not self._may_flush:
-            active.acknowledge()
-            return
         is_due = (
-            self._unflushed_records >= self._flush_messages
+            end_offset - self._flushed_end >= self._flush_messages
             or now_ms - self.last_flush_ms >= self._flush_ms
         )
         is_left = is_due and self._leaves_flushes
@@ -329,7 +328,7 @@ class Flusher:
         if is_left:
             self.is_flush_due = True
         elif is_due:
-            self._note_flush(now_ms, self._segments.end_offset)
+            self._note_flush(now_ms, end_offset)
 
     def flush(self) -> None:
         """Make everything that was appended durable: append times first, then records.
@@ -361,20 +360,20 @@ class Flusher:
         self._guard.ensure_writable()
         active, end = self._segments.active, self._segments.end_offset
         now_ms = self._segments.context.env.clock.now_ms()
-        self._unflushed_records, self.is_flush_due = 0, False
+        self._flushed_end, self.is_flush_due = end, False
 
         def finish(failure: StorageFailure | None) -> None:
             if failure is None and not self._guard.is_closed:
-                self._note_flush(now_ms, end, self._unflushed_records)
+                self._note_flush(now_ms, end)
             done(failure)
 
         self._guard.note_change()
         self._guard.defer(active.log_path, "sync", active.sync_records, finish)
         return end
 
-    def _note_flush(self, now_ms: int, end_offset: int, unflushed_records: int = 0) -> None:
+    def _note_flush(self, now_ms: int, end_offset: int) -> None:
         self.made_durable(end_offset)
-        self._unflushed_records = unflushed_records
+        self._flushed_end = max(self._flushed_end, end_offset)
         self.last_flush_ms = now_ms
 
 

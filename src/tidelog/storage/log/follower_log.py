@@ -26,7 +26,7 @@ from tidelog.storage.segment.log_end import has_copied_gaps, mark_copied_gaps
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import iterate_batches
 from tidelog.storage.segment.time_search import stamped_ms
-from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, TimestampType
+from tidelog.types import UNKNOWN_MS, Buffer, TimestampType
 
 
 class FollowerLog:
@@ -70,33 +70,24 @@ class FollowerLog:
         """
         self._guard.ensure_writable()
         append_ms = self._checked_append_ms(append_ms)
-        context = AppendContext(
+        rules = AppendContext(
             next_offset=self._segments.end_offset,
             leader_epoch=self._epochs.leader_epoch,
             now_ms=append_ms,
             append_time_ms=append_ms,
             origin=AppendOrigin.REPLICATION,
         )
-        valid = self._rules.validator.validate(data, context)
+        valid = self._rules.validator.validate(data, rules)
         for batch in valid.batches:
             if batch.is_control and batch.has_producer_id:
                 ProducerStates().update(batch)  # once written, a marker can't be refused any more
         self._note_gaps(valid.batches)
-        config = self._segments.context.config
-        is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        result = self._writer.append(
-            PendingAppend(
-                valid.data,
-                valid.batches,
-                valid.first_offset,
-                valid.last_offset,
-                valid.max_timestamp,
-                append_ms,
-                self._segments.context.env.clock.now_ms(),
-                valid.max_timestamp if is_stamped else NO_TIMESTAMP,
-                AppendOrigin.REPLICATION,
-            )
-        )
+        context = self._segments.context
+        append = PendingAppend.of(valid, append_ms, context.env.clock.now_ms())
+        append.origin = AppendOrigin.REPLICATION
+        if context.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+            append.stamp_ms = valid.max_timestamp
+        result = self._writer.append(append)
         self._clock.observe(append_ms)
         self._observe_stamps(valid.batches)
         self._epochs.outgrow()
@@ -218,7 +209,8 @@ class FollowerLog:
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             context.report(
                 f"{context.topic_partition}: {len(ended)} transactions that began below {stable}"
-                f" count as ended, of producers {str(ended[:5])[1:-1]}: the leader had their ends no more"
+                f" count as ended, of producers {str(ended[:5])[1:-1]}: the leader had their ends"
+                " no more"
             )
         return ended
 

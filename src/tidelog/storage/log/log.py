@@ -47,10 +47,9 @@ from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import SegmentNote
-from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
+from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:
-    from tidelog.record.batch import RecordBatch
     from tidelog.storage.segment.time_search_kernels import KernelSearch
 
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
@@ -271,7 +270,7 @@ class Log(LogReader):
         elif trusted and origin is AppendOrigin.COORDINATOR and isinstance(data, bytearray):
             batch = self._rules.plain.accept_built(data, end, epoch)
         if batch is not None:
-            append = _pending(batch, data, append_ms, now_ms)
+            append = PendingAppend(data, (batch,), append_ms, now_ms)
             append.origin, append.transaction_version = origin, transaction_version
             return self.writer.append(append)
         context = AppendContext(
@@ -286,9 +285,8 @@ class Log(LogReader):
             is_bounded=is_bounded,
             is_checked=is_checked,
         )
-        append = self._valid(self._rules.validator.validate(data, context), append_ms, context)
-        append.transaction_version = transaction_version
-        return self.writer.append(append)
+        valid = self._rules.validator.validate(data, context)
+        return self._append_valid(valid, append_ms, context, transaction_version)
 
     def append_plain(self, data: Buffer) -> AppendResult | None:
         """`append_batches` of a buffer that a client has sent and that may be changed.
@@ -325,7 +323,7 @@ class Log(LogReader):
             append_ms, now_ms = UNKNOWN_MS, self.context.env.clock.now_ms()
         end = self._list.all[-1].end_offset
         batch = self._rules.plain.accept(data, end, epoch, now_ms)
-        return None if batch is None else _pending(batch, data, append_ms, now_ms)
+        return None if batch is None else PendingAppend(data, (batch,), append_ms, now_ms)
 
     def _append_times_ms(self) -> tuple[int, int]:
         """When an append is, by the append clock (-1 where it is off) and by the wall's."""
@@ -339,20 +337,14 @@ class Log(LogReader):
             return self._clock.next_ms()
         return now_ms if append_ms == UNKNOWN_MS else append_ms
 
-    def _valid(
-        self, valid: ValidatedAppend, append_ms: int, context: AppendContext
-    ) -> PendingAppend:
-        return PendingAppend(
-            valid.data,
-            valid.batches,
-            valid.first_offset,
-            valid.last_offset,
-            valid.max_timestamp,
-            append_ms,
-            context.now_ms,
-            context.append_time_ms if self._is_stamped else NO_TIMESTAMP,
-            context.origin,
-        )
+    def _append_valid(
+        self, valid: ValidatedAppend, append_ms: int, context: AppendContext, version: int = 0
+    ) -> AppendResult:
+        append = PendingAppend.of(valid, append_ms, context.now_ms)
+        append.origin, append.transaction_version = context.origin, version
+        if self._is_stamped:
+            append.stamp_ms = context.append_time_ms
+        return self.writer.append(append)
 
     def check_append(self, data: Buffer) -> Buffer:
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
@@ -408,7 +400,7 @@ class Log(LogReader):
         valid = prepared.finish(context)
         if valid is None:
             raise LongCheck
-        return self.writer.append(self._valid(valid, append_ms, context))
+        return self._append_valid(valid, append_ms, context)
 
     def end_transaction(
         self,
@@ -562,15 +554,6 @@ class Log(LogReader):
                     self.context.pool.forget(self.context.path(active.base_offset, suffix))
 
         return let_go
-
-
-def _pending(batch: "RecordBatch", data: Buffer, append_ms: int, now_ms: int) -> PendingAppend:
-    """An append of one plain batch, whose topic does not stamp records."""
-    first_offset = batch.base_offset
-    last_offset = first_offset + batch.last_offset_delta
-    return PendingAppend(
-        data, (batch,), first_offset, last_offset, batch.max_timestamp, append_ms, now_ms
-    )
 
 
 def append_together(pairs: Iterable[tuple[Log, Buffer]]) -> list[PendingAppend | None]:

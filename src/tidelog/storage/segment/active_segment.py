@@ -571,8 +571,8 @@ class ActiveSegment(TailSegment):
         """Write the log's bytes."""
         self._log_file.write(data, self.size_bytes)
 
-    def finish(self, batches: Sequence[Batch]) -> None:
-        """Write the index entries of the batches that were written, in order."""
+    def finish(self, batches: Sequence[Batch], end_offset: int) -> None:
+        """Write the index entries of the batches that were written, in order, up to an offset."""
         position = self.size_bytes
         if position == 0 and self._first_timestamp is None:
             self._first_timestamp = batches[0].max_timestamp
@@ -583,8 +583,7 @@ class ActiveSegment(TailSegment):
             position += batch.size_bytes
         if has_entries:
             self._write_index_entries()
-        last = batches[-1]
-        self._written = position, last, last.next_offset
+        self._written = position, batches[-1], end_offset
 
     def acknowledge(self) -> None:
         """Show what was written: nothing of an append counts until all its writes are done.
