@@ -176,7 +176,7 @@ class OpenPartitions:
         log = self._open(name)
         if log.failure is None:
             with suppress(StorageFailure):  # it is offline then, and says so
-                log.begin_epoch()
+                log.swaps.begin_epoch()
         return log
 
     def is_opened(self, name: TopicPartition) -> bool:
