@@ -2,7 +2,7 @@
 
 Attaching staged segments to a directory: all of them become visible together, or none.
 
-1. Every partition is made ready (`AdoptingLog.prepare_adoption`): its last segment is finished,
+1. Every partition is made ready (`SegmentSwaps.prepare_adoption`): its last segment is finished,
    the leader epoch is on disk, one append time is drawn.
 2. Every staged log file is walked once: checksums and counts are checked, each batch gets its
    offset, leader epoch and, on LogAppendTime topics, its time, in place. Beside it the indexes and

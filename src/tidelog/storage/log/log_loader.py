@@ -14,12 +14,13 @@ from typing import Final
 from tidelog.errors import DamagedLog, StorageFailure
 from tidelog.storage import files
 from tidelog.storage.clocks.append_clock import AppendClock, ClockWatch
-from tidelog.storage.log import recovery, truncation
+from tidelog.storage.log import recovery
 from tidelog.storage.log.durability import AT_ONCE, Deferral, FailureGuard, Flusher
 from tidelog.storage.log.leader_epochs import EpochCheckpoint
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.log.log_tier import LogTier
 from tidelog.storage.log.producer_loading import (
+    drop_snapshots,
     limit_times,
     linked_file,
     list_bases,
@@ -176,7 +177,7 @@ class _Loading:
         )
         if not self._is_refused:
             self._epochs.cut_unwritten(segments.end_offset)
-            truncation.drop_snapshots(context, segments.end_offset)
+            drop_snapshots(context, segments.end_offset)
         flusher.start_at(self._recovery_point)
         return LogParts(
             segments, guard, flusher, self._epochs, producers, clock, notes, self._report

@@ -214,6 +214,14 @@ def load_for_writing(
     return states
 
 
+def drop_snapshots(context: SegmentContext, offset: int) -> None:
+    """Remove producer snapshots of offsets beyond `offset`."""
+    for entry in context.env.files.list_dir(context.directory):
+        found = files.parse_file_name(entry.name)
+        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] > offset:
+            context.env.files.remove(f"{context.directory}/{entry.name}")
+
+
 def expire_producers(
     states: ProducerStates,
     now_ms: int,

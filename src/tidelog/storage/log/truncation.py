@@ -21,7 +21,7 @@ from tidelog.storage.log import recovery
 from tidelog.storage.log.durability import FailureGuard, Flusher
 from tidelog.storage.log.leader_epochs import EpochCheckpoint
 from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.log.producer_loading import load_for_writing
+from tidelog.storage.log.producer_loading import drop_snapshots, load_for_writing
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.segment import zone_map_files
@@ -140,14 +140,6 @@ def _replace(context: SegmentContext, base: int, suffix: str, content: bytes) ->
     context.pool.forget(path)
     context.maps.forget(path)
     files.write_atomically(context.env.files, path, content)
-
-
-def drop_snapshots(context: SegmentContext, offset: int) -> None:
-    """Remove producer snapshots of offsets beyond `offset`."""
-    for entry in context.env.files.list_dir(context.directory):
-        found = files.parse_file_name(entry.name)
-        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] > offset:
-            context.env.files.remove(f"{context.directory}/{entry.name}")
 
 
 class Truncator:
