@@ -381,7 +381,7 @@ def tier_files_of(env: Env) -> TierFiles:
     if isinstance(env.files, TierFiles):
         return env.files
     options = TierOptions.of(env.store_options)
-    if not isinstance(env.files, OsFileSystem):
+    if type(env.files) is not OsFileSystem:  # what extends it may do something else
         return TierFiles(env.files, options)
     # A child that was forked must not wait for a lock that its parent's thread held.
     name = (os.getpid(), *sorted(env.store_options.items()))

@@ -7,7 +7,7 @@ from tests.faults import DamageFileSystem
 from tests.unit.storage.tiers.fake_store import URL, FakeStore
 from tests.unit.storage.tiers.tiered import tier_env
 
-from tidelog.env import Env
+from tidelog.env import Env, OsFileSystem
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.zone_map import FileSum
@@ -181,3 +181,13 @@ def test_options_are_read_and_shared() -> None:
         with pytest.raises(InvalidRequest):
             check_tier_url(url)
     assert check_tier_url("s3://b/p/") == "s3://b/p"
+
+
+def test_files_that_do_more_than_the_machine_s_are_nobody_else_s() -> None:
+    class OtherFiles(OsFileSystem):
+        pass
+
+    env = Env(files=OtherFiles(), store_options={"tier_cache_bytes": "12345"})
+    machine = Env(store_options={"tier_cache_bytes": "12345"})
+    assert tier_files_of(env).below is env.files
+    assert type(tier_files_of(machine).below) is OsFileSystem
