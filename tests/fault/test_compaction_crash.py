@@ -18,8 +18,7 @@ from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.log import Log
-from tidelog.storage.log.segment_swaps import CleanedSwap
+from tidelog.storage.log.segment_swaps import CleanedSwap, SegmentSwaps
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 ROOT = "/data"
@@ -176,9 +175,9 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     make(env)
     before = seen(env)
 
-    def fail(log: Log, swap: CleanedSwap) -> None:
+    def fail(swaps: SegmentSwaps, swap: CleanedSwap) -> None:
         reason = f"no disk for {len(swap.old)} segments"
-        log.swaps.fail_adoption(reason)
+        swaps.fail_adoption(reason)
         raise StorageFailure(DIRECTORY, "swap", reason)
 
     def lose_power(*_: object) -> None:
@@ -187,7 +186,7 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     with writable_dir(env) as log_dir:
         log_dir.log("t", 0).flush()
         with monkeypatch.context() as patched:
-            patched.setattr(Log, "take_cleaned", fail)
+            patched.setattr(SegmentSwaps, "take_cleaned", fail)
             with pytest.raises(StorageFailure, match="no disk"):
                 clean(env, log_dir)
         with pytest.raises(StorageFailure, match="unfinished; reopen"):
