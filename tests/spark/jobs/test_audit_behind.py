@@ -111,7 +111,7 @@ def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
 
     def interfering(*given: object, **named: object) -> object:
         found = plan_side(*given, **named)  # type: ignore[arg-type] # as it is called
-        if not times:
+        if len(times) == 1:  # the first plan is the audit's own
             add(a, [BEHIND])
             compact(a)
         times.append(found)
@@ -119,5 +119,5 @@ def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
 
     monkeypatch.setattr(run, "plan_side", interfering)
     found = audit(spark, a, b, offset_map=map_of(tmp_path / "map", KEYS, KEYS - 2))
-    assert (kinds(found), len(times)) == ({"k5": "missing"}, 2)
+    assert (kinds(found), len(times)) == ({"k5": "missing"}, 3)
     assert found.topics[0].superseded == 2
