@@ -1,28 +1,42 @@
-"""All share partitions that are being read, and what is kept of the others.
+"""All share partitions that are being read, the share sessions of members, and groups' settings.
 
-Parts: all open share partitions and share sessions.
+A share partition is opened at the first fetch that names it, from what is kept of it; where nothing
+is, it begins where the group's settings say. It is closed when nobody has a record of it, or when
+its topic or what is kept of it goes.
 
-One is opened at the first fetch that names it, from what is kept of it; where nothing is, it begins
-where the group's settings say. It is let go of when nobody has a record of it, or its topic or what
-is kept of it goes.
+A share session remembers from request to request which partitions a member reads. Epoch 0 begins a
+session anew, -1 ends it, any other goes on with it and must be one above the last. Where there are
+as many sessions as there may be, a new one is refused: none is pushed out.
 
-Share sessions: the partitions that a member reads are remembered from request to request.
+Belongs to one thread.
 
-Epoch 0 begins a session anew, -1 ends it, any other goes on with it and must be one above the last.
-Where there are as many sessions as there may be, a new one is refused: none is pushed out.
-
-Pure. Belongs to one thread.
-
-Source: KIP-932; Kafka 4.3's ShareSessionCache, ShareSession, ShareSessionContext.
+Source: KIP-932; Kafka 4.3's ShareSessionCache, ShareSession, ShareSessionContext, GroupConfig,
+ShareGroupConfig.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    NamedTuple,
+)
 from uuid import UUID
 
+from tidelog.config import BrokerConfig
+from tidelog.config.group import (
+    SHARE_DELIVERY_LIMIT,
+    SHARE_ISOLATION,
+    SHARE_LOCK_DURATION,
+    SHARE_LOCKS,
+    SHARE_RENEW,
+    SHARE_RESET,
+    group_text,
+    group_value,
+)
+from tidelog.config.values import parse_reset
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.groups.modern_group import ShareGroup
@@ -31,7 +45,7 @@ from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.server.shares.open_partition import LiveShare, Surroundings
-from tidelog.server.shares.settings import ShareSettings
+from tidelog.server.shares.record_runs import Limits
 from tidelog.server.shares.share_partition import SharePartition
 from tidelog.server.shares.state_topic import (
     LOGGER,
@@ -41,10 +55,42 @@ from tidelog.server.shares.state_topic import (
     ShareStates,
 )
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.types import INT32_MAX, SHARE_STATE_TOPIC, OffsetAndTimestamp
+from tidelog.types import INT32_MAX, SHARE_STATE_TOPIC, IsolationLevel, OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from tidelog.server.groups.coordinator import GroupCoordinator
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """Looked up each time: a change holds from the next use on.
+
+    Attributes:
+        config: The broker's settings as they are now.
+        texts: A group's own settings, by its name.
+    """
+
+    config: Callable[[], BrokerConfig]
+    texts: Callable[[str], Mapping[str, str]]
+
+    def limits(self, group_id: str) -> Limits:
+        """How many records may be in flight, how often each is delivered, and for how long."""
+        given, config = self.texts(group_id), self.config()
+        return Limits(
+            locks_max=group_value(SHARE_LOCKS, given, config),
+            deliveries_max=group_value(SHARE_DELIVERY_LIMIT, given, config),
+            lock_ms=group_value(SHARE_LOCK_DURATION, given, config),
+            may_renew=group_text(SHARE_RENEW, given).lower() == "true",
+        )
+
+    def isolation(self, group_id: str) -> IsolationLevel:
+        """Whether records of open and aborted transactions are seen."""
+        is_committed = group_text(SHARE_ISOLATION, self.texts(group_id)) == "read_committed"
+        return IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+
+    def reset(self, group_id: str) -> tuple[str, int]:
+        """Where a group begins: `earliest`, `latest`, or `by_duration` and how many ms ago."""
+        return parse_reset(group_text(SHARE_RESET, self.texts(group_id)))
 
 
 # What all sessions may remember together: clients may name partitions as they like.
