@@ -11,11 +11,12 @@ their first use, so that `import tidelog` costs nothing.
 ...     log.offsets_at("flights", "-6h", clock="append")
 """
 
-import gc
 import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
+
+from tidelog.garbage import collection_paused, take_as_old
 
 if TYPE_CHECKING:
     from tidelog.control.channel import ControlFailure
@@ -293,14 +294,9 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Imported modules stay, so a search for garbage meanwhile would find nothing.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with collection_paused():
         module = import_module(f"tidelog.{home}")
-    finally:
-        if was_enabled:
-            gc.enable()
+        take_as_old()
     found: object = getattr(module, "open_directory" if name == "open" else name)
     globals()[name] = found
     return found

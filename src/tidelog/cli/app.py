@@ -3,7 +3,6 @@
 A command is imported at its first use; `--help` of all of them needs the table alone.
 """
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import click
 import tidelog
 from tidelog.cli.options import examples
 from tidelog.cli.surroundings import ExitCode, Surroundings, describe
+from tidelog.garbage import collection_paused, take_as_old
 
 # Command -> module of this package that has a function of its name, and the first line of its help.
 COMMANDS: Final = {
@@ -96,15 +96,11 @@ class _Unimported(click.Command):
 
     def imported(self) -> click.Command:
         """The command itself."""
-        was_enabled = gc.isenabled()
-        gc.disable()  # modules stay; a search for garbage meanwhile takes a tenth of the start
-        try:
+        with collection_paused():
             command: click.Command = getattr(
                 import_module(f"tidelog.cli.{self._module}"), self._function
             )
-        finally:
-            if was_enabled:
-                gc.enable()
+            take_as_old()
         return command
 
 

@@ -4,14 +4,11 @@ Parts: from topics and ranges to splits.
 
 Reads names, indexes and append times, and records only where a time has to be looked up. Nothing
 is written, no lock is taken; a directory that is being written to may be planned.
-
-Garbage collection, put off while many objects are made that stay.
 """
 
 import dataclasses
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
@@ -19,6 +16,7 @@ from typing import Final, TypeVar
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
+from tidelog.garbage import collection_paused
 from tidelog.report import bytes_text, html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
@@ -35,24 +33,6 @@ from tidelog.types import (
     IsolationLevel,
     TopicPartition,
 )
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """No garbage collection meanwhile.
-
-    A plan over 100,000 segments makes millions of objects that stay and no cycles: going through
-    them again and again is work for nothing. Measured under load only, it took a quarter of the
-    time of a plan without zone maps, and hardly any of one with them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
 
 # For the threads of one process: small enough that two threads end together, large enough that a
 # split's own cost is nothing.
@@ -385,7 +365,7 @@ class _Planner:
             zone_cache=self._zone_cache,
             strict=self._how.strict,
         )
-        with without_collection():
+        with collection_paused():
             uncut = list(finder.pieces())
         sizes = reader.size_bytes(), finder.sidecar_bytes
         notes = append_time_notes(reader, wanted, self._question, bounds.start)

@@ -32,7 +32,6 @@ Source: dlopen(3), madvise(2), proc(5); Python's `_imp.create_dynamic` and `_cty
 
 import asyncio
 import ctypes
-import gc
 import logging
 import mmap
 import os
@@ -45,10 +44,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidelog.garbage import collection_paused, take_as_old
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.legacy import build_legacy_set
-from tidelog.server.runtime.loop import take_as_old
 from tidelog.types import Codec, NewRecord
 
 if TYPE_CHECKING:
@@ -208,16 +207,14 @@ def _load_once() -> bool:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Let other threads run as much as they like for a block."""
-    was_enabled, interval_s = gc.isenabled(), sys.getswitchinterval()
-    gc.disable()
+    interval_s = sys.getswitchinterval()
     sys.setswitchinterval(min(interval_s, SWITCH_S))
     try:
-        yield
+        with collection_paused():
+            yield
+            take_as_old()
     finally:
         sys.setswitchinterval(interval_s)
-        take_as_old()  # else it would be looked through at once
-        if was_enabled:
-            gc.enable()
 
 
 def _is_compiled() -> bool:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
+from tidelog.garbage import collection_paused, take_as_old
 from tidelog.server.api.context import Answer, Handler, Long, RequestContext
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.runtime.threads import FEW
@@ -553,9 +554,11 @@ def _handler_of(key: int) -> Handler:
 def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
     """Import the handler of an API, and what it uses; for any thread."""
     names = (*coordinators, *_COORDINATORS.get(key, ()))
-    for name in names:
-        import_module(name)
-    _handler_of(key)
+    with collection_paused():
+        for name in names:
+            import_module(name)
+        _handler_of(key)
+        take_as_old()
     _imported.update(names, (key,))
 
 

@@ -30,11 +30,11 @@ from typing import Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError, UnknownTopic
+from tidelog.garbage import take_as_old
 from tidelog.server.partitions.partition import (
     OLD_EVERY,
     Partition,
 )
-from tidelog.server.runtime.loop import take_as_old
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import partition_dir_name

@@ -15,7 +15,6 @@ them is done by whoever is first in a turn, or when the turn is over.
 """
 
 import asyncio
-import gc
 import heapq
 import logging
 from collections.abc import Callable, Coroutine, Iterable
@@ -153,16 +152,6 @@ class Slices:
         if self._clock.monotonic_ms() - self._began_ms >= SLICE_MS:
             await asyncio.sleep(0)
             self._began_ms = self._clock.monotonic_ms()
-
-
-def take_as_old() -> None:
-    """Count all objects as old ones for Python's garbage collector.
-
-    Many new objects that stay make it look through all objects of the process, and everything
-    waits for that: a tenth of a second for a million objects.
-    """
-    gc.freeze()
-    gc.unfreeze()
 
 
 async def in_slices(clock: Clock, items: Iterable[_Item]) -> list[_Item]:
