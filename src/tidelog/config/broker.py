@@ -1,16 +1,12 @@
-"""A broker's settings as typed values.
+"""Broker settings as typed values, and the changes that a running broker accepts.
 
-Parts: BrokerConfig; what may change while running.
+`BrokerConfig` parses and checks the settings of `broker_keys`. Precedence, highest first: a value
+set for this broker at run time, a value set for all brokers at run time, the value at start, the
+default. A topic default changes at run time only under its name with the finest unit
+(`log.retention.ms`); the coarser names (`log.retention.hours`) keep their value from the start, as
+in Kafka.
 
-Source: Kafka 4.3's `KafkaConfig`.
-
-Settings of a broker that can be changed while it runs, and what such changes make of the others.
-
-Of the names that give topics their defaults these are Kafka's own of the finest unit; coarser ones
-(`log.retention.hours`) stay as they were at the start, as in Kafka. A broker's own value wins over
-the one for all brokers, and both over what it was started with.
-
-Source: KIP-226; Kafka 4.3's DynamicBrokerConfig.
+Source: Kafka 4.3's `KafkaConfig` and `DynamicBrokerConfig`; KIP-226.
 """
 
 from collections.abc import Callable, Mapping

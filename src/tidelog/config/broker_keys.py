@@ -1,23 +1,13 @@
-"""The one table of broker settings: names, types, defaults, ranges, documentation.
+"""Table of broker settings: name, type, default, range and documentation of each.
 
-Parts: table of broker settings: places, listeners, groups, shares, cleaner.
+Covers the directory, listeners and security, groups, transactions, share groups, the cleaner and
+the tier. Names, defaults and ranges are Kafka 4.3's where Kafka has the setting; exceptions are in
+docs/differences.md. Broker settings that give topics their defaults (`log.retention.hours`) are
+synonyms in `topic_keys`.
 
-Names, defaults and ranges are Kafka 4.3's where Kafka has the setting. Settings of topics that a
-broker gives defaults for (`log.retention.hours` and the like) are in `topic_keys`, as synonyms.
-
-Source: Kafka 4.3's `KafkaConfig`, `GroupCoordinatorConfig`, `TransactionStateManagerConfig`,
-`TransactionLogConfig`, `SocketServerConfigs`.
-
-Settings of the doors: where the broker listens, who may come in, who may do what.
-
-Names, defaults and ranges are Kafka 4.3's where Kafka has the setting, but for what is said in
-docs/differences.md. Source: Kafka 4.3's `SocketServerConfigs`, `BrokerSecurityConfigs`,
-`SaslConfigs`, `SslConfigs`; docs/security.md.
-
-Settings of share groups and of the topic that keeps where they are.
-
-Names, defaults and ranges are Kafka 4.3's. Source: Kafka 4.3's `ShareGroupConfig`,
-`GroupCoordinatorConfig`, `ShareCoordinatorConfig`; KIP-932.
+Source: Kafka 4.3's `KafkaConfig`, `SocketServerConfigs`, `BrokerSecurityConfigs`, `SaslConfigs`,
+`SslConfigs`, `GroupCoordinatorConfig`, `TransactionStateManagerConfig`, `TransactionLogConfig`,
+`ShareGroupConfig`, `ShareCoordinatorConfig`; KIP-932.
 """
 
 from typing import Final

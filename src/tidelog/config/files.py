@@ -1,6 +1,6 @@
-"""Settings of a broker in a file: server.properties, or TOML with the same names.
+"""Reads broker settings from a file: server.properties, or TOML with the same names.
 
-Source: java.util.Properties for the first form; TOML has names dotted or in tables.
+TOML names are dotted keys or tables. Source: java.util.Properties for the first format.
 """
 
 import re

@@ -1,12 +1,9 @@
-"""Settings of single groups, each in the place of the broker's for all groups of its protocol.
+"""Settings of one group: `GroupSettings` for classic, consumer and share groups, and `ShareLimits`.
 
-Parts: settings of a group, `GroupSettings` for all three protocols, `ShareLimits`.
-
-Some of a share group's have nothing of the broker's behind them.
+A value set for a group replaces the broker's value for all groups of its protocol. Some settings of
+share groups have no broker setting behind them, only a default.
 
 Source: KIP-848, KIP-932, KIP-1222; Kafka 4.3's `GroupConfig`.
-
-What holds for a group whose coordinator assigns: its own settings, else the broker's.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,10 +1,8 @@
-"""Where a broker listens, by name: what each listener speaks and what its clients are told.
+"""Listeners of a broker by name: endpoint, security protocol and advertised address.
 
-Parts: endpoint, listeners and what clients are told.
+Also parses the address and `NAME=VALUE` options of the command line.
 
 Source: Kafka's `listeners`, `advertised.listeners`, `listener.security.protocol.map`; KIP-103.
-
-What options say of a broker: places where it listens, `NAME=VALUE`.
 """
 
 import re

@@ -1,14 +1,10 @@
-"""A topic's settings as typed values.
+"""Topic settings as typed values (`TopicConfig`), and the resolution of the names that people write.
 
-Parts: TopicConfig; names people write -> keys.
+Resolution handles synonyms, retired names, spelling and ranges. Within one mapping a setting's own
+name wins over its synonyms, and finer units win over coarser ones, as in Kafka. A topic's mapping
+wins over the broker's. A `ConfigNote` reports each value that was renamed, converted or dropped.
 
 Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
-
-From the names people write to the table's keys: synonyms, retired names, spelling, ranges.
-
-Within one mapping a key's own name wins over its synonyms, and finer units over coarser ones, as
-in Kafka; a topic's mapping wins over the broker's. Everything that was not taken literally is
-reported as a `ConfigNote`, so nothing is renamed or dropped in silence.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,7 @@
-"""The one table of topic settings: names, types, defaults, ranges, other names, documentation.
+"""Table of topic settings: name, type, default, range, synonyms and documentation of each.
 
-docs/config.md is generated from it (tools/config_docs.py) and a tidy test compares the two.
-Names, defaults and ranges are Kafka 4.3's, read from its own `LogConfig` at run time.
+tools/config_docs.py generates docs/config.md from this table, and a test in tests/tidy compares the
+two. Names, defaults and ranges are Kafka 4.3's, read from its `LogConfig` at run time.
 """
 
 from typing import Final

@@ -1,11 +1,11 @@
-"""Settings of Kafka's that have no use here: they are taken with a note, kept as text, and shown.
+"""Kafka settings that have no effect here. They are accepted with a note, kept as text and described.
 
-One process without a controller has no quorum, no replicas elsewhere and threads of its own; and
-there are neither groups of the streams protocol nor log-ins by Kerberos. Names, types and defaults
-are Kafka 4.3's, so that a `server.properties` can stay as it is and is read with the same care.
-Those that Kafka lets change while it runs can be changed here, too: tools set them.
+A single process has no controller quorum, no remote replicas and its own threads; it also has no
+streams groups and no Kerberos. Names, types and defaults are Kafka 4.3's, so an existing
+`server.properties` is accepted and checked as strictly as Kafka checks it. Settings that Kafka lets
+clients change at run time can be changed here, because administration tools set them.
 
-Source: Kafka 4.3's answer to DescribeConfigs.
+Source: Kafka 4.3's response to DescribeConfigs.
 """
 
 from collections.abc import Mapping

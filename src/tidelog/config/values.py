@@ -1,19 +1,11 @@
-"""The kinds of value a setting can have: how each is read, printed and explained.
+"""Kinds of setting values: how each is parsed, printed and described; and `ConfigKey`, a table's row.
 
-Parts: kinds of values, `ConfigKey`.
+Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, words are
+case-sensitive. Values that Kafka accepts although they have no meaning (`NaN` as a ratio) are
+refused. Also parses where a new group starts to read: `earliest`, `latest`, `by_duration:PT1H`.
 
-Texts are read as Kafka reads them (white space around a value is dropped, `+5` is a number, words
-are matched by case), except where Kafka lets nonsense through (`NaN` as a ratio).
-
-Source: behaviour of Kafka 4.3's `ConfigDef`.
-
-What one line of the settings table holds.
-
-Source: Kafka 4.3's `TopicConfig`, `LogConfig` and `ServerTopicConfigSynonyms`.
-
-Where a group begins that has not begun: `earliest`, `latest`, `by_duration:PT1H`.
-
-Source: KIP-1106; ISO 8601 durations as Java's `Duration.parse` takes them, without months.
+Source: Kafka 4.3's `ConfigDef`, `TopicConfig`, `LogConfig`, `ServerTopicConfigSynonyms`; KIP-1106;
+ISO 8601 durations as Java's `Duration.parse` reads them.
 """
 
 import math

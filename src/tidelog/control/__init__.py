@@ -1,6 +1,6 @@
-"""The control channel: asking the process that holds a directory's lock to change it.
+"""Control channel: requests to the process that holds a directory's lock.
 
-A unix socket `tidelog-control.sock` in the directory, served by whoever holds the lock and wants
-to. Requests and answers are JSON in frames (`frames`); the verbs are in `verbs`; errors come back
-as the types of `tidelog.errors` (`messages`). Source: docs/control.md.
+The process listens on the Unix socket `tidelog-control.sock` in the directory. `channel` owns
+frames, requests and responses, `verbs` the operations. Errors are returned as types of
+`tidelog.errors`. Source: docs/control.md.
 """

@@ -1,20 +1,14 @@
-"""Frames of the control channel: a length of 4 bytes, big-endian, and so many bytes of JSON.
+"""Wire format of the control channel: socket path, frames, JSON requests, responses and errors.
 
-Parts: socket path, frames, JSON requests, responses, errors.
+- Frame: length (4 bytes, big-endian), then that many bytes of JSON. A length over
+  `FRAME_BYTES_MAX` is refused before memory is allocated.
+- Request: `{"version": 1, "verb": NAME, "arguments": {...}}`.
+- Response: `{"version": 1, "result": {...}}`, or `{"version": 1, "error": {"type": CLASS, "text":
+  ..., "fields": {...}}}` with a class of `tidelog.errors`.
 
-Pure: bytes in, objects out. A length over `FRAME_BYTES_MAX` is refused before anything is kept.
-
-Requests, answers and errors of the control channel, as JSON objects.
-
-Request: `{"version": 1, "verb": NAME, "arguments": {...}}`. Answer: `{"version": 1, "result":
-{...}}`, or `{"version": 1, "error": {"type": CLASS, "text": ..., "fields": {...}}}`: the class is
-one of `tidelog.errors`. Pure.
-
-Where the control channel's socket lies, and how it is reached in a directory of any depth.
-
-An address of a unix socket has room for some hundred bytes. Where a directory's path is longer, the
-socket is named through a descriptor of the directory (`/proc/self/fd/N/NAME`), where the system has
-that; else it is an error that says the limit.
+A Unix socket address holds about 100 bytes. For a longer path the socket is addressed through a
+descriptor of the directory (`/proc/self/fd/N/NAME`); systems without that get an error that names
+the limit.
 """
 
 import json

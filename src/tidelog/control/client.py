@@ -1,6 +1,6 @@
-"""Asking the holder of a directory's lock.
+"""Client of the control channel of a directory.
 
-Life cycle: find_holder -> verbs -> close, best by `with`. For one thread.
+Life cycle: find_holder, calls, close; best used in a `with` block. Not thread-safe.
 """
 
 import socket

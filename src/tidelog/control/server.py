@@ -1,16 +1,11 @@
-"""Serving a directory's control channel, in whatever loop its holder has.
+"""Server of a directory's control channel, run by the holder's event loop or by a thread.
 
-Parts: serve the channel, in a loop or from a thread.
+The server owns the socket and the connections, not the directory. `wait` reads requests and sends
+responses; `run_pending` executes requests in the thread that may change the directory. The variant
+with a thread of its own shares one lock (`served`) with all calls of the program's `LogDir`.
 
-The server owns the socket and the connections, never the directory: `wait` takes bytes in and
-hands answers out, `run_pending` carries requests out, in the thread that may change the directory.
-
-Life cycle: open -> (wait | run_pending)* -> close. One thread, but for `wake`.
-
-Serving the control channel from a thread, beside a program that uses the directory.
-
-A `LogDir` is for one thread. Here two use it in turns: requests are carried out under a lock that
-every call of the program's own object takes too (`served`).
+Life cycle: open, then `wait` or `run_pending` in any order, then close. Only `wake` may be called
+from another thread.
 """
 
 import functools

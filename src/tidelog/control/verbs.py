@@ -1,14 +1,8 @@
-"""What the holder of a directory's lock does on request. Arguments come from outside: all checked.
+"""Operations of the control channel, with checked arguments and results.
 
-Parts: arguments and results of all verbs, checked.
-
-Each verb is a function of the open directory and its arguments; what it raises is answered.
-
-The verb `compact`: one partition's compaction, asked from outside.
-
-The verbs `lend` and `take_back`: a cleaning's job for others, and what they have made of it.
-
-The verb `tier`: one partition's run to an object store and away from it, asked from outside.
+A verb is a function of the open directory and the request's arguments. An exception becomes the
+error of the response. `compact` cleans one partition, `tier` moves one partition's segments to its
+store, `lend` and `take_back` hand a cleaning job to another process and return its result.
 """
 
 import os

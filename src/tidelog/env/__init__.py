@@ -1,8 +1,8 @@
-"""The one seam to the operating system: files, directory entries, maps, locks, clocks, randomness.
+"""The one seam to the operating system: files, directories, maps, locks, clocks and randomness.
 
-Nothing else in tidelog opens a file, asks the time or draws a random number, so a test can move
-the clock, break the disk, and replay both. `os_env()` is the real thing; tests bring their own.
-What is asked, and the rules of it, stands in `seam`; how the machine answers in `system`.
+No other module opens a file, reads a clock or draws a random number, so tests can move the clock,
+break the disk and replay both. `os_env()` is the real system. `seam` defines the protocols and
+their rules, `system` implements them.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,12 @@
-"""What tidelog asks of its surroundings: clocks, files, names, locks, as protocols.
+"""Protocols for clocks, files, directories and locks.
 
-Rules that every implementation keeps:
+Every implementation keeps these rules:
 - paths are `str`; errors are plain `OSError` (storage turns them into `StorageFailure`);
-- `pwrite` may write less than asked, like the system call; `pread` only where the file ends;
-- what was written is durable only after `File.sync`, a change of names only after `sync_dir`;
-- a map is a read-only view of a file's bytes; it outlives the file's name, and nobody may cut a
-  mapped file (writers replace it by a new file and a rename).
+- `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at
+  the end of the file;
+- written bytes are durable after `File.sync`, changed names after `sync_dir`;
+- a map is a read-only view of a file's bytes and survives the file's name. Nobody truncates a
+  mapped file: writers replace it by a new file and a rename.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,10 +1,6 @@
-"""The machine's side of the seam: its clocks, files and locks.
+"""The operating system's clocks, files, maps and locks, behind the protocols of `seam`.
 
-Parts: the machine's side.
-
-Two system calls that Python's library does not give as we need them: maps, and locks of files.
-
-Only implementations of `tidelog.env.FileSystem` use them.
+Calls `mmap` and `flock` through ctypes where Python's library lacks the needed options.
 """
 
 import ctypes

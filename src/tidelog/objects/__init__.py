@@ -1,9 +1,9 @@
-"""Object stores: S3, Google and Azure through obstore, folders, anything else through fsspec.
+"""Object stores: S3, Google and Azure by obstore, folders, any other URL by fsspec.
 
-Owns what is asked of a store and how its failures are told; knows nothing of logs. Settings come
-from the usual environment variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` ...) or from options,
-and are never part of a URL, of a message or of anything that is sent to workers but options.
-See docs/objects.md.
+Defines the operations on a store and its errors; knows nothing about logs. Settings come from the
+usual environment variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...) or from options. They
+never appear in a URL or an error message, and only options are sent to Spark workers. See
+docs/objects.md.
 """
 
 from tidelog.objects.object_files import ObjectFiles, env_for, identity_of, open_store, shared_store

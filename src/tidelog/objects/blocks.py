@@ -1,7 +1,7 @@
-"""Bytes of objects, read by blocks that are kept for a while: a few of each, all bounded.
+"""Cache of object blocks with read-ahead, bounded in blocks and in bytes.
 
-A lookup reads a header here and an index entry there; each costs a request, so what lies around is
-read with it. Who goes on where the last read ended is taken to read on, and gets more at a time.
+A look-up reads a header in one place and an index entry in another, and each read costs a request.
+So a read fetches the whole block, and a sequential reader gets larger blocks.
 """
 
 import threading

@@ -1,7 +1,7 @@
-"""`ObjectStore` over a folder of this machine or of a mounted share: `file:///path`.
+"""`ObjectStore` over a local or mounted folder: `file:///path`.
 
-Puts are durable: written beside, synced, renamed. Compare and swap works among those who use this
-module, by a lock file; a try that meets another one under way loses, as if it had come later.
+Puts are durable: write a temporary file, sync, rename. Compare-and-swap works between users of this
+module, through a lock file; an attempt that finds the lock taken fails, as if it had come second.
 """
 
 import errno

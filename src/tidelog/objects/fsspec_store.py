@@ -1,7 +1,7 @@
-"""`ObjectStore` over fsspec, for every URL that obstore doesn't know (hdfs://, sftp://, ...).
+"""`ObjectStore` over fsspec, for every URL scheme that obstore doesn't have (hdfs://, sftp://, ...).
 
-What fsspec has no word for is refused, not imitated: compare and swap. Times and repetitions are
-those of the file system behind it, set by its own options.
+Compare-and-swap is refused, because fsspec has no such operation. Time-outs and retries are those
+of the fsspec file system and its options.
 """
 
 import errno

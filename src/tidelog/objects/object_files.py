@@ -1,20 +1,10 @@
-"""A `FileSystem` over an object store: a directory of topics there is read as one on disk is.
+"""A read-only `FileSystem` over an object store, and the choice of store for a URL.
 
-Parts: from a URL to a store and to a file system over it.
-
-Read-only. A path below the store's URL is an object, any other path a file of the machine, so that
-a reader's own files (caches) stay there. Folders are listed once, and what was listed answers for
-size, time and identity until it is forgotten (`tidelog.env.forget`). Large objects are read by
-blocks and only as the object that was listed: where another has its place, reading says that it is
-gone, and readers look again. Small ones are read whole, as they are by then.
-
-What folders of a store hold, as last asked: one listing stands for many questions.
-
-Bounded by the number of objects that are remembered; the listing asked last is always kept.
-
-The surroundings in which a path is read: those of the machine, or with a store's files.
-
-From a URL to its store.
+A path below the store's URL is an object; any other path is a local file, so a reader's caches stay
+on local disk. A folder is listed once. The listing then answers sizes, times and identities until
+`tidelog.env.forget` drops it; the number of listed objects is bounded and the newest listing always
+stays. Large objects are read by blocks, and only as the version that was listed: a replaced object
+counts as gone, and the reader lists again. Small objects are read whole in their current version.
 """
 
 import dataclasses

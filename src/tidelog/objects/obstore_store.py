@@ -1,8 +1,6 @@
-"""`ObjectStore` over obstore: S3 and what speaks its protocol, Google, Azure, memory.
+"""`ObjectStore` over obstore: S3 and compatible stores, Google, Azure, memory.
 
-Parts: a store over obstore: S3, Google, Azure; its settings.
-
-Options of a store, sorted by whom they are for: the network, the repetitions, the store.
+Sorts a store's options into network, retry and store options.
 """
 
 import errno

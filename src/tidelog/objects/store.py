@@ -1,20 +1,13 @@
-"""What is asked of an object store: whole objects and ranges, listings, a put under a condition.
+"""The `ObjectStore` protocol, store URLs and the errors of stores.
 
-Parts: the seam, URLs, errors.
+Operations: whole objects and ranges, listings, conditional puts, uploads in parts with bounded
+memory. Keys are relative to the store's URL, separated by slashes, without a leading slash; a
+prefix is a folder of keys, '' means all keys. Calls block and retry transient failures within a
+bounded number of attempts and time. They raise `StorageFailure` with the URL, the key and the next
+step. Calls are thread-safe.
 
-Keys are relative to the store's URL, parts separated by slashes, without a leading one; a prefix is
-a folder of keys, '' for all of them. Calls block, repeat what may pass (bounded, as are their
-times), and raise `StorageFailure` naming URL, key and what to do next. Safe for several threads.
-
-URLs of stores, and options about them, as people write them. Nothing is opened here.
-
-What a store's failure is told as: one error, with the URL, the key and the next step.
-
-A file in parts, for uploads with bounded memory.
-
-Reads that name the very object that they read, for stores that tell facts and bytes apart.
-
-Facts are asked again after the bytes: an object that was replaced in between is found out.
+Stores that return data and metadata by separate requests are asked for the metadata again after the
+data, so that an object that was replaced in between is detected.
 """
 
 import errno

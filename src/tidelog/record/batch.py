@@ -1,9 +1,9 @@
-"""A magic-2 record batch: a lazy view over its bytes, and everything else of magic 2 by name.
+"""A magic-2 record batch as a lazy view over its bytes.
 
-The view unpacks the header once and opens nothing else until asked. It holds a reference to the
-buffer it was made over and copies nothing; whoever changes the buffer makes a new view.
+The view unpacks the header once and decodes records only on request. It keeps a reference to its
+buffer and copies nothing; after a change of the buffer a new view is needed.
 
-Layout and changes in place live in `header`, builders in `builder`, records in `record`.
+Header layout and in-place changes are in `header`, builders in `builder`, records in `record`.
 
 Source: docs/format.md#batch; KIP-98.
 """

@@ -1,7 +1,7 @@
-"""Walks the batches of a buffer, whatever their magic, without copying.
+"""Iterates over the batches of a buffer, of any magic, without copying.
 
-A walk looks at frames only: it says where each batch lies, and stops where the bytes end in the
-middle of one, as every reader of a growing log has to. CRCs and records are for its caller.
+The walk reads frames only and stops at an incomplete batch, as every reader of a growing log must.
+The caller checks CRCs and decodes records.
 
 Source: docs/format.md#frame; Kafka 4.x ByteBufferLogInputStream.
 """

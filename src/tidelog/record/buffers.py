@@ -1,11 +1,7 @@
-"""Buffers that serve again, for what is needed only while something is looked at.
+"""Scratch buffers that are reused from batch to batch, among them room for decompressed bodies.
 
-Parts: buffers used again.
-
-A large buffer that is made and dropped for each batch costs more than what is done with it: the
-system hands out its pages one by one, each of them cleared.
-
-Room for decompressed bodies, one behind the other, that serves again for the next batches.
+Allocating a large buffer for each batch costs more than the work done in it, because the system
+zeroes every page.
 """
 
 from typing import Final

@@ -1,8 +1,6 @@
-"""Builds magic-2 batches.
+"""Builds magic-2 batches: data, transaction markers, and the empty batches that a cleaner keeps.
 
-Builds magic-2 batches: data, transaction markers, and the empty batches that a cleaner keeps.
-
-What comes out is sealed: lengths, CRC and maximum timestamp are right.
+A built batch is complete: lengths, CRC and maximum timestamp are right.
 
 Source: docs/format.md#batch; KIP-98; KIP-534 (delete horizon).
 """

@@ -1,7 +1,7 @@
-"""Variable-length integers and checksums, the small change of the record formats.
+"""Varints and CRC-32C.
 
 Varints are zig-zag numbers in groups of 7 bits, least significant group first, as in protobuf's
-`sint32` and `sint64`. Readers take any padding that Kafka takes, but no bits beyond the width.
+`sint32` and `sint64`. Readers accept the padding that Kafka accepts, and no bits beyond the width.
 
 Source: docs/format.md#record; KIP-98.
 """

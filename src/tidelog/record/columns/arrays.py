@@ -1,19 +1,13 @@
-"""Arrow arrays over the buffers that the kernels have filled, one builder per column.
+"""Arrow arrays over the buffers that kernels fill, and the reuse of their memory.
 
-Parts: arrow arrays over kernel buffers.
+A -1 that stands for "missing" in a fixed-width column becomes null. A column without nulls has no
+validity bitmap.
 
-Where a fixed-width column has -1 for what is missing, Arrow gets null. A column without nulls has
-no validity bitmap.
-
-Memory for columns, used again: what was let go of last is handed out first.
-
-To have fresh pages zeroed by the system takes as long as to fill them, and what was written a
-moment ago is still in a cache. Arrow's pool gives back to the system what another thread than its
-own has freed, and batches are mostly dropped in another thread than they were made in.
-
-A page is an object of its own per use: arrays and Arrow buffers over it keep it, and when the last
-of them is gone, in whatever thread, its memory is free again. Of free memory there are
-`FREE_BYTES_MAX` at most; what is above goes back to Arrow's pool.
+The system takes as long to zero fresh pages as a kernel takes to fill them, and Arrow's pool
+returns memory that another thread frees, as readers usually do. So freed pages are kept and the
+most recently freed one, which is still in a CPU cache, is used first. At most `FREE_BYTES_MAX` are
+kept; the rest goes back to Arrow's pool. A page is freed, by any thread, when the last array or
+buffer over it is gone.
 """
 
 import ctypes
