@@ -1,4 +1,4 @@
-"""Topic settings as typed values (`TopicConfig`), and the resolution of the names that people write.
+"""Topic settings as typed values (`TopicConfig`), and the names that people may write for them.
 
 Resolution handles synonyms, retired names, spelling and ranges. Within one mapping a setting's own
 name wins over its synonyms, and finer units win over coarser ones, as in Kafka. A topic's mapping

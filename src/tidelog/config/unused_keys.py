@@ -1,4 +1,4 @@
-"""Kafka settings that have no effect here. They are accepted with a note, kept as text and described.
+"""Kafka settings that have no effect here. They are accepted with a note and described.
 
 A single process has no controller quorum, no remote replicas and its own threads; it also has no
 streams groups and no Kerberos. Names, types and defaults are Kafka 4.3's, so an existing

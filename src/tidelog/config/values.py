@@ -1,4 +1,4 @@
-"""Kinds of setting values: how each is parsed, printed and described; and `ConfigKey`, a table's row.
+"""Kinds of values, how each is parsed, printed and described; and `ConfigKey`, a table's row.
 
 Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, words are
 case-sensitive. Values that Kafka accepts although they have no meaning (`NaN` as a ratio) are

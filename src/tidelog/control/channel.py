@@ -1,7 +1,7 @@
 """Wire format of the control channel: socket path, frames, JSON requests, responses and errors.
 
-- Frame: length (4 bytes, big-endian), then that many bytes of JSON. A length over
-  `FRAME_BYTES_MAX` is refused before memory is allocated.
+- Frame: length (4 bytes, big-endian), then that many bytes of JSON. A length over `FRAME_BYTES_MAX`
+  is refused before memory is allocated.
 - Request: `{"version": 1, "verb": NAME, "arguments": {...}}`.
 - Response: `{"version": 1, "result": {...}}`, or `{"version": 1, "error": {"type": CLASS, "text":
   ..., "fields": {...}}}` with a class of `tidelog.errors`.

@@ -2,8 +2,8 @@
 
 Every implementation keeps these rules:
 - paths are `str`; errors are plain `OSError` (storage turns them into `StorageFailure`);
-- `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at
-  the end of the file;
+- `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at the
+  end of the file;
 - written bytes are durable after `File.sync`, changed names after `sync_dir`;
 - a map is a read-only view of a file's bytes and survives the file's name. Nobody truncates a
   mapped file: writers replace it by a new file and a rename.

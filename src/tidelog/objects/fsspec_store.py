@@ -1,4 +1,4 @@
-"""`ObjectStore` over fsspec, for every URL scheme that obstore doesn't have (hdfs://, sftp://, ...).
+"""`ObjectStore` over fsspec, for URL schemes that obstore doesn't have (hdfs://, sftp://, ...).
 
 Compare-and-swap is refused, because fsspec has no such operation. Time-outs and retries are those
 of the fsspec file system and its options.

@@ -1,33 +1,23 @@
-"""The codecs of a batch, each with Kafka's framing and with a hard cap on what comes out.
+"""Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
-Parts: codecs with caps, snappy and zstd frames.
+`compress` writes what Kafka's clients write, `decompress` reads what they read. Lengths in the
+input are not trusted: frames are walked first, so memory is allocated only for sizes that the input
+can really produce, and never beyond the limit. Bytes after the end of a stream are an error;
+Kafka's readers drop them silently.
 
-`compress` writes what Kafka's own clients write; `decompress` reads what they read. No codec is
-trusted with a length from outside: the frames are walked first, so that memory is asked for only
-after the bytes at hand have shown that they can hold what they declare, and never beyond the cap.
-
-Anything after the end of a stream is refused: Kafka's readers stop there and lose it silently.
-
-Source: docs/format.md#compression; KIP-110 (zstd), KIP-57 (lz4), KIP-390 (levels).
-
-Snappy as Kafka frames it: raw blocks behind a 16-byte header, the xerial way.
+Snappy uses the xerial framing with big-endian integers. A stream without its header is read as one
+raw block, as in Kafka:
 
 ```
 82 'S' 'N' 'A' 'P' 'P' 'Y' 00 | int32 version 1 | int32 compatible from 1
 then for each block: int32 size of the compressed bytes | raw snappy block
 ```
 
-Integers are big-endian. A stream without the header is read as one raw block, as Kafka does.
+The `zstandard` library ignores `max_output_size` where a frame declares its size. So the blocks of
+a frame are walked first (a 3-byte header bounds the output of each), and the library is asked for
+at most that size and the limit.
 
-Source: docs/format.md#snappy.
-
-Zstandard frames, with the cap that the library does not keep.
-
-`zstandard` ignores `max_output_size` where a frame declares its size. So a frame's blocks are
-walked first (each begins with three bytes that say how long it is and bound what it makes), and
-the library is asked only for what they can hold and the cap allows.
-
-Source: docs/format.md#zstd; RFC 8878.
+Source: docs/format.md#compression; KIP-110 (zstd), KIP-57 (lz4), KIP-390 (levels); RFC 8878.
 """
 
 import struct

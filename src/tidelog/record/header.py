@@ -1,17 +1,10 @@
-"""The 61 bytes before the records of a magic-2 batch: places, masks and the changes made in place.
+"""Header fields of magic-2 batches and of magic-0 and magic-1 messages: positions, masks, updates.
 
-Parts: places and in-place changes of both headers.
+Magic 2: 61 bytes. The CRC covers everything from the attributes on. Base offset and leader epoch
+precede it, so a leader sets them without recomputing the CRC. Magic 0 and 1: the CRC covers
+everything from the magic on; offset and length precede it.
 
-The CRC covers everything from the attributes on. Base offset and leader epoch lie before it, so
-that a leader can assign them without computing it anew.
-
-Source: docs/format.md#batch; KIP-98, KIP-534 (delete horizon).
-
-The fields of a magic 0 or 1 message: places, sizes and structs.
-
-The CRC covers everything from the magic on; offset and length lie before it.
-
-Source: docs/format.md#magic-0-and-1; KIP-31, KIP-32.
+Source: docs/format.md#batch, #magic-0-and-1; KIP-31, KIP-32, KIP-98, KIP-534 (delete horizon).
 """
 
 import struct

@@ -1,10 +1,9 @@
-"""The hash by which a compaction knows keys: 128 bits, seeded, one key at a time.
+"""Hash of a key for compaction: 128 bits, seeded, one key at a time.
 
-SipHash-2-4 with a result of 128 bits: without the seed nobody can make keys whose hashes are equal,
-which an unseeded md5 allows to everybody. `kernels.key_hash` computes the same for many keys.
+SipHash-2-4 with a 128-bit result. Without the seed nobody can construct keys with equal hashes, as
+is possible for plain MD5. `kernels.hashes` computes the same for many keys.
 
-Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012) and its variant
-of 128 bits.
+Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012).
 """
 
 import struct

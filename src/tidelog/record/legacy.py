@@ -1,22 +1,16 @@
-"""Magic 0 and 1: single messages, and wrapper messages that hold a compressed message set.
+"""Reads and builds messages of magic 0 and 1, and wrapper messages with a compressed message set.
 
-Parts: magic 0 and 1: read and build.
-
-A message is a batch of one record; a wrapper is a batch of the messages in it. The offset in a
+A message is a batch of one record; a wrapper is a batch of its inner messages. The offset in a
 wrapper's frame is that of its last inner message:
 
 - magic 0: inner offsets are absolute;
-- magic 1: inner offsets are relative, and absolute = outer - last inner + inner. An outer offset
-  of 0 means a base of 0, whatever the last inner offset (an old librdkafka wrote that). The outer
+- magic 1: inner offsets are relative; absolute = outer - last inner + inner. An outer offset of 0
+  means a base of 0, whatever the last inner offset is (an old librdkafka wrote this). The outer
   timestamp is the largest inner one, or with LogAppendTime the time of all.
 
-Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); nothing else is mixed.
+Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); no other mix is.
 
 Source: docs/format.md#magic-0-and-1; KIP-31 (relative offsets), KIP-32 (timestamps).
-
-Builds messages and message sets of magic 0 and 1, and changes what a log has to set in them.
-
-Source: docs/format.md#magic-0-and-1; KIP-31, KIP-32.
 """
 
 from collections.abc import Iterator, Sequence

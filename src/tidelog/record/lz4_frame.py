@@ -1,11 +1,11 @@
 """LZ4 frames as Kafka writes and reads them.
 
-Written: version 1, independent blocks of 64 KiB, no checksums but the header's, no content size.
-Read: block and content checksums and a content size as well; dependent blocks and dictionaries
-are refused, as Kafka refuses them.
+Written: version 1, independent blocks of 64 KiB, no checksum but the header's, no content size.
+Read: also block and content checksums and a content size. Dependent blocks and dictionaries are
+refused, as in Kafka.
 
-Clients of magic 0 computed the header checksum over the frame's magic as well, so it is written
-wrong there and not looked at when read (KIP-57).
+Clients of magic 0 computed the header checksum over the frame's magic, too. So for magic 0 it is
+written in this wrong form and not checked when read (KIP-57).
 
 Source: docs/format.md#lz4; the LZ4 frame format 1.6.
 """

@@ -1,12 +1,14 @@
-"""The order of offsets: one rule for every reader of batches, from files and from the wire.
+"""Order of offsets: one rule for every reader of batches, from files and from the network.
 
-Offsets lie outside of a batch's checksum, so only their order shows a wrong one. Each batch begins
-behind the last offset of the batch before it and ends before the first offset of what follows: the
-next segment, the part that was planned, or the log end. A segment spans less than 2^31 offsets.
+A batch's checksum does not cover its base offset, so only the order of batches reveals a wrong one.
+Each batch begins after the last offset of the batch before it, and ends before the first offset of
+what follows: the next segment, the planned part, or the log end. A segment spans fewer than 2^31
+offsets.
 
-A batch whose offset has moved up shows only at the batch behind it. So a batch is handed out once
-the next one was looked at, where there is one: a reader that stops early, or keeps what it read
-before an error, has no record under a wrong offset. `kernels.scan` does the same for columns.
+A base offset that has increased shows only at the next batch. So a reader hands out a batch after
+it has looked at the next one, if there is one. A reader that stops early, or keeps what it read
+before an error, then has no record under a wrong offset. `kernels.batch_scan` does the same for
+columns.
 
 Pure. Source: docs/format.md#order.
 """

@@ -1,7 +1,7 @@
-"""Which partition a record goes to: Kafka's murmur2 of the key, or one drawn for keyless ones.
+"""Partition of a record: Kafka's murmur2 of the key, or a random choice for records without a key.
 
-Equal keys of Kafka's clients and ours meet in the same partition.
-Source: Kafka's DefaultPartitioner and Utils.murmur2 (algorithm by Austin Appleby, public domain).
+Equal keys reach the same partition from Kafka's clients and from tidelog. Source: Kafka's
+DefaultPartitioner and Utils.murmur2 (algorithm by Austin Appleby, public domain).
 """
 
 import random

@@ -1,17 +1,10 @@
-"""One record as a reader sees it, and the magic-2 coding of a run of them.
+"""A record, its magic-2 coding, its control records, and its append time.
 
-Parts: one record; keys and values alone; append stamp.
-
-Owns the record's fields, their checks and the control records. Knows nothing of batch headers:
-what a record inherits from its batch comes in as `Inherited`.
+Owns the fields and their checks. Batch headers are not known here: values that a record inherits
+from its batch are passed in as `Inherited`. Keys and values can be read alone, at a quarter of the
+cost of whole records, because times and headers are skipped.
 
 Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
-
-Keys and values of a magic-2 batch's records without the rest, for who reads many of them.
-
-A fourth of the work of whole records: times and headers are stepped over unread.
-
-When a record was appended: what the log knows of it, or the stamp that the record bears.
 """
 
 import struct

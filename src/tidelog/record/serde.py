@@ -1,8 +1,8 @@
-"""Serializers and deserializers for keys and values, by name, with the bytes of Kafka's Java ones.
+"""Serializers and deserializers for keys and values, by name, with the encodings of Kafka's.
 
-A null stays a null in both directions: None in, None out. Numbers are big-endian, UUIDs are text
-of 36 characters, strings UTF-8. JSON is compact UTF-8; its `null` is written as JSON only inside
-of other values, since a bare None is Kafka's null.
+Null stays null: None in, None out. Numbers are big-endian, UUIDs are text of 36 characters, strings
+UTF-8. JSON is compact UTF-8; its `null` occurs only inside other values, because None alone is
+Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
 """

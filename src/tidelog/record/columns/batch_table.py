@@ -1,18 +1,12 @@
-"""From bytes to batch tables: the walk, the checksums, and which batches need no opening.
+"""Batch tables of log bytes: frames, checksums, decompressed bodies, and batches to skip.
 
-Parts: table of batches, checksums, opened bodies.
+A batch is skipped only for values of a header whose CRC is right. In a group that is decoded
+completely, the decoder checks each CRC just before it decodes the batch.
 
-Checksums come first: what is left out is left out because of a header whose CRC was right. Only
-of a group that is opened whole may the decoder check them: each just before the batch is decoded.
-
-Bodies of compressed and of legacy batches, side by side in one scratch buffer.
-
-Each keeps its row of the batch table; `BODY_START` and `BODY_END` then are places in the scratch
-buffer, while `POSITION` still says where the batch lies in the log.
-
-Where the lz4 frames of batches lie, by their table, and the fast way into most of them.
-
-What a batch costs as an object is more than decompressing 16 KB of it.
+Bodies of compressed and of legacy batches are written side by side into one scratch buffer. Their
+`BODY_START` and `BODY_END` are positions in that buffer, while `POSITION` stays the batch's
+position in the log. Uncompressed lz4 frames are located by a table, because one Python object per
+batch costs more than decompressing 16 KB.
 """
 
 from collections.abc import Callable, Iterator

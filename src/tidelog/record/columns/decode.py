@@ -1,11 +1,11 @@
-"""Log bytes to Arrow record batches by column: no Python object per record, nulls kept.
+"""Decodes log bytes to Arrow record batches, and reduces them to the last record of each key.
 
-Parts: log bytes to Arrow; folds; last record by key.
+This module chooses batches and shapes the result; `tidelog.record.kernels` does the work on
+records, by the rules of `tidelog.record.batch_walk`. Bodies that lie uncompressed in the log are
+decoded in place. If one batch of a group is compressed or of magic 0 or 1, all bodies of the group
+are first put side by side (`batch_table`), so that one kernel decodes them all.
 
-Owns the choice of batches and the shape of the result; the work on records is in
-`tidelog.record.kernels`, whose rules are those of the plain path (`tidelog.record.batch_walk`).
-
-Columns (only those asked for are computed; all may be null but the first three):
+Columns (only requested ones are computed):
 
 | column | type | null where |
 |---|---|---|
@@ -19,18 +19,7 @@ Columns (only those asked for are computed; all may be null but the first three)
 | producerId, producerEpoch, sequence | int64, int16, int32 | no idempotent producer |
 | leaderEpoch | int32 | unknown |
 
-Runs the decoding kernel over groups of batches and makes Arrow record batches of what it fills.
-
-Bodies that lie plainly in the log are decoded where they are. Where one of a group is compressed or
-of magic 0 or 1, all are put side by side first (`bodies`): one kernel decodes everything.
-
-Groups of batches for a kernel that takes their records where they lie, and makes no columns.
-
-As in `decode`, bodies that are compressed or of magic 0 or 1 are put side by side first.
-
-The last record of each key in a piece of a log, by kernels; a dict does the same, slowly.
-
-Imports numpy and numba. Not for two threads at once.
+Imports numpy and numba. An object of this module is for one thread at a time.
 """
 
 from collections.abc import Iterator, Sequence

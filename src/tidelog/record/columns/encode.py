@@ -1,13 +1,7 @@
-"""Arrow tables to magic-2 batches: the way in, which imports Arrow and Numba only when called.
+"""Encodes Arrow tables as magic-2 batches, and assigns partitions to a column of keys.
 
-Parts: arrow to batches; partitions of a column.
-
-Arrow tables to magic-2 batches: the kernel writes records, this writes headers and checksums.
-
-Owns what a table may look like; `tidelog.record.columns.encode` is the way in that imports nothing
-heavy.
-
-Partitions of a column of keys, by kernel; Arrow and Numba are imported when it is called.
+The kernel writes records; this module writes headers and checksums and defines which tables are
+accepted. Arrow and Numba are imported at the first call.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Columns of keys and values by the name of their serializer: binary to typed arrays and back.
+"""Converts columns of keys and values between binary and typed arrays, by the serializer's name.
 
-What `tidelog.record.serde` does with one value, done with a column. Numbers are big-endian; UUIDs
-and JSON come out as the text that they are.
+The conversions are those of `tidelog.record.serde`. Numbers are big-endian; UUIDs and JSON are
+returned as text.
 """
 
 from typing import TYPE_CHECKING, Final

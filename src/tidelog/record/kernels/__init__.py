@@ -1,15 +1,14 @@
-"""Numba kernels over raw log bytes, each with its plain reference.
+"""Numba kernels over raw log bytes.
 
-- `compiler`: the typed decorator, the cache of compiled code, `plain` for the interpreted whole.
-- `scan`: batch headers to a table. `decode`, `headers`, `times`: records to columns.
-- `lookup`: exact and nearest searches by time in one segment. `validate`: the leader's pass.
-- `encode`: columns to records.
-- `layout`: the table's columns and the statuses; `reasons` has the words for them.
-- `latest`: the last record of each key, where only that one counts.
-- `checksums`, `sums`: CRC-32C of batches, and of what lies side by side.
-- `memory`, `varints`, `arithmetic`, `checksums`: what they are made of.
+- `compiler`: the decorator and the cache of compiled code; `plain` runs a kernel interpreted.
+- `layout`: columns of the batch table, statuses and their words.
+- `batch_scan`: batch headers to the table. `records`, `messages`, `times`: records to columns.
+- `time_search`: searches by time in one segment. `zones`: the values of a zone map.
+- `encode`: columns to records. `rewrite`: cleaned batches.
+- `key_rows`, `last_records`, `offset_map`: records by key.
+- `checksums`, `hashes`, `memory`, `integers`: what the others are built from.
 
-Importing this package imports Numba (0.3 s); nothing compiles before its first call.
+Importing this package imports Numba (0.3 s); a kernel compiles at its first call.
 """
 
 from tidelog.record.kernels.batch_scan import scan_batches

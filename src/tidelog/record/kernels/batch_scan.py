@@ -1,8 +1,8 @@
-"""The walk over batch headers: one row of the batch table per batch, no record opened.
+"""Scans batch headers: one row of the batch table per batch, without decoding records.
 
-Reads magic 2 headers in full. Of a legacy message (magic 0 and 1) it takes the frame alone and
-leaves the rest to the plain path. Checks the frame and the order of offsets, not the CRC; the rules
-of the order are those of `record.offset_order`.
+Reads magic-2 headers completely. Of a legacy message (magic 0 and 1) it reads the frame and leaves
+the rest to the plain path. Checks the frame and the order of offsets (`record.offset_order`), not
+the CRC.
 
 Source: docs/format.md; Kafka's ByteBufferLogInputStream for the rules of the frame.
 """

@@ -1,28 +1,17 @@
-"""Checksums of whole batches, without the GIL: as fast as memory is, and in several threads.
+"""CRC-32C of whole batches and of concatenated parts, without the GIL.
 
-Parts: CRC of batches, sums of parts.
+The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one, so three runs
+of bytes are processed side by side. Appending zeros to a run is linear in the bits of the register,
+so four table look-ups combine the three registers. Without the instruction (`HAS_INSTRUCTION` is
+False) a byte-wise loop computes the same, and callers use a library instead.
 
-The instruction for CRC-32C answers after three steps of the clock and takes a new one at each, so
-three runs of bytes are summed side by side. Their registers become one by a table for their size:
-what zeros behind a register make of it is linear in its bits, so four look-ups do.
+The CRC of A followed by B is that of A, multiplied by x to the power of B's bits, plus that of B. A
+table with a row for each byte of the length gives these powers in at most four multiplications, so
+checksums of parts combine without reading a byte twice. Compiled functions check no bounds; the
+caller does, as for `memory`.
 
-Source: the remainder arithmetic of `sums`; `checksums` for the steps.
-
-A CRC-32C register and the bytes that come next: a plain function each, and one instruction.
-
-The plain functions work bit by bit. Compiled ones are the machine's own instruction for CRC-32C
-where it has one, and the same loop where not: `HAS_INSTRUCTION` tells callers, who have better
-than the loop then. All check nothing when compiled, like those of `memory`.
-
-Source: the CRC-32C of RFC 3720; the instructions CRC32 of SSE 4.2 and CRC32C of ARMv8.
-
-CRC-32C of what lies side by side, from the checksums of its parts: no byte is read twice.
-
-A checksum is a remainder of a polynomial over two elements, so that of A followed by B is that of
-A, multiplied by x to the number of B's bits, plus that of B. The powers come from a table with a
-row for each byte of the length: four multiplications for any length at most.
-
-Source: the remainder arithmetic of CRC-32C (Castagnoli), reflected as in RFC 3720.
+Source: RFC 3720 (CRC-32C, Castagnoli, reflected); the instructions CRC32 of SSE 4.2 and CRC32C of
+ARMv8.
 """
 
 import platform

@@ -1,14 +1,14 @@
-"""The typed decorator that turns a plain function into a kernel, and the cache of compiled code.
+"""The decorator that compiles a plain function to a kernel, and the cache of compiled code.
 
-A kernel is a function over arrays and integers that Numba compiles; `kernel.py_func` is the same
-source run by the interpreter, which is its reference. Kernels have no defaults, no None, no
-globals but integer constants, return a status instead of raising, and never run past an array.
+A kernel is a function over arrays and integers; `kernel.py_func` runs the same source interpreted
+and is its reference. A kernel has no defaults, no None and no globals but integer constants. It
+returns a status instead of raising, and never reads or writes past an array.
 
-Compiled code is kept on disk: beside the source where that is writable, else in the user's cache
-folder, else nowhere (Spark's workers choose a folder then, see `tidelog.spark.workers`);
-`NUMBA_CACHE_DIR` overrides all. Point it to one folder on every node and Spark's workers load
-(0.1 s) instead of compiling (seconds); entries are keyed by CPU, so one folder may serve several
-kinds of machine. It is executable code: let nobody else write there.
+Compiled code is cached beside the source if that is writable, else in the user's cache folder, else
+not at all (a Spark worker then chooses a folder, see `tidelog.spark.workers`). `NUMBA_CACHE_DIR`
+overrides all. If it names one folder on every node, Spark workers load (0.1 s) instead of compiling
+(seconds). Entries are keyed by CPU, so machines of several kinds can share a folder. The folder
+holds executable code: nobody else may write there.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
-"""Columns to magic-2 records: as many whole batches as fit into the output, without their headers.
+"""Encodes columns as magic-2 records: as many batches as fit into the output, without headers.
 
-Before each batch's records `HEADER_SIZE` bytes are left free; the caller fills them in, and
-compresses where asked. Sizes come first: a record is measured before a byte of it is written, so
-nothing is ever written beyond the output.
+Each batch is preceded by `HEADER_SIZE` free bytes for the caller, who writes the header and
+compresses. A record is measured before it is written, so nothing is written beyond the output.
 
 Source: docs/format.md#record.
 """

@@ -1,29 +1,17 @@
-"""The hash of a key, inlined into the kernels that walk over records.
+"""Hashes of keys and values, and Kafka's partition hash, for the kernels that walk over records.
 
-Parts: key, value, partition hash.
+- Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
+- Values: 16 bytes at a time are two words; secret words are added, the two sums are multiplied to
+  128 bits and accumulated (NH). SipHash-1-3 of the accumulated sums (one per 256 bytes) and the
+  size is the hash. Two different values of one size collide with a probability of at most 2^-64
+  while the seed is secret. The multiplications are independent, so they run in parallel, while
+  SipHash alone needs a dependent round for every 8 bytes. Plain reference:
+  `tests/worlds/records/plain_digests.py`.
+- Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 
-`tidelog.record.key_hash` is the plain reference, a test holds both together.
-
-Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012) and its variant
-of 128 bits; RFC 1321.
-
-The hash of a value, inlined into the kernels that reduce records to rows by key.
-
-Sixteen bytes at a time are two words, to which secret words are added, and whose product of 128
-bits goes into a sum; SipHash-1-3 of the sums (one for 256 bytes) and of the size is the hash. Two
-values of a size have the same sums by a chance of at most one in 2^64, whatever they are, as long
-as the secret is one; and different sums the same hash likewise. The machine does a product in one
-step, and the steps don't wait for each other; SipHash alone takes a round for every eight bytes.
-
-`tests/worlds/records/plain_digests.py` is the plain reference.
-
-Source: J. Black, S. Halevi, H. Krawczyk, T. Krovetz, P. Rogaway, "UMAC: fast and secure message
-authentication" (1999) for the sums, which are called NH there; SipHash as in `key_hash`.
-
-Kafka's murmur2 over a column of keys: which partition each record goes to.
-
-The plain reference for one key is `tidelog.record.partitioner`; a test holds both together.
-Source: Kafka's Utils.murmur2 (algorithm by Austin Appleby, public domain).
+Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012); J. Black, S.
+Halevi, H. Krawczyk, T. Krovetz, P. Rogaway, "UMAC: fast and secure message authentication" (1999);
+Kafka's Utils.murmur2 (algorithm by Austin Appleby, public domain).
 """
 
 from typing import Final, NamedTuple

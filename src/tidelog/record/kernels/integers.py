@@ -1,16 +1,12 @@
-"""Sums of int64 that wrap, their bits moved about, their length, compiled and interpreted alike.
-
-Parts: wrapping arithmetic, varints.
+"""Wrapping int64 arithmetic and zig-zag varints, equal compiled and interpreted.
 
 Compiled integers wrap silently where the interpreter's grow, so kernels compare values with their
-bounds before they add. Timestamps are the one case where wrapping is the rule: Kafka's producers
-compute their deltas in machine words, and adding them back in machine words restores them.
+bounds before they add. Timestamps wrap on purpose: Kafka's producers compute deltas in machine
+words, and adding them in machine words restores the time.
 
-Zig-zag varints: 7 bits a byte, lowest first, as in Kafka's records and protobuf's sint types.
-
-Readers never fail on the spot. They return the next place, or `POISON` where the bytes end before
-the number does or the number is too long; every read from a poisoned place is poisoned again. So
-a caller reads all fields of a record and compares the place once, at the end.
+A varint reader never fails at once. It returns the next position, or `POISON` if the bytes end
+early or the number is too long; reading from a poisoned position returns `POISON` again. So a
+caller reads all fields of a record and compares the position once.
 """
 
 from typing import Final

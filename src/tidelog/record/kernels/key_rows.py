@@ -1,25 +1,15 @@
-"""Records reduced to one row for each key in one pass, from where they lie in the log.
+"""Reduces records to one row per key: the key's last record and digests of all its records.
 
-Parts: one row a key with digests.
+A row has `FIELDS` words (64 bytes, a cache line). Keys are 128 bits of SipHash-2-4 and values 64
+bits of `hashes`, under separate secret seeds; 0 stands for null. The digest of a record mixes
+create time and value. A row's `SET` is the sum of the digests and independent of their order;
+`ORDER` is a polynomial of them and depends on it. `merge` combines rows of one key from several
+splits and partitions.
 
-A record is hashed and put into a window of rows; a full window goes into the table. By then what
-the table has of these keys was sent for, since a table is larger than caches. Nothing is copied,
-and no columns are made on the way. What brokers send comes in columns, for `key_rows`.
-
-Rows are those of `digests` without the partition, which they share: 64 bytes, a line of the cache.
-The plain reference is `tests/worlds/records/plain_digests.py`.
-
-Records that come in columns reduced to one row for each key, as `fold` reduces others.
-
-Rows of one key each: its last record, and digests of all that it had.
-
-A row has `FIELDS` words. Keys stand as 128 bits of SipHash-2-4 under a secret seed, values as the
-64 bits of `hashes` under another; 0 stands for null. A record's digest mixes create time and
-value; a row's `SET` is the sum of its records' digests, so it knows no order, its `ORDER` a
-polynomial in them, so it does. Rows of the same key add up: `merge` takes those of splits and of
-partitions alike; those of records are made by `fold`.
-
-The plain reference is `tests/worlds/records/plain_digests.py`.
+`fold` reads records where they lie in the log and copies nothing. A record's row waits in a window
+while the table's row for its key is prefetched, because the table exceeds the CPU caches. Records
+from brokers arrive as columns and are reduced from these. Plain reference:
+`tests/worlds/records/plain_digests.py`.
 """
 
 from typing import Final, NamedTuple

@@ -1,16 +1,10 @@
-"""Which record of each key wins, over columns of records: open addressing, keys compared whole.
+"""Finds the last record of each key, in columns of records and in pieces of a log.
 
-Parts: the record that stands for each key.
-
-A map holds for each key the hash, the key's bytes, and for each `side` (a point in time that is
-asked for) the version, offset and kind of the record that wins there. The plain reference is a
-dict (tests/unit/record/test_winners.py); the caller allocates and lets a map grow.
-
-The last record of each key in a piece of a log: what is left where only the last one counts.
-
-Open addressing over rows that say where keys and values lie; keys are compared whole. The hash has
-a secret seed, so that nobody chooses keys that fall together. The plain reference is a dict
-(tests/unit/record/test_latest.py).
+Hash tables use open addressing and compare whole keys. For columns, the table holds the hash, the
+key's bytes and, for each `side` (a requested point in time), version, offset and kind of the
+winning record. For log bytes, a row holds the positions of key and value. The hash has a secret
+seed against chosen collisions. The caller allocates and grows the tables. Plain references are
+dicts (tests/unit/record/test_winners.py, test_latest.py).
 """
 
 from typing import Final, NamedTuple

@@ -1,12 +1,8 @@
-"""Columns of the batch table, and the statuses that kernels return. Integer constants only.
+"""Columns of the batch table, kernel statuses, and the error texts for statuses that mean damage.
 
-Parts: columns and statuses, words.
-
-A batch table is `int64[n, BATCH_FIELDS]`, one row per batch, made by `scan_batches`; the columns
-below are its second index. `POSITION`, `BODY_START` and `BODY_END` are places in the array that
-holds the bytes; for a batch that was decompressed the body lies in another array than the header.
-
-Words for the statuses that mean damage, for the errors that the kernels' callers raise.
+A batch table is `int64[n, BATCH_FIELDS]` with one row per batch, made by `scan_batches`; the column
+constants are its second index. `POSITION`, `BODY_START` and `BODY_END` are positions in the array
+that holds the bytes. The body of a decompressed batch lies in another array than its header.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -1,9 +1,8 @@
-"""Reads, writes and copies of raw bytes: a plain function each, and what kernels compile it to.
+"""Loads, stores and copies of raw bytes: a plain function each, and its compiled form.
 
-The plain functions assert that they stay inside their arrays, and those that run under the
-interpreter prove it in the tests. The compiled ones check nothing: the caller has compared every
-place with the end first. They load through the array's data pointer, since Numba's own indexing
-adds a test for negative places to each byte and knows no wide or big-endian load.
+The plain functions assert that they stay inside their arrays. The compiled ones check nothing: the
+caller compares every position with the end first. They load through the array's data pointer,
+because Numba's indexing tests each index for a negative value and has no wide or big-endian load.
 """
 
 import sys

@@ -1,8 +1,7 @@
-"""Passes over a set of uncompressed messages of magic 0 or 1, such as a wrapper holds.
+"""Passes over a set of uncompressed messages of magic 0 or 1, such as a decompressed wrapper.
 
-The rules and the answers are those of `tidelog.storage.log.message_sets`, the plain reference. What
-is broken is not named here: its place is handed back, and the plain code says what is wrong with
-it.
+The rules are those of `tidelog.storage.log.message_sets`, the plain reference. For a damaged
+message the kernel returns the position, and the plain code makes the error.
 
 Source: docs/format.md#magic-0-and-1.
 """

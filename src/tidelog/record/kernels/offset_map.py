@@ -1,36 +1,19 @@
-"""The offset map: which record of each key is the latest, from whole batches, in one pass.
+"""Offset map of compaction: the latest record of each key, built from whole batches in one pass.
 
-Parts: compaction's map, windows, versions, samples.
+Two parallel arrays hold the key's hash and the number of its record, counted over all records of
+the map. When a record replaces another of its key, the bit of the replaced one is set, so nobody
+searches for winners afterwards. On request there are also versions (the highest wins instead of the
+last record, KIP-280) and the keys themselves (which tell different keys with equal hashes apart).
 
-Two parallel arrays: the key's hash, and the number of its record, counted over all records that go
-into the map. Where another record of a key takes the place of one, the bit of the one that lost is
-set at once, so that nobody has to look for the winners again. Beside them, only where asked:
-versions (the highest wins, not the last record) and the keys themselves (equal hashes of different
-keys are then told apart).
+Slots come from the first 32 bits of the hash and are probed linearly until the key or an empty
+slot, so no key is missed. Records wait in a window with two halves: the slots of one half are
+prefetched while the other half is read and hashed. The window is stored by columns, because several
+hashes computed side by side take the time of one.
 
-Slots come from the hash's first 32 bits, and are probed one after the other until the key or an
-empty slot is met, so no key is ever missed. Hashes are computed for half a window of records
-(`offset_map`), whose slots are then fetched while the next half is read and hashed: else the pass
-would wait for memory most of the time.
+A sample of keys contains those whose hash ends with enough zero bits.
 
-Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280.
-
-Records on their way into the offset map, and the hashes of their keys, many side by side.
-
-A hash is a chain of steps that each wait for the one before, so the machine has nothing to do
-most of the time; of several keys at once it does several steps in the time of one. So the window
-has a column for each fact, not a row for each record, and the state of each hash is four of them.
-
-The window has two halves. While the slots of one are on their way into the cache, the records of
-the other are taken into the map.
-
-What ranks a record among those of its key: its time, or a version in a header.
-
-Source: KIP-280.
-
-Which keys of magic 2 bodies belong to a sample: those whose hash ends with enough zero bits.
-
-Source: docs/generations.md#the-sample. The rules for records are those of `decode`.
+Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280;
+docs/generations.md#the-sample.
 """
 
 from typing import Final, NamedTuple

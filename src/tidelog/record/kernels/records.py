@@ -1,29 +1,15 @@
-"""Records of magic 2 bodies to columns in one pass; it stops when the columns are full.
+"""Decodes bodies of magic-2 batches: to columns, to counts, to headers; and validates them.
 
-Parts: bodies to columns; counts; validation.
+Every length is compared with the remaining bytes before it is used, and a record is accepted only
+if its fields end exactly where it ends. Decoding stops when the columns are full. Rows outside the
+filter are checked like the others and left out.
 
-A body is walked record by record. Every length is compared with what is left before it is used,
-and a record is taken only where its fields end exactly where it does. Rows outside the filter are
-checked like the others, and left out.
+Counting reads only a record's length and its two deltas; the batch's checksum covers the rest.
+Headers are decoded for records that `decode_batches` accepted. Reads stay bounded by `end`, because
+a file that is truncated under a map can change its bytes. Validation follows
+`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` in its place.
 
-Source: docs/format.md#record. The rules are those of `tidelog.record.record`, the plain reference.
-
-How many records of magic 2 bodies a range takes, without a look at their keys and values.
-
-Of a record only its length and its two deltas are read; the batch's checksum vouches for the rest.
-
-Source: docs/format.md#record.
-
-Record headers to the four arrays of an Arrow list of structs: a counting pass and a filling one.
-
-Runs over records that `decode_batches` has taken, so every header is known to be whole; `end` still
-bounds each read, so that bytes which change meanwhile (a file that is cut under a map) can't lead
-out of the arrays.
-
-The leader's pass over a body: the structure of every record, its times, keys and deltas.
-
-The rules and the answer are those of `tidelog.storage.log.record_rules`, the plain reference;
-storage takes `check_body` in its place.
+Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """
 
 from typing import Final, NamedTuple

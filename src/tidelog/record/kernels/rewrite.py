@@ -1,20 +1,12 @@
-"""Writes cleaned batches: copies, batches with some of their records, empty ones.
+"""Writes cleaned batches (copies, parts of batches, empty batches) and their index.
 
-Parts: cleaned batches and index entries.
+A rewritten batch keeps offsets, keys, values, headers and times of its records; its header keeps
+base and last offset, leader epoch, producer fields and flags. Record bytes are copied unchanged
+unless the base timestamp changes. Output is uncompressed and without CRC: the caller compresses and
+seals. Index entries follow `tidelog.storage.segment.derived_files.IndexBuilder`, the plain
+reference.
 
-What stays of a batch keeps offsets, keys, values, headers and times; the header keeps base and
-last offset, leader epoch, the producer's fields and the flags. Records are copied as they lie
-unless the batch gets another base timestamp, against which their times are then written.
-
-Batches that were compressed come out plain: the caller compresses them. Checksums are the caller's.
-
-Source: Kafka 4.x MemoryRecords.filterTo; docs/format.md#batch; KIP-534.
-
-Entries of the offset and the time index of a segment that is being written, batch by batch.
-
-The rule is that of `tidelog.storage.segment.derived_files.IndexBuilder`, the plain reference.
-
-Source: Kafka 4.x LogSegment.
+Source: Kafka 4.x MemoryRecords.filterTo and LogSegment; docs/format.md#batch; KIP-534.
 """
 
 from typing import Final, NamedTuple

@@ -1,14 +1,13 @@
-"""Searches by record time inside one segment: time index, offset index, batch headers, records.
+"""Searches one segment by record time: time index, offset index, batch headers, records.
 
-Works on the raw bytes of the segment's three files. Keeps nothing between calls. What it can't
-open itself, a compressed or legacy batch, it hands back with its place. It checks the CRC of the
-first `PASSED_BYTES` of batches that it passes over by their header's largest timestamp, but not of
-one that a time index entry confirms. The caller checks the batch of the answer, whose place is part
-of it.
+Works on the bytes of the segment's three files and keeps no state. A compressed or legacy batch is
+returned by its position for the caller to open. The CRC is checked for the first `PASSED_BYTES` of
+batches that are skipped by the largest timestamp of their header, but not for a batch that a time
+index entry confirms. The caller checks the batch that holds the result.
 
-Index entries are big-endian: offset index int32 relative offset, int32 position; time index int64
-timestamp, int32 relative offset. Both are sorted. A floor search means the last entry at or below
-the target. Source: docs/format.md#offset-index, #time-index; KIP-33.
+Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
+index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the
+target. Source: docs/format.md#offset-index, #time-index; KIP-33.
 """
 
 from typing import Final

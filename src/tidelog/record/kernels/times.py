@@ -1,14 +1,8 @@
-"""Passes over times: the append time of each row, and whether a batch's create times are lost.
+"""Append times of rows, overwritten create times, and latency and lateness of records.
 
-Parts: append time of rows, lateness.
-
-Latency by hour on two clocks, and lateness, of records whose two times are arrays.
-
-One pass over times as the decoder hands them out, where a zone map is not there or can't tell:
-lateness depends on the order of the records. The plain rules are those of `scan.latency` and
+Latency per hour on both clocks and lateness per bucket are computed from arrays of both times,
+where no zone map can answer: lateness depends on the order of records. Plain reference:
 `scan.latency`.
-
-How late the records of a batch came, counted by buckets.
 
 Source: docs/format.md#record.
 """

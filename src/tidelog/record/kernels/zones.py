@@ -1,8 +1,8 @@
-"""Batches to the facts of a zone map: counts, extremes on both clocks, checksums, latencies.
+"""Values of a zone map from batches: counts, extremes on both clocks, checksums, latencies.
 
-`describe_batches` looks at every record of plain magic-2 bodies, `fold_zones` puts batches
-together to zones. The fields of a row are those of `storage.zone_format.Zone`, which the plain
-reference in `storage.segment.zone_map_builder` fills likewise.
+`describe_batches` reads every record of uncompressed magic-2 bodies; `fold_zones` combines batches
+to zones. A row has the fields of `storage.clocks.zone_map.Zone`. Plain reference:
+`storage.segment.zone_map_builder`.
 """
 
 from typing import Final, NamedTuple
