@@ -1,6 +1,7 @@
-"""Kafka's wire protocol without input or output: bytes in, messages out, and back.
+"""Kafka's wire protocol without input or output: bytes to messages and back.
 
-`wire` has the primitive types, `schema` makes codecs out of declarations, `messages` are the
-declarations, `connection` cuts streams into frames and matches answers to questions. Nothing here
-opens a socket or asks a clock; both a client and a broker are built on it.
+`wire` has the primitive types, `schema` the language of message declarations, `codecs` compiles
+them to readers and writers, `messages` holds the declarations, `framing` and `requests` split
+streams into frames and match responses to requests. Nothing here opens a socket or reads a clock;
+clients and the broker share it.
 """

@@ -1,11 +1,7 @@
-"""What the makers of readers and writers share: lines of Python, and the objects they name.
+"""Generated Python source of readers and writers, and the errors that the compiled code raises.
 
-Parts: python source in the making, its errors.
-
-Names in the lines come from declarations and from counters, values only as objects in the name
-space: nothing from outside ever becomes code.
-
-The errors of compiled readers and writers: what was read or given, and what would be right.
+Names in the source come from declarations and counters. Values enter only as objects of the
+namespace, so no outside input becomes code.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,35 +1,21 @@
-"""Codecs of declarations: made once for each message and version, at their first use.
+"""Compiles message declarations to readers and writers, once per message and version at first use.
 
-Parts: readers and writers compiled from declarations.
+A reader or writer is one Python function per message, without calls between structs.
 
-A declaration becomes Python, compiled as people's own modules are; `codecs` and `codecs`
-make the lines. See docs/protocol.md.
+- Reading: neighbouring values of fixed size are unpacked together, with the lengths and counts
+  before them; a buffer that ends early fails in the unpacking. Lengths and counts are compared with
+  the remaining bytes before anything is sliced or allocated.
+- Allowance: objects take more memory than their bytes (a list of empty strings eight times as
+  much), so each object is charged before it is allocated. A request may make 7 bytes per byte of
+  its own plus 1 MiB, at most 128 MiB; a response 63 bytes per byte plus 1 MiB. Strings count four
+  times their length, for the widest characters.
+- Long messages: a message with more list elements than `Reader.items` raises TooManyItems before
+  they are read. The sliced form of a reader or writer is a generator that yields after every
+  `SLICE_ITEMS` elements, so that an event loop can do other work.
+- Writing: neighbouring values are packed together into small pieces; record batches are added
+  without a copy. A writer can also take a list whose elements are already written (`WrittenItems`).
 
-Makes the function that reads a declaration in one version.
-
-All of a message becomes one function without calls between structs. What follows each other with
-fixed sizes, lengths and counts in front of it included, is unpacked at once; a buffer that ends too
-early shows as an error of the unpacking. Lengths and counts are compared with the bytes left before
-anything is sliced or allocated.
-
-Objects take more memory than the bytes that they come from (a list of empty strings: eight times),
-so what is made is charged against an allowance: for a request 7 bytes per byte (itself is the
-eighth) and a mebibyte, and never more than 128 MiB; for an answer 63 and a mebibyte. Who exceeds it
-is refused before it is allocated. Strings count four times their length, which the widest
-characters need.
-
-A message of more list elements than `Reader.items` says raises TooManyItems before they are read.
-The sliced form of a reader is a generator for such messages: it yields after every
-`SLICE_ITEMS` elements, so that a loop can do other work in between.
-
-Makes the function that writes a declaration in one version.
-
-All of a message becomes one function without calls between structs: values of fixed size, and the
-lengths and counts between them, are packed together and added to the writer's list of small pieces;
-records go in as they are.
-
-The sliced form of a writer is a generator that yields after every `SLICE_ITEMS` list elements. A
-writer can also be made for a list whose elements were written before (`WrittenItems`).
+Source: docs/protocol.md.
 """
 
 from collections.abc import Callable, Generator

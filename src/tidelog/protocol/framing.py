@@ -1,14 +1,12 @@
-"""Cuts a stream into frames: four bytes of length, then as many.
+"""Splits a stream into frames: a length of 4 bytes, then that many bytes.
 
-Bytes come in by `feed`, or without a copy: `room` is where to put them, `filled` says how many came
-(as `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol). Small frames lie together in
-one buffer, a large one gets its own. A frame is a view; its bytes stay as they are for as long as
-somebody holds it, or a view of it: a buffer is used again only when Python says that no view of it
-is left.
+Bytes arrive by `feed`, or without a copy by `room` (a buffer to fill) and `filled` (the number of
+bytes written into it), like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small
+frames share a buffer, a large frame has its own. A frame is a view and stays valid while somebody
+holds it: a buffer is reused only when no view of it is left.
 
-A length that is only announced costs nothing yet: a buffer grows with what has come, to at most
-twice of it, or at once where the connection has brought a frame as large before. Who has brought
-large frames is offered the room of one at once, where that is wanted: it comes with one call then.
+An announced length allocates nothing by itself. A buffer grows with the received bytes to at most
+twice their size, or at once to a size that this connection has sent before.
 """
 
 from collections import deque

@@ -1,11 +1,12 @@
-"""Frames, headers and correlation ids: a stream of bytes to requests or answers, and back.
+"""Request and response headers and correlation ids, for clients and for a broker.
 
-`Frames` (from `framing`) cuts a stream; `ClientConnection` asks and matches answers, in the order
-of its questions; `read_request` and `write_response` are a broker's side. Owns no socket: bytes
-come in through `feed`, and go out as pieces that the caller sends in order.
+`ClientConnection` sends requests and matches responses, in the order of the requests;
+`read_request` and `write_response` are the broker's side. Owns no socket: bytes come in by `feed`
+and go out as pieces that the caller sends in order.
 
-Life cycle of a ClientConnection: (request | feed | next_response)*; after a CorruptMessage it is of
-no use any more. Source: Kafka's protocol guide, request and response headers; KIP-482.
+Life cycle of a ClientConnection: request, feed and next_response in any order; after a
+CorruptMessage it can't be used any more. Source: Kafka's protocol guide, request and response
+headers; KIP-482.
 """
 
 from collections import deque

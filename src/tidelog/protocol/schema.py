@@ -1,20 +1,15 @@
-"""Messages as declarations: dataclasses whose fields say how they lie on the wire.
+"""Message declarations: dataclasses whose fields define their encoding, and `Api`.
 
-Parts: message declarations, `Api`.
-
-    @dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
     class FetchPartition:
         partition: int = wire(INT32)
         current_leader_epoch: int = wire(INT32, since=9, default=-1)
         high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
-A field exists in the versions [since, until], both inclusive; in others it has its default when
-read and is left out when written. `compiler` makes codecs of declarations.
+A field exists in the versions [since, until], both inclusive. In other versions it has its default
+when read and is omitted when written. `codecs` compiles declarations.
+
 Source: Kafka's protocol guide; KIP-482; docs/protocol.md.
-
-What declarations share: the description of one API, and special values.
-
-Source: Kafka's protocol guide.
 """
 
 import dataclasses

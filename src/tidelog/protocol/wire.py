@@ -1,8 +1,8 @@
-"""Reading and writing the primitive types of Kafka's wire protocol, big-endian.
+"""Reads and writes the primitive types of Kafka's wire protocol, big-endian.
 
-Compiled readers and writers do the same for whole messages; these are for headers and for what
-stands alone. What does not fit raises CorruptMessage with the place, before anything is allocated.
-Bytes and records come out as views of the buffer that was handed in, and go in without a copy.
+Compiled codecs do the same for whole messages; these functions serve headers and single values. A
+value that doesn't fit raises CorruptMessage with its position before anything is allocated. Bytes
+and records are read as views of the given buffer and written without a copy.
 
 Source: Kafka's protocol guide, protocol primitive types; KIP-482 (compact types, tagged fields).
 """

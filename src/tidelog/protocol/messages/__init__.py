@@ -1,8 +1,8 @@
-"""Kafka's messages, declared from the public protocol; `BY_KEY` finds an API by its number.
+"""Kafka's messages, declared from the public protocol. `BY_KEY` maps an API number to its `Api`.
 
-A new API is one declaration of its request and response in a module here, a row for both, and its
-name in `BY_KEY`; tests compare every declaration with Kafka's own, field by field. The rows are
-light: a module of declarations is imported when an `Api` is first asked for its classes.
+A new API is one declaration of its request and response in a module here and one row in `BY_KEY`.
+Tests compare every declaration with Kafka's own, field by field. A row is light: the module with
+the declarations is imported when an `Api` is first asked for its classes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""FindCoordinator, ListGroups and OffsetFetch: groups and what they committed.
+"""FindCoordinator and classic groups: JoinGroup, SyncGroup, Heartbeat, OffsetFetch, ...
 
-Source: Kafka's protocol guide, APIs 10, 16 and 9; KIP-699, KIP-709 (many groups at once).
-
-JoinGroup, SyncGroup, Heartbeat and LeaveGroup: members of classic groups.
-
-Source: Kafka's protocol guide, APIs 11, 14, 12 and 13; KIP-62, KIP-345 (static members), KIP-394
-(a member id first), KIP-814 (who goes on without an assignment).
-
-DescribeGroups and DeleteGroups: classic groups with their members.
-
-Source: Kafka's protocol guide, APIs 15 and 42; KIP-229, KIP-345 (static members).
+Source: Kafka's protocol guide, APIs 9 to 16 and 42; KIP-62, KIP-229, KIP-345 (static members),
+KIP-394 (a member id first), KIP-699 and KIP-709 (many groups at once), KIP-814 (a
+leader that need not assign).
 """
 
 from dataclasses import dataclass

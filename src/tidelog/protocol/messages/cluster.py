@@ -1,10 +1,7 @@
-"""The controllers of a cluster and its features: DescribeQuorum, UpdateFeatures and their kin.
+"""Controllers, features, leaders and replicas: DescribeQuorum, UpdateFeatures, ElectLeaders, ...
 
-Source: Kafka's protocol guide, APIs 55, 57, 64, 80 and 81; KIP-595, KIP-836, KIP-853, KIP-584.
-
-Who leads and where replicas lie: ElectLeaders, reassignments, AlterReplicaLogDirs.
-
-Source: Kafka's protocol guide, APIs 43, 45, 46 and 34; KIP-183, KIP-460, KIP-455, KIP-113.
+Source: Kafka's protocol guide, APIs 34, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-183,
+KIP-455, KIP-460, KIP-584, KIP-595, KIP-836, KIP-853.
 """
 
 from dataclasses import dataclass

@@ -1,14 +1,7 @@
-"""DescribeConfigs: settings of topics and brokers.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources, and client quotas.
 
-Source: Kafka's protocol guide, API 32; KIP-133, KIP-226 (where a value comes from).
-
-AlterConfigs, IncrementalAlterConfigs and ListConfigResources: settings that change.
-
-Source: Kafka's protocol guide, APIs 33, 44 and 74; KIP-133, KIP-339, KIP-1142.
-
-DescribeClientQuotas and AlterClientQuotas: what users and clients may use.
-
-Source: Kafka's protocol guide, APIs 48 and 49; KIP-546.
+Source: Kafka's protocol guide, APIs 32, 33, 44, 48, 49 and 74; KIP-133, KIP-226 (sources of
+values), KIP-339, KIP-546 (quotas), KIP-1142.
 """
 
 from dataclasses import dataclass

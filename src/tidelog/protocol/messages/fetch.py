@@ -1,6 +1,6 @@
-"""Fetch: record batches as they lie in the log.
+"""Fetch: record batches as they are stored in the log.
 
-Versions below 13 name topics, later ones give their ids. Source: Kafka's protocol guide, API 1;
+Versions below 13 identify topics by name, later ones by id. Source: Kafka's protocol guide, API 1;
 KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids).
 """
 

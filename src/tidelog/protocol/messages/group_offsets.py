@@ -1,11 +1,7 @@
-"""OffsetCommit and OffsetDelete: what groups have read.
+"""OffsetCommit, OffsetDelete and TxnOffsetCommit: offsets that groups commit.
 
-Source: Kafka's protocol guide, APIs 8 and 47; KIP-320 (leader epochs), KIP-496, KIP-848 (topic
-ids).
-
-TxnOffsetCommit: what a group has read, as part of a transaction.
-
-Source: Kafka's protocol guide, API 28; KIP-98, KIP-447 (who commits), KIP-890.
+Source: Kafka's protocol guide, APIs 8, 28 and 47; KIP-98, KIP-320 (leader epochs), KIP-447,
+KIP-496, KIP-848 (topic ids), KIP-890.
 """
 
 from dataclasses import dataclass

@@ -1,16 +1,15 @@
-"""Messages that lie inside others or in records: an int16 with the version, then the fields.
+"""Versioned messages inside other messages and in records of classic groups and committed offsets.
 
-    version, subscription = SUBSCRIPTION.read(data)
+version, subscription = SUBSCRIPTION.read(data)
     data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
 
-Here are the keys and values of offsets and of classic groups in `__consumer_offsets`; a key's int16
-says what the record is about (0 and 1 an offset, 2 a group), a value's is its version. What
-consumers put into JoinGroup's metadata and SyncGroup's assignments begins with its version as well;
-whoever reads one takes the highest version that both know.
+Such a message starts with an int16. In a key of `__consumer_offsets` it names the kind of record (0
+and 1 an offset, 2 a group), elsewhere it is the version. Consumers put versioned messages into the
+metadata of JoinGroup and the assignments of SyncGroup; a reader uses the highest version that both
+sides know.
 
 Source: Kafka's consumer protocol, KIP-429 (owned partitions), KIP-792 (generation), KIP-881
-(racks); records of `__consumer_offsets`, of `__transaction_state` and of `__share_group_state`;
-KIP-211 (offsets expire with their group), KIP-848 (topic ids).
+(racks); Kafka's records in `__consumer_offsets`; KIP-211 (offset expiry), KIP-848 (topic ids).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where logs begin and end, and where epochs do.
+"""ListOffsets and OffsetForLeaderEpoch: offsets by time, log start and end, ends of leader epochs.
 
 Source: Kafka's protocol guide, APIs 2 and 23; KIP-79, KIP-101, KIP-320.
 """

@@ -1,10 +1,7 @@
-"""ApiVersions and Metadata: what a broker can do, which brokers and topics there are.
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions and DescribeLogDirs.
 
-Source: Kafka's protocol guide, APIs 18 and 3; KIP-511, KIP-516 (topic ids).
-
-DescribeCluster, DescribeTopicPartitions and DescribeLogDirs: brokers, partitions, disks.
-
-Source: Kafka's protocol guide, APIs 60, 75 and 35; KIP-700, KIP-966, KIP-113, KIP-827.
+Source: Kafka's protocol guide, APIs 3, 18, 35, 60 and 75; KIP-113, KIP-511, KIP-516 (topic ids),
+KIP-700, KIP-827, KIP-966.
 """
 
 from dataclasses import dataclass

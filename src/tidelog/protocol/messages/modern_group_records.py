@@ -1,12 +1,19 @@
-"""Keys and values of the records that consumer and share groups leave in `__consumer_offsets`.
+"""Keys and values of the records of consumer and share groups in `__consumer_offsets`.
 
-A key's int16 says what the record is about. Of a consumer group: 3 the group, 4 topics as they were
-(no longer written), 5 a member, 6 the target assignment, 7 a member's part of it, 8 what the member
-has, 16 a regular expression. Of a share group: 10 a member, 11 the group, 12 the target assignment,
-13 a member's part of it, 14 what the member has, 15 which partitions have a state with the share
-coordinator.
+The int16 of a key names the kind of record:
 
-Source: Kafka 4.3's own records; KIP-848, KIP-932, KIP-1101 (hash), KIP-1251 (epochs of partitions),
+| consumer group | share group | record |
+|---|---|---|
+| 3 | 11 | the group |
+| 4 | - | metadata of its topics (no longer written) |
+| 5 | 10 | a member |
+| 6 | 12 | the target assignment |
+| 7 | 13 | a member's part of the target assignment |
+| 8 | 14 | a member's current assignment |
+| 16 | - | a regular expression |
+| - | 15 | partitions with a state at the share coordinator |
+
+Source: Kafka 4.3's records; KIP-848, KIP-932, KIP-1101 (hash), KIP-1251 (epochs of partitions),
 KIP-1263 (time of an assignment).
 """
 

@@ -1,6 +1,6 @@
-"""Heartbeat and Describe of groups whose coordinator assigns, of consumer and of share groups.
+"""Heartbeat and Describe of consumer and share groups, whose coordinator assigns partitions.
 
-Both protocols answer alike; what only one of them asks or tells is in its own messages.
+Both protocols share the common fields; each message has those of its protocol.
 
 Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; KIP-848, KIP-932, KIP-1082 (member ids made
 by clients), KIP-1099 (kinds of members).

@@ -1,14 +1,7 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: who may do what.
+"""ACLs, SCRAM credentials, and SASL: DescribeAcls, AlterUserScramCredentials, SaslAuthenticate, ...
 
-Source: Kafka's protocol guide, APIs 29, 30 and 31; KIP-140, KIP-290 (patterns of names).
-
-DescribeUserScramCredentials and AlterUserScramCredentials: users and their passwords' keys.
-
-Source: Kafka's protocol guide, APIs 50 and 51; KIP-554.
-
-SaslHandshake and SaslAuthenticate: who a client is.
-
-Source: Kafka's protocol guide, APIs 17 and 36; KIP-43, KIP-152, KIP-368 (sessions that end).
+Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-43, KIP-140, KIP-152,
+KIP-290 (name patterns), KIP-368 (session lifetime), KIP-554.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""ShareFetch and ShareAcknowledge: records that a member holds for a while, and their fate.
+"""ShareFetch and ShareAcknowledge: records that a member acquires for a while and acknowledges.
 
-Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206 (how many are acquired), KIP-1222
-(locks that are renewed).
+Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206 (number of acquired records),
+KIP-1222 (renewed locks).
 """
 
 from dataclasses import dataclass

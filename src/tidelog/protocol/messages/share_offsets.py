@@ -1,4 +1,4 @@
-"""Describe, Alter and DeleteShareGroupOffsets: from where on a share group reads, for tools.
+"""Describe-, Alter- and DeleteShareGroupOffsets: the start offsets of a share group, for tools.
 
 Source: Kafka's protocol guide, APIs 90 to 92; KIP-932, KIP-1226 (lag).
 """

@@ -1,19 +1,13 @@
-"""Keys and values of the records in `__transaction_state`, each behind an int16 with its version.
+"""Records of `__transaction_state`, `__share_group_state` and Kafka's cluster metadata.
 
-Source: Kafka's own records in that topic; KIP-890 (version 1: ids before and after, the version of
-transactions that the client speaks).
+- `__transaction_state`: keys and values, each after an int16 with its version. Version 1 has the
+  previous and next ids and the transaction version of the client (KIP-890).
+- `__share_group_state`: the int16 of a key is 0 for a snapshot of a share partition, 1 for an
+  update (KIP-932; KIP-1226 for delivered records).
+- Cluster metadata: users, ACLs and quotas. A frame of three unsigned varints (frame version, key,
+  version) precedes each record; all are of version 0, with compact lengths and tagged fields.
 
-Keys and values of the records in `__share_group_state`.
-
-A key's int16 says what the record is about: 0 all that is known of a share partition, 1 what has
-changed since. Source: Kafka 4.3's own records; KIP-932, KIP-1226 (records delivered).
-
-Records in which Kafka's controllers keep users, rules, quotas, each behind its frame.
-
-The frame: three unsigned varints, the frame's version, the record's key (`apiKey`), its version.
-All of these are of version 0, with compact lengths and tagged fields.
-
-Source: Kafka 4.3's own records in `__cluster_metadata`.
+Source: Kafka 4.3's records in these topics and in `__cluster_metadata`.
 """
 
 from dataclasses import dataclass

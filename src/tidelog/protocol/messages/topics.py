@@ -1,7 +1,7 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords: topics and how they change.
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-Source: Kafka's protocol guide, APIs 19, 20, 37 and 21; KIP-4, KIP-195, KIP-107, KIP-525 (what was
-created), KIP-516 (topic ids).
+Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-4, KIP-107, KIP-195, KIP-516 (topic
+ids), KIP-525 (settings of created topics).
 """
 
 from dataclasses import dataclass

@@ -1,15 +1,8 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn; ListTransactions, DescribeTransactions.
+"""Transactions and producers: InitProducerId, AddPartitionsToTxn, EndTxn, WriteTxnMarkers, ...
 
-Source: Kafka's protocol guide, APIs 24, 25, 26, 65 and 66; KIP-98, KIP-890 (many transactions in
-one request, epochs in EndTxn's answer), KIP-664, KIP-994, KIP-1152 (filters).
-
-InitProducerId and DescribeProducers: ids of producers, and what a log remembers of them.
-
-Source: Kafka's protocol guide, APIs 22 and 61; KIP-98, KIP-360 (a new epoch), KIP-664.
-
-WriteTxnMarkers: the end of transactions, told to the partitions in them.
-
-Source: Kafka's protocol guide, API 27; KIP-98, KIP-1228 (the version of transactions).
+Source: Kafka's protocol guide, APIs 22, 24 to 27, 61, 65 and 66; KIP-98, KIP-360 (a new epoch),
+KIP-664, KIP-890 (many transactions in a request, epochs in EndTxn's response), KIP-994, KIP-1152
+(filters), KIP-1228 (transaction version in markers).
 """
 
 from dataclasses import dataclass

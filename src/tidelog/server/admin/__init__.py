@@ -1,1 +1,1 @@
-"""The cluster's metadata, settings, quotas, and what Kafka lets clients ask of topics."""
+"""Cluster metadata, described settings, quotas, and Kafka's rules for topics."""

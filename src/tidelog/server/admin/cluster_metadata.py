@@ -1,20 +1,10 @@
-"""What a small file of the directory keeps for the broker: read at the start, changed in order.
+"""Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
-Parts: users, ACLs, quotas, changed settings: one state, one durable change at a time.
-
-Changes are durable before they are answered, and come one after the other; readers see the old
-state or the new one, whole.
-
-What a broker keeps of its cluster's settings, as its directory has it.
-
-Users, rules and quotas of a directory's broker, kept as records in its `tidelog-metadata.log`.
-
-Any thread may write, one change at a time; each is durable when its call returns, and whole or not
-there after a kill.
-
-Bounded: a file in which most records have been overtaken is replaced by one of those that hold.
-
-What a broker knows of users and rights, as its directory keeps it.
+Users, ACLs and quotas are records in `tidelog-metadata.log`, settings are in
+`tidelog-cluster.json`. Changes are applied one at a time, by any thread. A change is durable before
+it is acknowledged; after a kill it is complete or absent. Readers see the state before or after a
+change, never part of it. A metadata log in which most records are superseded is rewritten, so its
+size is bounded.
 """
 
 import asyncio

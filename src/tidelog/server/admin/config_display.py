@@ -1,10 +1,10 @@
-"""Settings as DescribeConfigs shows them: value, where it comes from, what stands behind it.
+"""Settings as DescribeConfigs returns them: value, source and synonyms. Pure.
 
-A topic's setting comes from the topic, else from the broker's settings (under the broker's names,
-the first of which that is set wins), else it is the default. Of the broker's settings those that
-were changed while it ran win: its own, then those of all brokers. Pure.
+The value of a topic setting is the topic's own, else the broker's (the first of its synonyms that
+is set), else the default. The value of a broker setting is the one set for this broker at run time,
+else the one set for all brokers at run time, else the one from the start, else the default.
 
-Source: KIP-226; behaviour of Kafka 4.3, read off its answers.
+Source: KIP-226; responses of Kafka 4.3.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""What changes of users, rules and quotas are as Kafka's metadata records, and what those say.
+"""Changes of users, ACLs and quotas as Kafka's metadata records, and back.
 
-Source: Kafka 4.3's own records in `__cluster_metadata`; docs/decisions/0019.
+Source: Kafka 4.3's records in `__cluster_metadata`; docs/decisions/0019.
 """
 
 import random

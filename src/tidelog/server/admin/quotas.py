@@ -1,34 +1,15 @@
-"""Quotas of clients: which one holds for whom, how much was used, how long to wait.
+"""Client quotas: the quota of a client, its use, throttle times, and the rules for changes. Pure.
 
-Parts: which quota applies, usage per second, throttle time, filter and change rules.
+- Choice: the most specific quota that matches wins: user and client id, user, default user, client
+  id. A name wins over the default. Connections with the same names share their use, even if the
+  quota is a default.
+- Use: per second over the last `WINDOWS` windows. A window starts with the first use after the end
+  of the previous one. Missing windows count as empty, so a client may start with a burst.
+- Throttle time: the time until the use is within the quota again. Quotas are stored by
+  `cluster_metadata`; a connection is muted in `server/net/connection.py`.
 
-Rules without I/O; what is kept lies in `server/admin/cluster_metadata.py`, and a connection is
-silenced in `server/net/connection.py`.
-
-Which quota holds for whom. Pure.
-
-Of all quotas that fit, the most particular one: that of a user and a client id, of a user, of any
-user, of a client id; a name before the default. Connections with the same name share what they
-may use, also where their quota is a default.
-
-Source: KIP-55, KIP-257's order; Kafka 4.3's ClientQuotaManager.
-
-How much a client used per second of late, and how long until that is within its quota. Pure.
-
-Time is cut into windows that begin with the first use after the last one ended. What counts are
-those of the last `WINDOWS` seconds; where there are fewer, the missing ones count as empty, so that
-a client may begin with a burst.
-
-Source: KIP-13, KIP-219; Kafka 4.3's Rate and SampledStat with its defaults of `quota.window.num`
-and `quota.window.size.seconds`.
-
-What may be asked and changed of quotas. Pure.
-
-Source: KIP-546; answers of Kafka 4.3, whose texts tools print.
-
-What clients with a quota have used, and how long they have to be silent.
-
-Source: KIP-13, KIP-219; Kafka 4.3's KafkaApis.handleProduceRequest and handleFetchRequest.
+Source: KIP-13, KIP-55, KIP-219, KIP-257 (order), KIP-546; Kafka 4.3's ClientQuotaManager, Rate and
+SampledStat with the defaults of `quota.window.num` and `quota.window.size.seconds`.
 """
 
 import math

@@ -1,7 +1,6 @@
-"""What Kafka lets a client ask of topics: counts, replicas, assignments, settings. Decides only.
+"""Kafka's rules for requests about topics: counts, replicas, assignments, settings. Pure.
 
-There is one broker, so each partition has one replica, on it. Texts of refusals are those that
-people know from Kafka's tools.
+There is one broker, so each partition has one replica. Error texts are those of Kafka's tools.
 
 Source: Kafka 4.3's ReplicationControlManager, Topic and ConfigurationControlManager.
 """

@@ -1,7 +1,7 @@
-"""Groups: who is in them, what each member gets, what they have committed.
+"""Groups: members, assignments and committed offsets.
 
-`coordinator` is what handlers call. Rules are in modules without sockets, files or clocks of their
-own: `classic_group`, `classic_members` and `rebalance` (classic groups), `modern_group`,
-`group_updates` and both heartbeats (consumer and share groups), `offset_commits`. What they decide
-is written to `__consumer_offsets` by `offsets_topic`, and read from there by `replay`.
+Handlers call `coordinator`. The rules have no sockets, files or clocks of their own:
+`classic_group`, `classic_members` and `rebalance` (classic groups), `modern_group`, `group_updates`
+and the two heartbeats (consumer and share groups), `offset_commits`. `offsets_topic` writes their
+decisions to `__consumer_offsets`, `replay` reads them back.
 """

@@ -1,12 +1,11 @@
-"""Who has which partitions: `uniform` and `range` of consumer groups, `simple` of share groups.
+"""Server-side assignors: `uniform` and `range` of consumer groups, `simple` of share groups.
 
-`range` gives each member of a topic a run of its partitions; `uniform` balances the number of
-partitions and moves as few as it can (members that read different topics: `mixed_assignor`).
-
-`simple` has every partition read by the same number of members, as few as leave nobody idle;
-members get as many partitions as each other, give or take one, and keep what they had where that
-allows it. Where members read different topics, each topic is shared out by itself. Between equals
-the order of Java's hash tables decides, as in Kafka.
+`range` gives each member of a topic a run of its partitions. `uniform` balances the number of
+partitions and moves as few as possible (`mixed_assignor` handles members with different topics).
+`simple` assigns every partition to the same number of members, the smallest number that leaves no
+member idle; the members' counts differ by at most one, and members keep partitions where possible.
+If members subscribe to different topics, each topic is assigned by itself. Ties are broken by the
+order of Java's hash tables, as in Kafka.
 
 Source: Kafka 4.3's UniformAssignor, RangeAssignor and SimpleAssignor; KIP-848, KIP-932.
 """

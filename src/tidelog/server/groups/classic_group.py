@@ -1,16 +1,11 @@
-"""State of a classic group and its members, no I/O.
+"""State of a classic group, its members and their subscriptions; no input or output.
 
-One group: its state, its members, what it has committed. Nothing here waits or writes.
-
-An operation on one member takes a time that does not depend on how many there are, so a storm of
-joins costs as much as its members; what looks at all of them happens once in a rebalance.
+An operation on one member takes the same time whatever the number of members. Only a rebalance
+visits all of them, so a storm of joins costs as much as its members. Subscriptions are read as
+version 0, which every version starts with, because some clients write another version than they
+declare.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members).
-
-What consumers say that they read, from the bytes that they join with.
-
-As Kafka's coordinator reads them: as version 0, which all versions begin with, since there are
-clients that name a later version than they write.
 """
 
 from collections import Counter

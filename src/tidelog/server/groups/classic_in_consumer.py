@@ -1,7 +1,7 @@
-"""Members of the classic protocol in a group whose coordinator assigns.
+"""Members of the classic protocol in a consumer group.
 
-They join, sync and heartbeat as ever; a join is answered at once with the member's epoch as the
-generation, and a heartbeat tells them to join again when there is something to give up or to get.
+They join, sync and heartbeat as before. A join is answered at once with the member epoch as the
+generation. A heartbeat tells them to rejoin when they have partitions to revoke or to receive.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """

@@ -1,7 +1,7 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: what members of classic groups ask.
+"""Rules of JoinGroup, SyncGroup, Heartbeat and LeaveGroup for classic groups.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members), KIP-394 (a member id first), KIP-814
-(a static leader that comes back need not assign).
+(a static leader that returns need not assign).
 """
 
 import uuid

@@ -1,15 +1,10 @@
-"""Values: offsets of a group, offsets pending in open transactions.
+"""Committed offsets of a group, and offsets that wait for the end of a transaction.
 
-Committed offsets: one group's, and when they are forgotten.
+An offset committed in a transaction counts from the commit marker on, unless a newer commit exists.
+Until then a request for stable offsets only gets a retriable error. Offsets expire by the time
+since the group became empty (KIP-211).
 
-Source: Kafka 4.3's offset manager; KIP-211 (expiry by the time since when a group is empty).
-
-Offsets that groups have committed as part of transactions which are still open.
-
-They count from the commit marker on, unless something newer was committed meanwhile; until then
-who asks for stable offsets only is told to ask again.
-
-Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-447.
+Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

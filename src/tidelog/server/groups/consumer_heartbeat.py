@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: members come, say that they are there, move towards their targets, go.
+"""Rules of ConsumerGroupHeartbeat: members join, send heartbeats, reconcile and leave.
 
 Source: Kafka 4.3's group coordinator; KIP-848.
 """

@@ -1,9 +1,9 @@
-"""What updates of consumer groups have of their own: expressions, static members, assignors.
+"""Updates that only consumer groups have: regular expressions, static members, assignors.
 
-Which member a request is from: one that is there, a new one, or a static one that comes back; which
-target there is for it, and how it moves towards that (`reconciliation`).
+Finds the member of a request (an existing, a new or a returning static one), computes its target,
+and its next step towards it (`reconciliation`).
 
-Source: Kafka 4.3's group coordinator; KIP-345, KIP-848, KIP-1263 (assignments at most so often).
+Source: Kafka 4.3's group coordinator; KIP-345, KIP-848, KIP-1263 (minimum assignment interval).
 """
 
 import logging

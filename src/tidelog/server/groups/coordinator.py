@@ -1,14 +1,12 @@
-"""The group coordinator: what handlers ask.
+"""Group coordinator: the entry for handlers, and the state machine of `__consumer_offsets`.
 
-It knows which groups are loaded, and is the state machine of `__consumer_offsets`; what a group may
-do is its members' and commits' own.
+Knows which groups are loaded; members and commits have their own modules. When a topic is deleted,
+loaded groups drop its offsets. Groups that are being loaded, or whose partition failed before
+everything was written, still have them; so the last deleted topics are remembered and removed from
+groups that are loaded later.
 
-A topic that is deleted is forgotten by groups that are there. Others have their offsets of it
-still: those of a partition that is being read, or was lost before all of it was written. So the
-last deleted topics are remembered, and forgotten by groups that are loaded later.
-
-What consumer and share groups need is imported when somebody uses them: the first client of a
-broker waits for what is imported here.
+Consumer and share groups are imported at their first use, because the first client of a broker
+waits for everything that is imported here.
 
 Source: Kafka 4.3's group coordinator.
 """

@@ -1,13 +1,11 @@
-"""One update of a consumer or share group: planned on paper, written, then applied.
+"""One update of a consumer or share group: planned, written to the log, then applied.
 
-A `GroupUpdate` collects what a request does. Nothing of the group changes before its records are
-accepted; then all of it does at once, and the answer goes out when they are safe. What both
-protocols ask of topics again and again (ids, hashes, counts) is found once and remembered: the
-list of topics is another mapping at each change, and what was found is forgotten with it.
+A `GroupUpdate` collects the changes of a request. The group stays unchanged until their records are
+accepted; then all changes apply at once, and the response is sent when they are durable. Facts
+about topics (ids, hashes, counts) are computed once for each state of the topic list.
+`consumer_updates` moves consumer group members towards their target.
 
-How a member of a consumer group moves towards its target is `consumer_updates`' business.
-
-Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (assignments at most so often).
+Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (minimum assignment interval).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,10 +1,9 @@
-"""A group in use changes its protocol, and members that go.
+"""Conversion of a group between the classic and the consumer protocol, and the removal of members.
 
-The first member of the consumer protocol upgrades a classic group of consumers: who waits for an
-answer is told to join again, generation and assignments go on as epoch and targets. Members go by
-their own wish, by silence, or because they did not give up in time. When only members of the
-classic protocol are left, the group is classic again, with the targets as assignments, and its
-members join again.
+The first member of the consumer protocol upgrades a classic group of consumers: waiting members are
+told to rejoin, and generation and assignments become epoch and targets. When only classic members
+are left, the group becomes classic again with the targets as assignments, and its members rejoin. A
+member is removed when it leaves, when its session expires, or when it doesn't revoke in time.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """

@@ -1,21 +1,14 @@
-"""Uniform for members with different topics.
+"""The `uniform` assignor for members that subscribe to different topics.
 
-The `uniform` assignor where members read different topics.
+Members keep their partitions of topics that they still read. Partitions without a reader go to the
+topic's least loaded readers. Then each topic in turn moves partitions from its most to its least
+loaded readers, until a round changes nothing.
 
-Everybody keeps what he had and still reads; partitions without a reader go to the topic's least
-loaded readers; then each topic in turn moves partitions from its most loaded readers to its least
-loaded ones, until a round changes nothing.
+The readers of a topic are sorted by load. The range of least loaded readers grows to the right as
+each gets a partition, the range of most loaded ones grows to the left as each gives one up. When
+the loads of both ranges differ by at most one, the topic is balanced.
 
-Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder.
-
-Which of a topic's readers gets the next partition, and which one gives one up.
-
-Readers stand in a row, the least loaded first. At the left a range of those with the smallest load
-grows to the right as each of them gets one more; at the right one of those with the largest load
-grows to the left as each gives one. When the loads of both ranges differ by one at most, nothing
-more is to be won.
-
-Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, whose choices these are.
+Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equals.
 """
 
 from collections.abc import Mapping, Sequence

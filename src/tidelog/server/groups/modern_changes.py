@@ -1,10 +1,10 @@
-"""All that can happen to a consumer or share group: each change is one record.
+"""Changes of consumer and share groups: each is one record.
 
-A change says how it is written and lets it happen, in the same way when it is made and when it is
-read again. Five are those of both protocols; a consumer group has expressions besides, a share
-group the topics that it has begun.
+A change makes its record and applies itself to a group, when it is written and when it is replayed.
+Five changes belong to both protocols; consumer groups add regular expressions, share groups the
+topics that they have started to read.
 
-Source: Kafka 4.3's own records in `__consumer_offsets`; KIP-848, KIP-932.
+Source: Kafka 4.3's records in `__consumer_offsets`; KIP-848, KIP-932.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,9 +1,9 @@
-"""Groups whose coordinator assigns, consumer and share groups: members, epochs, targets.
+"""State of consumer and share groups, whose coordinator assigns: members, epochs, targets.
 
-Nothing here waits, writes or decides: a group is changed only by what `modern_records` apply,
-whether it was just written or is read again after a restart. Members, what they ask for and where
-they stand are values. How often a topic, an expression or an assignor is asked for is counted
-along, so that no heartbeat looks at all members.
+Nothing here waits, writes or decides: only `modern_changes` change a group, when they are written
+and when they are replayed after a restart. Members, subscriptions and assignments are values.
+Subscribers per topic, expression and assignor are counted incrementally, so no heartbeat visits all
+members.
 
 Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each partition).
 """

@@ -1,10 +1,9 @@
-"""How consumer and share groups look in `__consumer_offsets`: keys and values of their records.
+"""Encoding of the records of consumer and share groups in `__consumer_offsets`.
 
-Both protocols have the same five kinds of records under other numbers (`RecordSet`); only what a
-member asks for, and where it stands, is written differently. What happens to a group when such a
-record is made or read again is `modern_changes`' business.
+Both protocols have the same five kinds of records under different numbers (`RecordSet`). Only
+subscriptions and current assignments are encoded differently. `modern_changes` applies the records.
 
-Source: Kafka 4.3's own records in that topic; KIP-848, KIP-932.
+Source: Kafka 4.3's records in that topic; KIP-848, KIP-932.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,16 +1,7 @@
-"""Who may commit and fetch; commit, delete, expire; commits inside transactions.
+"""Rules of OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit, and the expiry of offsets.
 
-OffsetCommit, OffsetFetch, OffsetDelete, and the end of offsets and groups.
-
-Source: Kafka 4.3's offset manager; KIP-211 (expiry), KIP-496 (deleting offsets).
-
-Who may commit and who may see what was committed.
-
-Source: Kafka 4.3's offset manager; KIP-848, KIP-1251 (members that are a little behind).
-
-Offsets that are committed as part of a transaction, and what its end makes of them.
-
-Source: Kafka 4.3's OffsetMetadataManager, CoordinatorRuntime; KIP-98, KIP-447.
+Source: Kafka 4.3's OffsetMetadataManager and CoordinatorRuntime; KIP-98, KIP-211 (expiry), KIP-447,
+KIP-496 (deleted offsets), KIP-848, KIP-1251 (members that are slightly behind).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,13 +1,13 @@
-"""`__consumer_offsets`: the topic behind the groups, with what a standby and transactions add.
+"""`__consumer_offsets`: writes of groups, transactional commits, and the offsets of a standby.
 
-How a partition is loaded, lost, loaded again and written is `coordinator.state_topic`'s; the
-groups themselves are the group coordinator's.
+`coordinator.state_topic` loads, fails and reloads partitions; the group coordinator owns the
+groups.
 
-A standby is a copy of a directory that `tidelog follow` made. It has the offsets of its leader's
-groups in a file. Who serves the copy promotes it: these offsets go into the topic before any group
-is answered, and the file goes when they are durable. A file that can't be read keeps all groups
-from being served: without it they would go on somewhere else. What the topic knows already stays; a
-commit beyond the end of its partition, which the copy had not reached, becomes the end.
+A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
+broker serves such a directory, the offsets are written to the topic before any group is answered,
+and the file is removed once they are durable. While that file can't be read, no group is served,
+because groups would resume at wrong offsets. Offsets that the topic already has stay. A commit
+beyond the end of a partition, which the copy had not reached, is set to the end.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """

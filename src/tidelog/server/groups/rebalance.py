@@ -1,8 +1,8 @@
-"""Rebalances: who is waited for and for how long, and what everybody is told in the end.
+"""Rebalance of a classic group: delays, generations and responses to all members.
 
-A group that gets its first member waits a while for more (`PreparingRebalance`); then, as after
-every change, all members have to join again, which begins a generation (`CompletingRebalance`); its
-leader assigns, which is written down, and then everybody is told (`Stable`).
+A group that gets its first member waits for more (`PreparingRebalance`). Then, as after every
+change, all members rejoin, which starts a generation (`CompletingRebalance`). The leader assigns,
+the assignment is written, and every member gets its part (`Stable`).
 
 Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
 """

@@ -1,8 +1,8 @@
-"""One member's next step towards its target: it gives up first, then it gets what is free.
+"""A consumer group member's next step towards its target assignment.
 
-A member whose target lacks something stays in its epoch until it no longer says that it owns that
-(UNREVOKED); what others still have is waited for in the new epoch (UNRELEASED); with nothing
-missing it is STABLE. So no partition ever has two members.
+A member that must give up partitions stays in its epoch until it no longer reports them as owned
+(UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other members still own
+(UNRELEASED_PARTITIONS). With nothing missing it is STABLE. So a partition never has two owners.
 
 Source: Kafka 4.3's reconciliation; KIP-848.
 """

@@ -1,10 +1,10 @@
-"""Records of offsets and of classic groups in `__consumer_offsets`: written, and read again.
+"""Encoding of offsets and classic groups in `__consumer_offsets`.
 
-Versions are those that Kafka 4.3 writes; all that it reads are read. Records of consumer and share
-groups are those of `modern_records`; those of other protocols are stepped over: only their offsets
-are known here.
+Writes the versions that Kafka 4.3 writes and reads all that it reads. Records of consumer and share
+groups are in `modern_records`. Records of other protocols are skipped; only their offsets are known
+here.
 
-Source: Kafka 4.3's own records in that topic.
+Source: Kafka 4.3's records in that topic.
 """
 
 from collections.abc import Mapping

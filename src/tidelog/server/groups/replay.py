@@ -1,9 +1,8 @@
-"""Groups from the records of one partition of `__consumer_offsets`, and the table of loaded ones.
+"""Replays one partition of `__consumer_offsets` to groups; and the table of loaded groups.
 
-Of each key only the last record counts, so the others are not even decoded: what is kept while
-reading is one value per key. What was committed in a transaction counts from its commit marker on,
-and only where nothing newer stands. One group may have thousands of offsets, so all of it runs in a
-thread; the table belongs to the loop's.
+Only the last record of each key counts, so others are not decoded, and one value per key is kept. A
+transactional commit counts from its commit marker on, unless a newer one exists. A group may have
+thousands of offsets, so the replay runs in a thread; the table belongs to the event loop.
 
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 """

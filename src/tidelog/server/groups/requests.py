@@ -1,4 +1,4 @@
-"""What groups are asked and what they say, without the wire's versions."""
+"""Requests and results of group rules, independent of protocol versions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
-"""ShareGroupHeartbeat: members of share groups come, say that they are there, and go.
+"""Rules of ShareGroupHeartbeat: members of share groups join, send heartbeats and leave.
 
-Nothing has to be given up before somebody else may read it, so a member has its target at once. A
-topic's partitions are shared from the heartbeat on that names it: their delivery is kept by the
-same process, so nobody has to be asked first. Only a new group waits for an assignment interval:
-members that start together would else find all records lent to the first of them.
+Nothing has to be revoked before another member reads it, so a member gets its target at once. A
+topic is shared from the first heartbeat that names it, because the same process keeps its delivery
+state. Only a new group waits for an assignment interval: otherwise the first of several members
+that start together would acquire all records.
 
-Tools change what a group has begun to read by `ShareTopics`.
+Tools change what a group has started to read through `ShareTopics`.
 
-Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (assignments at most so often).
+Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (minimum assignment interval).
 """
 
 from collections.abc import Collection, Iterable, Mapping

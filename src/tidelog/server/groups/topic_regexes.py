@@ -1,6 +1,7 @@
-"""Regular expressions of a group: looked up all at once, not more often than needed.
+"""Regular expressions of consumer groups, resolved to topics.
 
-They are looked up in a thread: many topics must not hold the loop up.
+All expressions of a group are resolved together in a thread, because many topics would block the
+event loop, and no more often than needed.
 
 Source: Kafka 4.3's group coordinator; KIP-848.
 """

@@ -1,10 +1,10 @@
-"""What the broker does beside its clients' requests: retention, checkpoints, flushes, forgetting.
+"""Periodic tasks of the broker: retention, checkpoints, flushes, expiry of producers.
 
-Each task goes through the partitions in slices of a few milliseconds, so that no client waits for
-it longer; what blocks is left to threads by the logs themselves. As in Kafka no timer rolls an idle
-segment: only an append does.
+A task visits the partitions in slices of a few milliseconds, so clients wait no longer than that.
+Logs hand blocking work to threads themselves. As in Kafka, no timer rolls an idle segment: only an
+append does.
 
-Source: Kafka's LogManager (log.retention.check.interval.ms and the settings beside it).
+Source: Kafka's LogManager (log.retention.check.interval.ms and related settings).
 """
 
 import asyncio

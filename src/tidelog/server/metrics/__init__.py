@@ -1,1 +1,1 @@
-"""The broker's pages: metrics, health, readiness."""
+"""Pages of the broker: metrics, health, readiness."""

@@ -1,18 +1,12 @@
-"""The broker's figures as text for Prometheus, made piece by piece so that clients don't wait.
+"""The broker's metrics in Prometheus text format, generated in chunks.
 
-Parts: prometheus text, made in chunks from counters, partitions and groups.
+Nothing is maintained for it: partitions, groups and counters are read at each scrape, without
+opening a record except the first batch's header, once per log start. The text is written directly,
+because a client library creates several objects for each of up to 100,000 samples; process metrics
+come from that library. Partitions, topics and commits beyond a bound are omitted, and the number of
+omitted series is a metric.
 
-Nothing is kept up to date for it: partitions, groups and counters are looked at when somebody asks.
-Written by hand, since a client library makes several objects for each of what may be 100,000
-samples; of that library come the figures of the process. Series have a bound: partitions, topics
-and commits beyond it are left out, and their number is a figure itself.
-
-Belongs to the loop's thread. Source: Prometheus text format 0.0.4.
-
-What metrics tell of a partition: offsets, sizes and times, from what lies in memory anyway.
-
-No record is opened but for the first batch's header, and that once for each log start. Belongs to
-the loop's thread.
+Belongs to the event loop. Source: Prometheus text format 0.0.4.
 """
 
 import asyncio

@@ -1,13 +1,10 @@
-"""A few pages over HTTP beside the broker: /metrics, /healthz, /readyz.
+"""HTTP pages of the broker: /metrics, /healthz, /readyz.
 
-Parts: /metrics, /healthz, /readyz.
-
-Only GET and HEAD, one request a connection, small and bounded in every way: Prometheus and probes
-need no more. Nobody without a log-in can shut out a probe: at the bound of connections the one goes
-that has kept us waiting for longest. Runs on the broker's loop; a scrape is made in pieces, one at
-a time, and compressed in a thread. Source: RFC 9110, 9112 for the little of HTTP/1.1 that is here.
-
-Between the node and who watches it: facts for the exposition, the pages, the end of both.
+Serves GET and HEAD, one request per connection, with bounds on size, time and connections, which is
+enough for Prometheus and probes. An unauthenticated client can't lock out a probe: at the bound of
+connections the one that has been waiting for longest is closed. Runs on the broker's event loop.
+Scrapes are generated one at a time in chunks and compressed in a thread. Source: RFC 9110, RFC
+9112.
 """
 
 import asyncio

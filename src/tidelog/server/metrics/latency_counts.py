@@ -1,9 +1,8 @@
-"""Latencies of produced records, counted from the logs beside the append path.
+"""Latency histograms of produced records, counted from the logs outside the append path.
 
 A batch has as many create times as records, and a pass over them would cost each append more than
-all other figures. So nothing is counted while a client waits: when somebody asks for the metrics,
-a thread reads what was appended since it was last asked, some MB at a time. What retention deletes
-before that is not counted.
+all other metrics. So a scrape starts a thread that reads what was appended since the last scrape,
+some MB at a time. Records that retention deletes before that are not counted.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""Sockets and bytes of the broker: connections, listeners, what is sent."""
+"""Sockets of the broker: connections, listeners, responses."""

@@ -1,18 +1,14 @@
-"""What the owner of a certificate is called: its subject as text, and rules that shorten it.
+"""Principals of TLS clients, and the delay of failed logins.
 
-Parts: what a listener demands of a client; certificate subject -> principal.
+The subject of a certificate is written as Java writes RFC 2253, because mapping rules are made for
+that form: the most specific part first, `CN=kafka1,OU=streams,O=example,C=DE`; an attribute without
+a name in RFC 2253 appears as its number and the hexadecimal DER of its value.
 
-The text is that of RFC 2253 as Java writes it, for rules are made for that: the most special part
-first, `CN=kafka1,OU=streams,O=example,C=DE`; of attributes that RFC 2253 has no word for the number
-and the value's DER in hexadecimal.
+Each failed login of an address delays the response to the next failed one. A login with the right
+credentials is never delayed, so an attacker behind an address doesn't slow down others. Each
+failure is forgotten after half a minute.
 
 Source: Kafka 4.3's SslPrincipalMapper, KIP-371; RFC 2253, RFC 4514 (escapes).
-
-How long the answer to a failed log-in is held back: longer with each failure of an address.
-
-Only failures wait. A log-in with the right password is answered at once, whoever else fails from
-the same address: a stranger can slow down nobody else. Failures of an address are forgotten one by
-one, each after half a minute.
 """
 
 import re

@@ -1,12 +1,12 @@
-"""Who may do what to what: Kafka's rules about rules. Pure; the clock and the disk are elsewhere.
+"""ACL decisions. Pure.
 
-A rule (ACL) names a resource by its whole name, by a prefix of it, or all by `*`; a principal or
-`User:*`; a host or `*`; an operation or ALL; and allows or denies. One rule that denies outweighs
-all that allow. Where no rule is about the resource at all, `allow.everyone.if.no.acl.found` says;
-where there are some and none fits, the answer is no. Super users are asked nothing.
+An ACL names a resource by its full name, by a prefix, or all by `*`; a principal or `User:*`; a
+host or `*`; an operation or ALL; and allows or denies. One matching DENY outweighs every ALLOW. If
+no ACL exists for a resource, `allow.everyone.if.no.acl.found` decides; if some exist and none
+matches, the request is denied. Super users are always allowed.
 
-Being allowed to READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies
-DESCRIBE_CONFIGS; being denied them implies nothing.
+ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS.
+DENY implies nothing.
 
 Source: Kafka 4.3's StandardAuthorizer and Authorizer.authorizeByResourceType; KIP-11, KIP-290.
 """

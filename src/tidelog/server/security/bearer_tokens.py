@@ -1,11 +1,11 @@
-"""OAUTHBEARER: what a token has to say, which keys may have signed it, and where keys come from.
+"""OAUTHBEARER tokens: required claims, signing keys, and where keys come from.
 
-A key counts for the algorithms of its own kind alone, so no header of a token can make another use
-of it. Secrets (`oct`) are never keys here, and there is no algorithm `none`. PyJWT reads keys and
-checks signatures; not claims, which it would compare with the clock of the machine.
+A key is used only with the algorithms of its own type, whatever the token's header says. Symmetric
+keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and verifies signatures; claims
+are checked here, because PyJWT compares them with the machine's clock.
 
-Keys come from a file that is read again when it changes, or from an address. Both are asked in
-threads beside the loop: each log-in by a token is checked there.
+Keys come from a file, which is reread when it changes, or from a URL. Tokens are checked in
+threads, because both may block.
 
 Source: RFC 7515, RFC 7517, RFC 7518, RFC 7519, RFC 8725; KIP-768; behaviour of Kafka 4.3's
 BrokerJwtValidator.

@@ -1,6 +1,6 @@
-"""What rights are about: resources, patterns, operations, whom they are given to.
+"""Resource types, name patterns, operations and permissions of ACLs.
 
-Apart from the authorizer, which a broker that everybody may use never loads.
+Separate from the authorizer, which a broker without ACLs never loads.
 
 Source: Kafka 4.3's ResourceType, PatternType, AclOperation, AclPermissionType.
 """

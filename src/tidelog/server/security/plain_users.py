@@ -1,14 +1,11 @@
-"""Users of PLAIN, from a file: what is kept in memory is hashed, what is compared takes as long.
-
-Parts: the users file of PLAIN.
+"""The users file of SASL/PLAIN.
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
-base64, which `hashed` makes; lines that begin with `#` are passed over. The name ends at the first
-`=`. The file is read again when it changes.
+base64, as `hashed` makes it. Lines that start with `#` are comments; the name ends at the first
+`=`. The file is reread when it changes. Passwords are hashed in memory and compared in constant
+time.
 
 Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
-
-The users of PLAIN as their file has them now.
 """
 
 import base64

@@ -1,26 +1,13 @@
-"""SASL mechanisms as exchanges of tokens, the server's side.
+"""SASL mechanisms on the server's side: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
 
-Parts: PLAIN, SCRAM, OAUTHBEARER exchanges and credentials.
+For SCRAM the broker stores StoredKey, which verifies the client's proof, and ServerKey, which
+proves the server to the client; it never sees a password. An unknown user gets a plausible response
+with a constant salt and fails at the end. Fake iteration counts and salt formats are drawn by a
+keyed hash with the frequencies of real users, so they don't reveal which users exist. A name keeps
+its draw when users change, except where frequencies require a move (weighted rendezvous hashing).
 
-Source: RFC 4616 (PLAIN), RFC 7628 (OAUTHBEARER); Kafka 4.3's PlainSaslServer, ScramSaslServer and
-OAuthBearerSaslServer, whose sentences clients print.
-
-SCRAM-SHA-256 and SCRAM-SHA-512: the server's side, and the keys that it keeps.
-
-The broker never sees a password: it keeps what a password's proof can be checked by (StoredKey) and
-what it shows the client that it is the right server by (ServerKey). Who is unknown is answered as
-if he were there, with a salt of his own that is always the same and as many iterations as others
-have, and fails at the end.
-
-Source: RFC 5802, RFC 7677; KIP-84; Kafka 4.3's ScramSaslServer (limits, what it refuses).
-
-What SCRAM tells of users that there are not: salts and iterations like those of others' there.
-
-A name is drawn the number of iterations and the form of its salt by a keyed hash, as often as users
-have them: so neither tells anything. Drawn once, it keeps them when users come and go, but for the
-names that have to move for the others' shares (rendezvous hashing with weights). Pure.
-
-What goes wrong at the door.
+Source: RFC 4616, RFC 5802, RFC 7628, RFC 7677; KIP-84; Kafka 4.3's PlainSaslServer, ScramSaslServer
+and OAuthBearerSaslServer, whose messages clients print.
 """
 
 import base64

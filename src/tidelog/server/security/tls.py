@@ -1,19 +1,12 @@
-"""TLS of listeners: contexts from PEM files, read again when those change.
+"""TLS contexts of listeners from PEM files, reloaded when the files change, and handshake alerts.
 
-Parts: TLS contexts reloaded from files, alerts for failed handshakes.
+Every handshake checks whether the files have changed. Sessions are not resumed: a resumed session
+would keep the identity that an older certificate proved.
 
-Every handshake looks whether the files are still the same.
-
-Sessions are not resumed: a resumed one would keep what an older certificate has proven.
-
-TLS handshakes whose failure the client is told.
-
-OpenSSL has an alert ready for who is refused, such as one whose certificate nobody vouches for. The
-event loops (asyncio's of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending it,
-and a client that hears nothing takes that for a broken network and tries again: Kafka's Java client
-only tells of an SslAuthenticationException for an alert.
-
-What stands in files that people replace while the broker runs.
+OpenSSL prepares an alert for a refused client, such as one with an untrusted certificate. The event
+loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending it. A client
+without an alert assumes a network failure and retries; Kafka's Java client raises
+SslAuthenticationException only for an alert. So the alert is sent here.
 """
 
 import logging

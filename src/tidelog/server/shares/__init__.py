@@ -1,7 +1,7 @@
-"""Share groups: records handed out one by one to whoever asks, and handed out again until done.
+"""Share groups: records delivered one by one to any member, again and again until acknowledged.
 
-`share_partition.py` has the rules of one partition in one group, `runs.py` what it keeps of its
-records, `sessions.py` what a member has asked for once. All of that is without I/O.
+`share_partition` has the rules of one partition in one group, `record_runs` its record states,
+`share_partitions` the open partitions and the sessions of members.
 
 Source: KIP-932.
 """

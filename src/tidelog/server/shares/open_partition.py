@@ -1,20 +1,14 @@
-"""A share partition that is being read: its rules, its log, its timer, and what it writes down.
+"""A share partition in use: its rules, its log, its lock timer, its writes and its waiting fetches.
 
-Parts: a share partition in use: its waiters in turn, its lock timer, its writes.
+Acknowledgements apply once they are written. One timer serves all acquisition locks.
 
-What members say is written first and holds then. Locks run out by one timer for all of them.
+Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
+available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
+woken when the one before has read, or has left, and records remain. Otherwise one record would wake
+all fetches, and all but one for nothing. A fetch that is busy with another partition is notified,
+and the next one is woken too.
 
-Fetches that wait for one share partition: woken one at a time, in the order in which they came.
-
-All that may bring records begins a new round. In a round everybody who waits looks at most once:
-one is woken where there is something to be had, the next one when the one before has looked or has
-gone, if there is something still. Else one record would wake them all, and all but one in vain.
-
-So that nobody is forgotten: where there is something for one who has not looked in this round,
-somebody reads, or somebody is woken; both end in a look for the next one, whatever comes between.
-Who is busy with another partition holds nobody up: it is told, and the next one is woken, too.
-
-Pure. Belongs to one thread.
+Pure, for one thread.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,12 +1,8 @@
-"""The records between the start of a share partition and the last one delivered, in runs.
+"""States of the records of a share partition, in runs of offsets with equal state.
 
-Parts: ranges of records that are alike; record states, acknowledgement types.
-
-A run is a range of offsets that are alike. Runs lie side by side without a gap; where offsets of
-one become unlike it is split, and neighbours that become alike are one again. Offsets that the log
-does not have are in them, too: as archived, or as what a member then calls a gap.
-
-The words of a share partition: what a record can be, what is said of it, what is kept of it.
+Runs are adjacent, without gaps. A run is split when its offsets differ and merged with an equal
+neighbour. Offsets missing in the log belong to runs, too: as archived, or as what a member
+acknowledges as a gap.
 
 Source: KIP-932, KIP-1222 (renewal); Kafka 4.3's RecordState and AcknowledgeType.
 """

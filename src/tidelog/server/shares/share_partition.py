@@ -1,22 +1,17 @@
-"""One partition as one share group sees it: who has which record, and what is done with it.
+"""Rules of one partition in one share group: acquire, acknowledge, expire. Pure.
 
-Parts: rules of one partition in one share group: acquire, acknowledge, expire.
-
-    AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
+AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
         ^                      |
         +--release, time out---+--reject, gap, delivered too often--> ARCHIVED
 
-What a member says of its records holds once it is written: till then they are `becoming` that, and
-nobody may say more of them. What goes by time holds at once, written or not.
+An acknowledgement applies once it is written; until then the record is pending, and further
+acknowledgements of it are refused. A time-out applies at once. The start offset is the first record
+that is not finished; `end` is the offset after the last delivered one. Times are arguments, and the
+caller writes what a `Change` contains. An acquisition takes read records until the member has
+enough.
 
-The start offset lies at the first record that is not done with; `end` behind the last one that was
-ever delivered. Pure: times come in with the calls, and who calls writes what `Change` has.
-
-Source: KIP-932; Kafka 4.3's SharePartition (order of checks, codes, isolation of bad records).
-
-One acquisition: which of what was read a member is given, until it has enough.
-
-Source: KIP-932, KIP-1206; Kafka 4.3's SharePartition (cuts at batches, isolation of bad records).
+Source: KIP-932, KIP-1206; Kafka 4.3's SharePartition (order of checks, error codes, cuts at
+batches, isolation of bad records).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,14 +1,14 @@
-"""All share partitions that are being read, the share sessions of members, and groups' settings.
+"""All open share partitions, and the share sessions of members.
 
-A share partition is opened at the first fetch that names it, from what is kept of it; where nothing
-is, it begins where the group's settings say. It is closed when nobody has a record of it, or when
-its topic or what is kept of it goes.
+A share partition is opened by the first fetch that names it, from its persisted state; without one
+it starts where the group's settings say. It is closed when no member holds a record of it, or when
+its topic or its state is deleted.
 
-A share session remembers from request to request which partitions a member reads. Epoch 0 begins a
-session anew, -1 ends it, any other goes on with it and must be one above the last. Where there are
-as many sessions as there may be, a new one is refused: none is pushed out.
+A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
+it, any other must be one above the last. At the limit of sessions a new one is refused; no session
+is evicted.
 
-Belongs to one thread.
+For one thread.
 
 Source: KIP-932; Kafka 4.3's ShareSessionCache, ShareSession, ShareSessionContext, GroupConfig,
 ShareGroupConfig.

@@ -1,4 +1,4 @@
-"""What of the log is read for a member: batches by their headers, and those that nobody shall see.
+"""Batches of the log that a share group member may receive; aborted ones are hidden.
 
 Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFetchUtils.
 """

@@ -1,13 +1,12 @@
-"""`__share_group_state`: what is kept of all share partitions, in memory and in records.
+"""`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
-Each share partition has its place by the hash of its name; a key names it, 0 for a snapshot, 1 for
-an update. A snapshot says all, one without a value that nothing is known any more; an update says
-what has changed since. What is said later of an offset replaces what was said before; offsets below
-the start are not spoken of. After so many updates comes a snapshot. What lies before everybody's
-last snapshot is of no use: the log's start moves there, and who has said nothing for long says all
-again.
+The key of a record names a share partition, and 0 for a snapshot or 1 for an update. A snapshot has
+the complete state; without a value it deletes the state. An update has what changed since. A later
+update of an offset replaces an earlier one, and offsets below the start are omitted. After a number
+of updates a snapshot is written. The log start moves to the oldest of the last snapshots; a share
+partition without a recent one writes a new snapshot.
 
-How a partition of the topic is loaded, lost and loaded again is `coordinator.state_topic`'s.
+`coordinator.state_topic` loads, fails and reloads partitions of the topic.
 
 Source: KIP-932; Kafka 4.3's ShareCoordinatorShard, ShareCoordinatorOffsetsManager,
 ShareCoordinatorRecordHelpers, ShareGroupOffset, PersisterStateBatchCombiner.

@@ -1,5 +1,5 @@
-"""Transactions: the coordinator, its log `__transaction_state`, the seam to the partitions.
+"""Transactions: the coordinator, its log `__transaction_state`, and markers.
 
-`seam.py` says what the coordinator and the partitions ask of each other; `metadata.py` what is
-known of one transactional id and which steps it may take; `coordinator.py` the requests.
+`metadata` is the state of one transactional id, `rules` the steps that it may take, `coordinator`
+handles requests, `markers` ends transactions in partitions and groups, `state_topic` is the log.
 """

@@ -1,4 +1,4 @@
-"""The coordinator of transactions: what clients ask of it, and what becomes due without them.
+"""Transaction coordinator: requests of clients, and time-outs.
 
 Source: Kafka 4.3's TransactionCoordinator; KIP-98, KIP-360, KIP-890.
 """

@@ -1,8 +1,8 @@
-"""Markers: from a decision to its end in all partitions and groups, then the record that says so.
+"""Writes a decided transaction's markers to all its partitions and groups, then its completion.
 
-A decision is completed whatever happens: a partition that can't take its marker now is asked again,
-and what a broker leaves undone the next start takes up. Only the topic of a partition may be gone,
-or a later producer may have written there: then nothing is left that a marker could end.
+A decision is always completed: a partition that can't take its marker is retried, and the next
+start resumes what a broker left open. A marker is dropped only if the partition's topic is deleted
+or a later producer epoch has written there, because then no open transaction is left.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.

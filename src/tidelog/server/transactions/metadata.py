@@ -1,14 +1,12 @@
-"""What is known of one transactional id, and the states that it goes through.
+"""State of one transactional id.
 
-Parts: one transactional id and its states.
-
-    Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
+Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort
 
-A state is written to the log before it holds. A transaction is decided once PrepareCommit or
-PrepareAbort is written: from then on only markers are missing, which can be written again.
+A state is written to the log before it applies. A transaction is decided once PrepareCommit or
+PrepareAbort is written; after that only its markers are missing, and they can be written again.
 
-Source: KIP-98; KIP-360 (the epoch before); KIP-890 (an epoch for each transaction, ids to come).
+Source: KIP-98; KIP-360 (previous epoch); KIP-890 (an epoch for each transaction, next ids).
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""Which step a request may take: the next metadata to write, or the code that it is answered with.
+"""Steps that a request may take: the next metadata to write, or the response's error code. Pure.
 
-Nothing here writes or waits. `NONE` says that the request asks for what is so already.
+`NONE` means that the requested state already holds.
 
-Source: Kafka 4.3's TransactionCoordinator, its order of checks included; KIP-360, KIP-890.
+Source: Kafka 4.3's TransactionCoordinator, including its order of checks; KIP-360, KIP-890.
 """
 
 from collections.abc import Collection

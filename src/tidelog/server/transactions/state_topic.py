@@ -1,15 +1,13 @@
 """`__transaction_state`: its records, and the transactional ids in memory.
 
-An id changes in one way: a record, then, once that is safe, the state; whoever asked for it may
-have gone by then. The last record of a key is what is so. Values are written in version 1, as Kafka
-does where transactions of version 2 are finalized; both versions are read. A key of another version
-is of a kind that nobody knows, and stepped over. A value that can't be read is an error: what it
-says may have to be completed.
+An id changes in one way: the record is written, and once it is durable the state changes, even if
+the client has disconnected. The last record of a key counts. Values are written in version 1, as
+Kafka does with transactions of version 2, and read in versions 0 and 1. A key of an unknown version
+is skipped. A value that can't be read is an error, because its transaction may need completion.
 
-How a partition is loaded, lost and loaded again is `coordinator.state_topic`'s; which step may be
-taken is `rules`'.
+`coordinator.state_topic` loads, fails and reloads partitions; `rules` decides on steps.
 
-Source: Kafka 4.3's TransactionStateManager, its loader and its own records in that topic; KIP-915
+Source: Kafka 4.3's TransactionStateManager, its loader and its records in that topic; KIP-915
 (later fields are tagged).
 """
 
