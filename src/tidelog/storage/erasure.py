@@ -1,34 +1,21 @@
-"""Erasing a key: a tombstone for those who follow, and no record of the key left in the files.
+"""Erases a key: a tombstone for followers, and files and tier objects without the key's records.
 
-Parts: erase a key: tombstone, segments and tier objects without it, receipt.
+1. Every file of the topic's partitions is read from end to end for records of the key, including
+those of aborted transactions; the SHA-256 of each file records what was read. 2. Each partition
+with such records gets a tombstone, and its active segment is rolled. 3. Segments with such records
+are rewritten without them and exchanged (`attach`), one step each. Batches without such records are
+copied unchanged; a batch that loses all records becomes an empty batch, so offsets and sequences
+stay. Before the first exchange the compaction history notes since when tables of the past are
+exact. 4. In a tier, objects with such records are replaced first, a segment at a time, each by one
+compare-and-swap. Old objects are removed without the grace period, like all others that no manifest
+names; a reader with an older plan finds them missing and plans again. Copies of local segments are
+forgotten before these are exchanged; a later run copies them again. 5. Files that wait for deletion
+are removed if they hold the key. Then everything is read once more. The receipt lists what is left,
+and what no program on this machine can reach.
 
-1. All files of the topic's partitions are read from end to end for records of the key, whatever
-   became of their transactions; each file's SHA-256 says what was read.
-2. A tombstone goes to every partition that has some, and the active segment is finished.
-3. Segments that hold such records are written anew without them (batches that hold none are copied
-   as they are, one that holds nothing else becomes an empty one, so that offsets and sequences
-   stay), and exchanged in one step each (`exchange`). Before the first one the compaction history
-   says since when tables of the past are whole.
-4. Of a partition with a tier the same is done to its objects first (`tiering.purging`); copies of
-   local segments are forgotten before those are exchanged, and copied again by a later run.
-5. Files that wait for their deletion are removed where they hold the key, so is every object that
-   no manifest names. Everything is read once more: what is left is told, as is what no program on
-   this machine can reach.
-
-A crash leaves some segments purged; doing it again goes on. The tombstone itself has the key's
-bytes, until compaction or retention take it. Needs the directory's lock, but for the search.
-
-Where a key's records lie: every log file of a partition read from end to end, with its digest.
-
-Files beside the segments that may hold their bytes (deleted ones, those of an unfinished compaction
-or exchange) are read too. Nothing is changed.
-
-Taking records out of a partition's tier for good: new objects in the place of old ones, at once.
-
-What only the tier has is written anew and exchanged, a segment at a time, each by one
-compare-and-swap. Copies of local segments are forgotten: a later run copies what those hold by
-then. Old objects don't wait for the grace period, and neither does anything else that no manifest
-names: a reader that planned before finds them missing, and plans anew.
+After a crash some segments are purged; a repeated erasure continues. The tombstone contains the
+key's bytes until compaction or retention removes it. Needs the directory's lock, except for the
+search.
 """
 
 import hashlib

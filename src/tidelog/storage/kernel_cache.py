@@ -1,7 +1,7 @@
-"""The folder where compiled kernels are kept, and who of a machine's processes fills it.
+"""The folder of compiled kernels, and the choice of the one process that compiles.
 
-Compiling takes seconds of a whole core. Many processes begin at once, workers of Spark or brokers
-that are started again: one of them compiles, the others wait for it, and load.
+Compiling takes seconds of a core. When many processes start together (Spark workers, restarted
+brokers), one compiles, the others wait and load.
 """
 
 import fcntl

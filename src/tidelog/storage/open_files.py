@@ -1,20 +1,14 @@
-"""Open files and maps, both in bounded caches, and reading a log file batch by batch.
+"""Bounded caches of open files, maps and parsed small files.
 
-Parts: bounded caches of open files and maps; what small files said when last read.
+Owns every handle of storage: `FilePool` for files that are read or written by position (active
+segments), `MapCache` for closed segments. An evicted file is reopened at its next use, so 10,000
+segments work with a limit of 1,024 descriptors. Maps hold no descriptor (see `tidelog.env`), but
+the kernel limits their number too (65,530 per process on Linux).
 
-Owns every handle that storage holds: `FilePool` for files that are written or read by position
-(the active segments), `MapCache` for closed segments. A file that is evicted is opened again at
-its next use, so 10,000 segments work under a limit of 1,024 descriptors. Maps hold no descriptor
-(see `tidelog.env`), but the kernel bounds their number too (65,530 a process on Linux).
+A parsed file stays valid while its size, time and identity are unchanged. That is enough, because
+every writer holds the directory's lock, appends or replaces, and updates this cache.
 
-Thread safety: both caches may be used from several threads.
-
-What small files said when they were last read, so that nobody decodes them anew at each look.
-
-A file counts as the same while its size, its time and its identity are: that is enough where all
-who write it hold the directory's lock, append or replace it, and put here what they have written.
-
-Safe for several threads.
+All caches are thread-safe.
 """
 
 import threading

@@ -1,20 +1,11 @@
-"""Kafka's small text files: checkpoints, `partition.metadata`, the mark of a clean stop.
+"""Kafka's small text files, and typed fields of JSON files.
 
-Parts: kafka's checkpoints, `partition.metadata`, `meta.properties`, clean-stop mark; typed JSON
-fields.
+Checkpoints, `partition.metadata`, the clean-stop marker `.kafka_cleanshutdown`, and
+`meta.properties` (version 1 has `cluster.id`, `node.id` and usually `directory.id`; version 0 had
+`broker.id`). The epochs of `leader-epoch-checkpoint` are in `storage.log.leader_epochs`. A JSON
+value of the wrong type raises CorruptFile with its name.
 
-The epochs of `leader-epoch-checkpoint` are in `epochs`, which shares `encode_checkpoint`;
-`meta.properties` has its own module.
-
-Source: Kafka 4.x CheckpointFile, PartitionMetadataFile; docs/format.md#text-files.
-
-`meta.properties`, which says whose log directory this is: a Java properties file.
-
-Version 1 has `cluster.id`, `node.id` and mostly `directory.id`; version 0 had `broker.id`.
-
-Source: Kafka 4.x MetaProperties; docs/format.md#text-files.
-
-Reading JSON of the tier's files: each value of its type, or CorruptFile that names it.
+Source: Kafka 4.x CheckpointFile, PartitionMetadataFile, MetaProperties; docs/format.md#text-files.
 """
 
 import json

@@ -1,11 +1,7 @@
-"""The check of a directory of topics: each partition, then the files at the top.
+"""Checks a directory: every partition, then the files at the top and the offset checkpoints.
 
-Parts: a directory: partitions, checkpoints.
-
-What can't be looked at (a file that may not be read, a disk that fails) is an error, no finding:
-nobody may take silence for soundness.
-
-Checks of the offset checkpoints at the top of a directory.
+A file that can't be read (permissions, a failing disk) raises an error instead of a finding, so
+that missing findings always mean a sound directory.
 """
 
 import posixpath

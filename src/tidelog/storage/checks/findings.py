@@ -1,8 +1,6 @@
-"""What a check says: one finding for each thing that is not as it should be.
+"""Findings of a check, and the view of the directory through which checks read.
 
-Parts: findings, and where and how a check looks.
-
-Where a check looks, and how: files are opened, read, closed, and never written.
+A finding names one fault. The view opens, reads and closes files and never writes.
 """
 
 import uuid

@@ -1,17 +1,11 @@
-"""Checks of a log file by itself: frames, checksums, the order of offsets and epochs, records.
+"""Checks a log file by itself: frames, checksums, order of offsets and epochs, records.
 
-Parts: a log file by itself; goes on behind damage.
+One pass, which continues behind damage. It stores a row for each sound batch in `LogFacts` for the
+checks of sidecar files, in columns of about 40 bytes a batch, and producers in `ProducerStates`.
 
-One pass that goes on behind damage. What it learns of sound batches is left in `LogFacts` for the
-checks of the files beside the log, and in `ProducerStates` for those of producers.
-
-What the checks of a segment's sidecars ask of its log file: one row for each sound batch.
-
-Columns of machine words, some 40 bytes a batch, so that a segment of small batches fits.
-
-Damage inside a batch whose checksum is right: somebody built it wrong, or the codec disagrees.
-
-Recovery does not look there (Kafka's neither); a reader would come upon it record by record.
+Records are checked in batches whose CRC is right, too: their producer may have built them wrong, or
+the codec may disagree. Recovery doesn't look there (nor does Kafka's), so a reader would fail at
+each such record.
 """
 
 from array import array

@@ -1,9 +1,9 @@
-"""Check of `tidelog-metadata.log`, in which a broker keeps users, rules and quotas.
+"""Checks `tidelog-metadata.log`, which holds a broker's users, ACLs and quotas.
 
-Where a change is damaged, what would be right is looked for: one flipped bit, or a head that
-contradicts what follows, leaves a checksum that proves what stood there. So a bit that has rotted
-in the last change is told from one that a hard stop has cut, which the next start leaves out. No
-content is told: there are secrets in it.
+For a damaged change the check searches for the original: one flipped bit, or a header that
+contradicts what follows, leaves a checksum that proves the original bytes. So a rotten bit in the
+last change is distinguished from a change that a hard stop has torn, which the next start drops.
+Findings contain no content, because the file holds secrets.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,15 +1,8 @@
-"""The check of one partition: every segment, then what speaks of the whole log.
+"""Checks a partition: names in its directory, every segment with its sidecars, and whole-log files.
 
-Parts: one partition: segments, names, what speaks of the whole.
-
-Segments are gone through from the first to the last, since what producers did and which epochs
-wrote is known only in order.
-
-The check of one segment: the log file first, then each file beside it against the log.
-
-Checks of the names in a partition's directory: what is no file of the log, or has lost its own.
-
-What a deletion, a compaction or a commit has left half done is ended by opening for writing.
+Segments are checked from first to last, because producers and epochs are known only in order. Files
+of an interrupted deletion, compaction or commit are not damage: the next opening for writing
+finishes those.
 """
 
 import itertools

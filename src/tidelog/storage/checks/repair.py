@@ -1,9 +1,9 @@
-"""Building anew what a check has found wrong, from the log that it found sound.
+"""Rebuilds files that a check found wrong, from a log that it found sound.
 
-Derived files are replaced: indexes, snapshots, zone maps, checkpoints. A `.log` and `.appendtime`
-is written only to set damage aside for which an opening refuses the partition (`set_aside`).
-Each file is replaced by a new one and a rename, so a crash leaves
-the old one or the new one. The caller holds the directory's lock.
+Replaces derived files: indexes, snapshots, zone maps, checkpoints. `.log` and `.appendtime` are
+written only to set damage aside that makes an opening refuse the partition (`set_aside`). Each file
+is replaced by a new file and a rename, so a crash leaves the old or the new one. The caller holds
+the directory's lock.
 """
 
 from collections.abc import Iterable

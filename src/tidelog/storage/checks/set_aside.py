@@ -1,15 +1,15 @@
-"""Setting damage aside, so that a log that no opening may cut takes appends again.
+"""Sets damaged bytes aside, so that a log that no opening may truncate accepts appends again.
 
-The damaged bytes go to a file beside the log, `NAME.log.POSITION.aside`, and the sound batches
-behind them to a segment of their own: only offsets that no sound batch holds are lost. Where
-nothing sound is behind, an empty segment begins at the recorded end, so no offset is given twice.
+The damaged bytes go to `NAME.log.POSITION.aside` beside the log, and sound batches behind them to a
+segment of their own, so only offsets without a sound batch are lost. If nothing sound follows, an
+empty segment starts at the recorded log end, so no offset is assigned twice.
 
-1. The damaged bytes are copied aside, then the sound ones behind them to the new segment.
-2. The damaged segment gets its sound prefix, by a new file and a rename.
-3. Indexes of both are built anew, append times go with their records.
-4. The recovery point moves to the new segment: everything before it is durable.
+1. Copy the damaged bytes aside, then the sound ones behind them to the new segment. 2. Cut the
+damaged segment to its sound prefix, by a new file and a rename. 3. Rebuild the indexes of both;
+append times go with their records. 4. Move the recovery point to the new segment: everything before
+it is durable.
 
-A crash in between leaves damage that is found again, and set aside again.
+After a crash in between the damage is found and set aside again.
 """
 
 import re

@@ -1,28 +1,17 @@
-"""Checks of both index files against the log beside them.
+"""Checks the files beside a log file against it: indexes, append times, snapshots, epochs.
 
-Parts: indexes, append times, snapshots, epochs against the log.
-
-An entry of the offset index must name a batch's real last offset and place; one of the time index
-the first batch that reached a new largest timestamp, and the last entry of a finished segment the
-largest of all. So no flipped bit of an entry passes. What an index lacks costs time, no answer.
-
-Checks of `.appendtime`: its own chain of checksums, its rules, and the batches its rows name.
-
-Primary data: nothing here can be built anew. What is damaged makes append times unknown from there
-on, and opening for writing makes the file say just that.
-
-Checks of an index of aborted transactions against the markers in the log.
-
-Where the log is whole and nothing was compacted away, the index has exactly one right content.
-Else each entry must still lead to an abort marker of its producer, and each marker of a
-transaction that is still in the log must have an entry.
-
-Checks of producer snapshots: their checksum, and what the log says of the same producers.
-
-A snapshot may lack producers (they expire) and may know of some whose batches were deleted. What
-both know must agree, where nothing was compacted away before the snapshot's offset.
-
-Checks of `leader-epoch-checkpoint` against the epochs that the batches have.
+- Offset index: each entry names the last offset and the position of a batch. Time index: each entry
+  names the first batch with a new largest timestamp; the last entry of a finished segment has the
+  largest of all. So every flipped bit of an entry is found. A missing entry costs time, not an
+  answer.
+- `.appendtime` is primary data: its chain of checksums, its rules and the batches that its rows
+  name. From a damaged row on, append times are unknown, and opening for writing records that.
+- Index of aborted transactions: if the log is complete and nothing was compacted, there is exactly
+  one right content. Otherwise each entry must lead to an abort marker of its producer, and each
+  marker of a transaction that is still in the log needs an entry.
+- Producer snapshots: the checksum, and agreement with the log for producers that both know. A
+  snapshot may lack expired producers, and may have producers whose batches were deleted.
+- `leader-epoch-checkpoint`: the epochs of the batches.
 """
 
 from collections.abc import Iterator, Sequence

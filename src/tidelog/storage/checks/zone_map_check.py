@@ -1,8 +1,8 @@
-"""Checks of a zone map: by itself, against the log's bytes, and against the files beside it.
+"""Checks a zone map: by itself, against the bytes of the log, and against the other sidecars.
 
-A zone's checksum covers all bytes of its batches, those too that Kafka's checksum leaves out (base
-offset, length, leader epoch, magic). So where a sound map and a sound batch disagree, the log was
-changed. The map is then the only witness, and is never built anew over it.
+A zone's checksum covers all bytes of its batches, including those that Kafka's CRC omits (base
+offset, length, leader epoch, magic). So if a sound zone map and a sound batch disagree, the log was
+changed. The zone map is then the only evidence and is never rebuilt from that log.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Times as data: append times, the append clock, zone maps, latency. It knows no segment."""
+"""Append times, the append clock, zone maps and latency, as data. Knows no segment."""

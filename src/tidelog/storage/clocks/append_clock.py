@@ -1,11 +1,11 @@
-"""The append clock: gives each append a time that never runs back, and stops on a wild clock.
+"""The append clock: append times that never decrease, and a stop when the wall clock is wrong.
 
-`ClockWatch` (one per directory) compares wall time with monotonic time: a wall clock that jumps
-ahead by more than the limit while we run would stamp every later record for as long as it takes
-real time to catch up. `AppendClock` (one per partition) gives out max(last, now), also after a
-restart on a slower clock. Where either is more than the limit ahead, appends raise `ClockJump`
-until somebody accepts the clock: a guess could freeze the append time for years. What was accepted
-holds for append times up to the last one that was there then; the directory remembers it.
+`ClockWatch` (one per directory) compares wall time with monotonic time. A wall clock that jumps
+ahead by more than the limit would give every later record a wrong time until real time catches up.
+`AppendClock` (one per partition) returns max(last, now), also after a restart with a slower clock.
+If either is ahead by more than the limit, appends raise `ClockJump` until somebody accepts the
+clock: a guess could freeze the append time for years. The acceptance covers append times up to the
+last one at that moment, and the directory remembers it.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """

@@ -1,6 +1,6 @@
-"""Append times as columns, all rows at once: for who goes through whole segments.
+"""Append times of a segment as arrays, for passes over whole segments.
 
-Imports numpy and numba. What a damaged file is believed to say is told by `AppendTimes` alone.
+Imports numpy and numba. `AppendTimes` decides what is valid in a damaged file.
 """
 
 from array import array

@@ -1,32 +1,28 @@
-"""The append clock of a segment, `BASE.appendtime`: when the log took each record.
+"""The file `BASE.appendtime`: when the log received each record of a segment.
 
-Parts: the file `.appendtime`: rows, runs, look-up by time and by offset.
+A row (ms, offset) means that records from `offset` up to the next row's offset were appended at
+`ms`; -1 means unknown. Below the first row nothing is known. Offsets increase strictly, except for
+a known row that ends an empty unknown run at the same offset. Known times never decrease. A known
+row also has the CRC of the batch that starts at its offset, so it can be compared with the log
+(`tidelog.storage.segment.append_time_trust`).
 
-A row (ms, offset) says: records from `offset` on, up to the next row's offset, were appended at
-`ms`; -1 says that nobody knows. Below the first row nothing is known. Offsets grow strictly, but
-for a known row that ends an unknown run of no records at the same offset. Known times never fall.
-A known row also names the checksum of the record batch that starts at its offset, so that it can
-be held against the log (`tidelog.storage.segment.append_time_trust`).
-
-**It never guesses.** What a file can lose, and what then follows:
-- A row that breaks its checksum or a rule ends what is believed. The rows behind it may be true,
-  but a row that is missing between two others would give its records the wrong time.
-- The last row that is believed is sure for the record batch that opened it, no further: the rows
-  of later appends may be the ones that were lost. Only a row that follows shows where a run ends.
-- A closed file ends with an unknown row, so a cut at a row's border is seen too, and whatever
-  somebody else appends or merges behind it stays unknown.
-- Each checksum goes on from the row before, the first from the header's, which covers topic id and
-  base offset. So rows that came back because a truncation was lost, or that belong to another
-  file, are not believed.
-Primary data: it can't be rebuilt from anything. Pure: the caller writes the bytes handed back.
+**No time is ever guessed:**
+- A row that breaks its checksum or a rule ends what is valid. Rows behind it may be right, but a
+  missing row between two others would give its records a wrong time.
+- The last valid row is certain for the batch that opened it and no further: rows of later appends
+  may be missing. Only a following row shows where a run ends.
+- A closed file ends with an unknown row. So truncation at a row boundary is detected, and records
+  that another program appends or merges behind it stay unknown.
+- Each checksum continues the one of the row before, the first that of the header, which covers
+  topic id and base offset. So rows that reappear because a truncation was lost, or that belong to
+  another file, are invalid. The file is primary data: nothing can rebuild it. Pure: the caller
+  writes the returned bytes.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
 batch (in an unknown row: of the batch that ends there, or 0), uint32 CRC-32C. Big-endian.
 
 Source: docs/format.md#append-times.
-
-The rows of an append clock as a sequence, without making them all.
 """
 
 import sys

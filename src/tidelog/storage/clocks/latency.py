@@ -1,13 +1,10 @@
-"""How long records took from their making to the log, by the hour of their append time.
+"""Histograms of latency (append time minus create time) by hour of the append time.
 
-A latency is append time - create time in ms; a negative one says that the producer's clock was
-ahead, and is kept as it is. Each hour has a count, the exact smallest and largest latency, and a
-histogram of buckets in proportion to their values: up to 63 ms a bucket for each ms, above that 32
-buckets for each doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value, and
-never outside the smallest and the largest.
-
-Where a segment spans more than `HOURS_LIMIT` hours, hours are put together to steps of 2, 4, ...
-hours until they fit, so memory is bounded whatever the times are.
+A negative latency means that the producer's clock was ahead; it is kept. Each hour has a count, the
+exact smallest and largest latency, and buckets proportional to their value: one per ms up to 63 ms,
+then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its value, and never
+outside the smallest and largest latency. A segment of more than `HOURS_LIMIT` hours uses steps of
+2, 4, ... hours, so memory is bounded for any times.
 
 Pure. Encoded as a section of `.zones`. Source: docs/format.md#zone-maps.
 """

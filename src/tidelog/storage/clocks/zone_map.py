@@ -1,26 +1,20 @@
-"""What `BASE.zones` is made of: the words of a zone map, their layout, and how it is written.
+"""The zone map of a finished segment, `BASE.zones`: a summary of each 16 KB of the log.
 
-Parts: the file `.zones`: layout, rows, blocks, selection by time.
+A row describes a zone: whole batches of about 16 KB, or one larger batch. It has offsets, counts,
+smallest and largest time on both clocks, and the CRC-32C of the zone's bytes. Rows are grouped into
+blocks; the table of blocks has sums, minima and maxima of each block, so a search reads the footer
+and the blocks that may match.
 
-File: header (layout of a row, so that fields of later versions can be skipped), rows by blocks,
-then the footer: the table of blocks, sections (sums of the sibling files, latencies), trailer. The
-trailer's checksum covers the footer; each block of rows has its checksum in the table.
+File: header (row layout, so that fields of later versions can be skipped), rows by blocks, footer:
+table of blocks, sections (checksums of the sidecar files, latencies), trailer. The trailer's
+checksum covers the footer; the table has the checksum of each block.
 
-Pure. `tidelog.storage.clocks.zone_map` reads it. Source: docs/format.md#zone-maps.
+Derived data: damage costs time, never an answer. A damaged footer makes the map unusable. For a
+damaged header or block its entry in the table is used as one large zone; this is reported, and
+results stay exact.
 
-The zone map of a finished segment, `BASE.zones`: what lies where, without reading the log.
-
-A row describes a zone: whole batches of about 16 KB of the log, or one larger batch. It knows
-offsets, counts, the smallest and largest time on both clocks, and the CRC-32C of the zone's bytes.
-Rows are put into blocks; the table of blocks has each block's own sums, minima and maxima, so a
-search reads the footer and those blocks that may hold a match.
-
-Derived data: whatever is wrong with it costs time, never an answer. A footer that is damaged makes
-the whole map unusable. Where the header or a block of rows is, the block's entry in the table
-answers instead, as one large zone; that is reported, and everything stays exact.
-
-Pure: the caller hands in a function that reads bytes. Whether a map belongs to a log is for
-`tidelog.storage.segment.zone_map_files`. Source: docs/format.md#zone-maps;
+Pure: the caller passes a function that reads bytes. `tidelog.storage.segment.zone_map_files`
+decides whether a map belongs to a log. Source: docs/format.md#zone-maps;
 docs/decisions/0007-zone-maps.md.
 """
 

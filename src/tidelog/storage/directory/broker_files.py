@@ -1,47 +1,29 @@
-"""A broker's files at the top: cluster settings, group offsets, producer ids, metadata log.
+"""Files of a broker at the top of its directory.
 
-What a broker's directory keeps of a cluster: changed settings of brokers, and of groups.
+| file | content |
+|---|---|
+| `tidelog-cluster.json` | changed settings of brokers and groups; topic defaults of the start |
+| `tidelog-groups.json` | of a standby: offsets that groups had committed at the leader |
+| `tidelog-producer-ids.json` | the first producer id that no block has yet |
+| `tidelog-metadata.log` | users, ACLs and quotas, as record batches |
 
-They lie in a small file of our own at the top, `tidelog-cluster.json`, replaced atomically and
-durable before a change is answered. What the broker was started with stands beside that, for who
-has the directory when the broker has stopped: a tier that is moved then deletes what the broker
-would, and no more. Quotas have a log (docs/decisions/0019).
+The JSON files are replaced atomically and are durable before the change is acknowledged; each has
+`"version": 1`.
 
-Text of the file, format version 1: `{"version": 1, "quotas": [], "settings": {BROKER: {NAME: TEXT,
-...}, ...}, "groups": {GROUP: {NAME: TEXT, ...}, ...}, "topic_defaults": {NAME: TEXT, ...}}`; a
-broker is its number or nothing for all brokers. `quotas` is always there and empty;
-`topic_defaults` may be missing.
-
-What consumer groups had committed at the leader, kept beside a standby's partitions.
-
-`tidelog-groups.json` at the top of the directory, replaced atomically. Offsets are the leader's,
-which are the standby's too. Text of the file, format version 1:
-`{"version": 1, "fetched_ms": MS, "groups": {GROUP: [{"topic": NAME, "partition": N,
-"offset": N, "leader_epoch": N or null, "metadata": TEXT}]}}`
-
-Which producer ids were handed out: blocks of them, noted before the first of a block is used.
-
-`tidelog-producer-ids.json` at the top of a directory holds the first id that no block has yet,
-replaced atomically. So a kill costs at most the rest of a block, and no id is handed out twice.
-
-Text: `{"version": 1, "next": ID}`. Where a directory has topics but no such file, or a damaged one,
-nobody knows which ids its logs remember: numbers begin at a random place then.
-
-`tidelog-metadata.log`: what a directory's broker keeps of its cluster, as a log in one file.
-
-Record batches of format 2, one behind the other from offset 0 on. A batch is a change: it is synced
-before anybody hears of it, and its CRC says whether it is there whole. When too much of it has been
-overtaken the file is replaced by a new one, durably, that says the same in fewer records. What is
-in the records is the business of who writes them.
-
-After a hard stop the last change may be torn. It was never answered then, so it is left out, and
-the file is replaced before it takes another one. Anything else that does not fit is damage:
-nobody guesses what rules there were.
-
-One file and no partition: a directory's only other place for records that Kafka leaves alone is
-its own `__cluster_metadata-0`. See docs/decisions/0019.
-
-Bytes: docs/format.md#text-files, beside the other files at the top.
+- Cluster: `{"quotas": [], "settings": {BROKER: {NAME: TEXT}}, "groups": {GROUP: {NAME: TEXT}},
+  "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. The topic defaults
+  let tools that run after the broker has stopped delete what the broker would delete, and no more.
+  `quotas` stays empty since decision 0019.
+- Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
+  null), "metadata"}]}}`. Offsets are the leader's, which are the standby's too.
+- Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
+  the rest of a block, and no id is assigned twice. If a directory with topics lacks the file or has
+  a damaged one, ids start at a random number, because its logs may remember earlier ids.
+- Metadata log: batches of format 2 from offset 0 on, one per change, synced before the change is
+  acknowledged. A file in which most records are superseded is replaced by a shorter one. A torn
+  last change after a hard stop was never acknowledged and is dropped; other damage is an error,
+  because ACLs are never guessed. It is a single file, because `__cluster_metadata-0` is the only
+  partition that Kafka would ignore. See docs/decisions/0019.
 """
 
 import json

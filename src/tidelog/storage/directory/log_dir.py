@@ -1,15 +1,14 @@
-"""A directory of partitions: its lock, the mark of a clean stop, its clock, opening and closing.
+"""An open directory of partitions: lock, clean-stop marker, clock, opening and closing.
 
-`LogDir` puts an open directory together: `TopicAdmin` (which topics there are), `OpenPartitions`
-(open logs and readers), `OffsetCheckpoints` and `CommitRecords`. It owns what belongs to the
-directory as a whole. Only the holder of the lock changes a directory; readers need none. After a
-clean stop partitions are opened at first use; after a hard stop all of them at once, since each
-needs recovery.
+`LogDir` combines `TopicAdmin` (topics), `OpenPartitions` (open logs and readers),
+`OffsetCheckpoints` and `CommitRecords`. It owns what concerns the whole directory. Only the holder
+of the lock changes a directory; readers need no lock. After a clean stop partitions are opened at
+first use, after a hard stop all at once, because each needs recovery.
 
 The files at the top are Kafka's own (`meta.properties`, the checkpoints, `.lock`,
-`.kafka_cleanshutdown`), beside `tidelog-topics.json`, which has the topics' settings.
+`.kafka_cleanshutdown`) and `tidelog-topics.json` with the topics' settings.
 
-Source: Kafka 4.x LogManager; KAFKA-10471 (the marker goes before anything is loaded).
+Source: Kafka 4.x LogManager; KAFKA-10471 (the marker is removed before anything is loaded).
 """
 
 import logging

@@ -1,9 +1,9 @@
-"""Loads that are there once: a source has a name, its rows have numbers, and no row comes twice.
+"""Idempotent loads: a named source with numbered rows, of which no row is added twice.
 
-A load stages the rows that the directory doesn't have yet (`staging`) and attaches them by one
-commit, which also says how many rows of the source are there then (`writers`). So a load that
-fails leaves nothing behind, and one that is run again adds what is new: nothing, or the rows that
-the source has gained. The rows that were loaded before are held against their digest.
+A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
+also records how many rows of the source are present. So a failed load leaves nothing behind, and a
+repeated load adds only rows that the source has gained. Rows that were loaded before are compared
+with their digest.
 """
 
 import hashlib

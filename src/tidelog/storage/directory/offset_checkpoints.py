@@ -1,4 +1,4 @@
-"""Checkpoints of a directory: log starts, recovery points and cleaner offsets of its logs.
+"""Checkpoints of a directory: log start offsets, recovery points and cleaner offsets of its logs.
 
 Each is one of Kafka's text files with an offset for each partition. Log starts and recovery points
 are kept in memory and written from there. Cleaner offsets are read anew each time, because other

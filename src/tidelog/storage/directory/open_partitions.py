@@ -1,12 +1,12 @@
-"""Open logs and readers of a directory: opened at first use, in threads, reopened, detached.
+"""Open logs and readers of a directory: opened at first use or in threads, reopened, detached.
 
-`OpenPartitions` alone holds open logs and readers, their handles and maps. It knows no lock of the
-directory, no registry and no checkpoint file: `TopicAdmin` says which partitions there are, and
-`OffsetCheckpoints` keeps their offsets. Opening a log reads, may recover and syncs, which is too
-long for a server's loop, so a thread can do it (`LogOpenings`).
+`OpenPartitions` alone holds open logs, readers, their handles and maps. It knows no lock, registry
+or checkpoint file: `TopicAdmin` names the partitions and `OffsetCheckpoints` keeps their offsets.
+Opening a log reads, may recover and syncs, which is too long for an event loop, so a thread can do
+it (`LogOpenings`).
 
-A partition has at most one open log. A log that is offline since its disk failed stays until
-`reopen` puts another in its place.
+A partition has at most one open log. A log that is offline because its disk failed stays until
+`reopen` replaces it.
 """
 
 import uuid

@@ -1,6 +1,6 @@
-"""Retention of a whole topic when somebody asks for it: `Directory.retain`, `tidelog retain`.
+"""Retention of a whole topic on request: `Directory.retain`, `tidelog retain`.
 
-Brokers, tier runs and standbys apply it by themselves. Source: docs/retention.md.
+Brokers, tier runs and standbys apply retention themselves. Source: docs/retention.md.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,11 @@
-"""The manifest of a partition's tier: which segments it has, and what is to be thrown away.
-
-Parts: the manifest and its rows: a tier's segments and garbage.
+"""The manifest of a partition's tier: its segments, and objects to be removed.
 
 One object per partition, replaced by compare-and-swap, so any set of segments is exchanged in one
-step: a reader sees the old set or the new one. Everything here is immutable and pure: changes
-return another manifest.
+step and a reader sees the old set or the new one. A row describes a segment well enough to plan
+without opening a file. Values are immutable; changes return another manifest. Pure.
 
-Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum is that of the
-inner object as written. Source: docs/tiers.md#the-manifest.
-
-One segment in the tier, as its manifest describes it: enough to plan without opening a file.
-
-Source: docs/tiers.md#the-manifest.
+Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
+object as written. Source: docs/tiers.md#the-manifest.
 """
 
 import dataclasses

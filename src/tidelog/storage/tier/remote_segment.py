@@ -1,8 +1,8 @@
-"""A segment in the tier: a finished segment whose files are objects, described by its manifest row.
+"""A finished segment whose files are objects of the tier, described by its manifest row.
 
 Sizes, largest times, counts and the zone map's total come from the row, so a plan over many
-segments asks nothing of the store. Small objects are read whole and held against the manifest's
-checksum; the log is read by ranges, whose batches have checksums of their own.
+segments sends no request to the store. Small objects are read whole and compared with the
+manifest's checksum; the log is read by ranges, whose batches have checksums of their own.
 """
 
 import dataclasses

@@ -1,11 +1,12 @@
-"""A file system that also reads objects of tiers, by paths that name store, key, size and checksum.
+"""A file system that also reads tier objects, by paths that hold store, key, size and checksum.
 
-A tier path is `URL!!KEY#SIZE-CRC`, e.g. `s3://bucket/logs!!t-.../0/.../0...42.log#700-0badcafe`.
-Objects of a tier never change, so a path says all that `stat` could, without a request; and whoever
-reads an object from its first byte to its last is told where it is not what was put there. Every
-other path belongs to the file system below. Ranges come by blocks through a bounded cache.
+A tier path is `URL!!KEY#SIZE-CRC`, for example
+`s3://bucket/logs!!t-.../0/.../0...42.log#700-0badcafe`. Tier objects never change, so a path
+answers `stat` without a request, and a reader of a whole object gets an error if its content
+differs. Ranges are read by blocks through a bounded cache. Every other path belongs to the file
+system below.
 
-Safe for several threads. Object stores are imported when one is first read.
+Thread-safe. Object stores are imported at the first read of one.
 """
 
 import errno

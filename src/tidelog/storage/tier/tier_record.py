@@ -1,31 +1,22 @@
-"""What a partition's directory knows of its tier, in the file `tidelog-tier.json`.
+"""What a partition's directory knows of its tier, and the segments of the tier as a log sees them.
 
-Parts: what a directory knows of its tier; segments it stands for; tiers of deleted topics.
+`tidelog-tier.json` holds the URL (never credentials), a copy of the manifest as the directory's
+owner last wrote or read it, and the start of the local part. So opening, planning and appending
+send no request to the store. The file is replaced atomically before the change that it permits:
+local files are deleted only after it says that the tier has them, and a truncation is recorded
+before a file is touched. Changes that the store doesn't have yet (a new log start, a truncation)
+enter the manifest with its next change. Kafka ignores the file.
 
-It holds the URL (never credentials), a copy of the manifest as the directory's owner has last
-written or read it, and where the local part begins. So opening, planning and appending ask no
-store. The file is replaced atomically before anything that it permits is done: local files go only
-once it says that the tier has them, and a log that was cut is so here before a file is touched.
+`tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
+deletion needn't wait for a store. It is written durably before the topic's directories are removed;
+`tidelog tier --collect` then removes the objects. A folder that a partition still names is kept,
+because its deletion was not completed. Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE,
+...]], ...]}`. CHANGE names the manifests that this directory wrote: a folder whose manifest has
+another one belongs to a copy of the directory and is kept.
 
-What the store does not know yet (a log start that moved, a cut) stands here, and goes into the
-manifest with its next change. Kafka does not know the file and leaves it alone.
+A `TierView` is made from the record and serves offsets below the local files.
 
 Source: docs/tiers.md#the-local-record.
-
-Tiers of deleted topics, in `tidelog-tier-deleted.json` at the top of a directory.
-
-Deleting a topic must not wait for a store. So the folders are noted here, durably, before the
-topic's directories go, and `tidelog tier --collect` removes what they hold. A folder that a
-partition still names is left alone: the deletion was never finished.
-
-Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE, ...]], ...]}`. CHANGE names the manifests
-that this directory has written: a folder whose manifest has another one is a copy's of the
-directory, where the topic may live on, and is not removed.
-
-The tier as a log sees it: the record beside its files, and segments for what it says.
-
-A `TierView` asks no store: it is made from the partition's record. What local files hold is read
-from them; the tier serves the offsets below.
 """
 
 import dataclasses

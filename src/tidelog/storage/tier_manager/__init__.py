@@ -1,6 +1,6 @@
-"""Changing the tier: segments copied, verified, compacted, exchanged, deleted and collected.
+"""Changes of the tier: copy, verify, compact, exchange, delete and collect segments.
 
-Everything here needs the directory's lock: a `LogDir` that is open for writing.
+Everything here needs the directory's lock: a `LogDir` open for writing.
 """
 
 from tidelog.storage.tier_manager.mover import (

@@ -1,34 +1,23 @@
-"""One run over a partition: copy what is finished, then let go of what may go.
+"""One tier run over a partition: reconcile, copy, apply retention, delete; and the tier's status.
 
-Parts: one run over a partition: settle, copy, retain, status, exchange.
+1. The store's manifest and the directory's record are reconciled. The record may have changes that
+the store lacks (a truncation, a log start); the store may have changes that the record lacks (a
+crash between both writes). Neither restores deleted segments nor counts uncopied ones as copied. 2.
+Finished segments that the tier lacks are copied and read back, oldest first. Every few segments the
+manifest is replaced by one compare-and-swap, then the record. 3. Retention: the total limit over
+both tiers, the local limit over copied segments. Local files are deleted according to the record,
+which names only segments that were read back. 4. Segments that retention removes leave the
+manifest, and their objects are deleted after a grace period for readers.
 
-1. The manifest in the store and the record beside the files are brought together (`merging`).
-2. Finished segments that the tier lacks are copied and read back, oldest first. Every few of them
-   go into the manifest by one compare-and-swap, then into the record.
-3. Retention: the total one over both tiers, the local one over copies. Local files go only by the
-   record, which names only what was read back.
-4. What retention took from the tier leaves the manifest, and is removed once readers had time.
+A crash between two steps leaves complete answers: before the compare-and-swap the local copy is the
+only one and the objects are orphans; after it both copies exist and are equal.
 
-A crash between any two of these leaves whole answers: before the swap the local copy is the only
-one and what was copied is an orphan; after it both are there and equal.
+A tier has one writer. Each change of the manifest has a random name that the record notes first. If
+the store's manifest has a name that the record doesn't know, a copy of the directory wrote it, or
+this directory before it was restored from a backup, and nothing is changed.
 
-From the store's manifest and the directory's record to the manifest that follows.
-
-The record knows what the store does not yet (a cut, a log start that moved); the store may know
-what the record does not (a crash came between the two writes). Neither may bring back what was
-deleted, nor take for copied what is not.
-
-A tier has one writer. Each change of the manifest carries a name that was drawn for it and noted in
-the record before; a manifest whose name the record does not know was written by a copy of the
-directory, or by this directory before it was put back from a backup. Then nothing is changed.
-
-What lies where of a partition; asked of the directory alone.
-
-Exchanging segments of a tier for others that span the same offsets, all in one step.
-
-What a compaction of the tier needs: it writes new segments beside the old ones and then swaps the
-manifest once. A reader goes by the old set or by the new one; the old objects stay for a while, for
-those who planned before.
+An exchange replaces segments by others with the same span of offsets in one swap of the manifest;
+old objects stay for readers with older plans.
 """
 
 import dataclasses

@@ -1,13 +1,9 @@
-"""Collecting orphans: objects that no manifest names and none will.
+"""Removes orphans (objects that no manifest names), and restores a lost or damaged tier record.
 
-Parts: orphans collected, a lost record restored.
-
-A copy that failed half way, or whose compare-and-swap never came, leaves a folder that nobody looks
-at. The store is listed first and the manifest read after, so a folder that has got into it in
-between is seen; a list that is behind shows less, or objects that are gone, and does no harm. What
-is younger than the grace period is left alone: another process may be writing it for an exchange.
-
-Finding a partition's tier again where its record is lost or damaged.
+An interrupted copy, or one whose compare-and-swap failed, leaves a folder without a manifest row.
+The store is listed before the manifest is read, so a folder that enters the manifest in between is
+kept; an outdated listing has fewer objects, or deleted ones, which does no harm. Objects younger
+than the grace period are kept, because another process may be writing them.
 """
 
 import dataclasses
