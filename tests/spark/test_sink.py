@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.worlds.waiting import until_equal
+from tests.worlds.waiting import until_equal, until_so
 
 import tidelog
 from tidelog.record.partitioner import partition_of
@@ -80,6 +81,10 @@ def content(record: Record | NewRecord) -> tuple[object, ...]:
 
 def contents(parts: list[list[Record]]) -> Counter[tuple[object, ...]]:
     return Counter(content(record) for part in parts for record in part)
+
+
+def all_paths(root: str) -> list[Path]:
+    return sorted(Path(root).rglob("*"))
 
 
 def leftovers(root: str) -> list[str]:
@@ -183,28 +188,47 @@ def test_no_rows(spark: "SparkSession", root: str) -> None:
 # -- failures ------------------------------------------------------------------------------------
 
 
-def failing(batches: Iterator[pa.RecordBatch], attempts: int) -> Iterator[pa.RecordBatch]:
-    """All rows, then a failure in one task, in its first attempts."""
+def failing(
+    batches: Iterator[pa.RecordBatch], attempts: int, after: Path | None
+) -> Iterator[pa.RecordBatch]:
+    """All rows, then a failure in one task, in its first attempts, once a file is there."""
     from pyspark import TaskContext
 
     yield from batches
     context = TaskContext.get()
     assert context is not None
     if context.partitionId() == 3 and context.attemptNumber() < attempts:
+        if after is not None:
+            until_so(after.exists, "the end of the other tasks")
         raise RuntimeError("the last task failed at its end")
 
 
-def with_failure(frame: "DataFrame", attempts: int) -> "DataFrame":
-    return frame.mapInArrow(lambda batches: failing(batches, attempts), frame.schema)
+def with_failure(frame: "DataFrame", attempts: int, *, after: Path | None = None) -> "DataFrame":
+    return frame.mapInArrow(lambda batches: failing(batches, attempts, after), frame.schema)
 
 
-def test_task_that_fails_leaves_nothing(spark: "SparkSession", root: str) -> None:
-    before = sorted(str(found) for found in Path(root).rglob("*"))
-    with pytest.raises(Exception, match="the last task failed"):
-        writer(with_failure(rows(spark), 99), root).option("topic", TOPIC).save()
+def note_end_of_others(spark: "SparkSession", note: Path) -> None:
+    """Make a file once all tasks but one of the stage that runs have ended."""
+    tracker = spark.sparkContext.statusTracker()
+
+    def have_others_ended() -> bool:
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return any(each and each.numCompletedTasks == each.numTasks - 1 for each in stages)
+
+    until_so(have_others_ended, "the end of the other tasks")
+    note.touch()
+
+
+def test_task_that_fails_leaves_nothing(spark: "SparkSession", root: str, tmp_path: Path) -> None:
+    """Tasks that still run when Spark aborts the write may end behind that, so here none does."""
+    before, note = all_paths(root), tmp_path.parent / f"{tmp_path.name}-ended"
+    with ThreadPoolExecutor(1) as threads:
+        noting = threads.submit(note_end_of_others, spark, note)
+        with pytest.raises(Exception, match="the last task failed"):
+            writer(with_failure(rows(spark), 99, after=note), root).option("topic", TOPIC).save()
+        noting.result()
     assert new_records(root) == [[], [], []]
-    await_nothing_left(root)
-    assert sorted(str(found) for found in Path(root).rglob("*")) == before
+    assert all_paths(root) == before
 
 
 def test_task_that_is_tried_again_writes_its_rows_once(spark: "SparkSession", root: str) -> None:

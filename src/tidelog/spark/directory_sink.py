@@ -21,6 +21,7 @@ import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
@@ -305,10 +306,15 @@ def stage(
 
 
 def drop_staged(options: SinkOptions, commit_id: str) -> None:
-    """Remove what is still staged for a commit."""
+    """Remove what is still staged for a commit, as far as the disk lets it be.
+
+    What is left is dropped when it is old: neither a commit that is made nor the reason of an abort
+    may be lost to it.
+    """
     from tidelog.storage.directory.staging import drop_staging
 
-    drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
+    with suppress(OSError):
+        drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
 
 
 def _told(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedMessage]":

@@ -1,5 +1,6 @@
 """What the sink makes of Arrow columns: partitions, times, what the client library takes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +23,9 @@ from tidelog.record.partitioner import partition_of
 from tidelog.remote import rows as broker_rows
 from tidelog.remote.client import Client, typed_error
 from tidelog.spark.broker_sink import client_settings
-from tidelog.spark.directory_sink import row_facts
+from tidelog.spark.directory_sink import DirectoryWriter, row_facts
 from tidelog.spark.rows import Router, by_partition
+from tidelog.spark.sink_options import read_sink_options
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -173,3 +175,8 @@ def test_settings_of_javas_producer() -> None:
         "message.max.bytes": "9",
         "linger.ms": "5",
     }
+
+
+def test_an_abort_whose_directory_can_not_be_listed_hides_no_reason(tmp_path: Path) -> None:
+    options = read_sink_options({"path": str(tmp_path / "gone"), "topic": "tides"})
+    DirectoryWriter(options, "0" * 32).abort(())

@@ -1,7 +1,7 @@
 """Attaching staged segments: all of them or none, with offsets, epochs and times as an append's."""
 
 import pytest
-from tests.faults import seeded_env
+from tests.faults import DamageFileSystem, seeded_env
 from tests.faults.seeded import SeededEnv
 from tests.worlds.directories.staged import (
     CONFIG,
@@ -17,7 +17,7 @@ from tests.worlds.directories.staged import (
     values,
 )
 
-from tidelog.env import Env
+from tidelog.env import DirEntry, Env
 from tidelog.errors import (
     CorruptData,
     InvalidRecord,
@@ -261,3 +261,32 @@ def test_dropping_by_prefix(env: SeededEnv) -> None:
     stage(env, 1, "job2-a", 3)
     assert drop_staging(env.files, ROOT, prefix="job1", older_than_ms=INT64_MAX) == 1
     assert [name[:4] for name in staged_names(env)] == ["job2"]
+
+
+class BusyDisk(DamageFileSystem):
+    """A disk where another process removes what was just listed."""
+
+    goes = ""
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        found = super().list_dir(path)
+        for entry in found:
+            if self.goes and self.goes in entry.name:
+                inner = f"{path}/{entry.name}"
+                if entry.is_dir:
+                    self.rename(inner, f"{inner}.gone")
+                else:
+                    self.remove(inner)
+        return found
+
+
+@pytest.mark.parametrize("goes", ["job1-b", f"{TOPIC}-0"])
+def test_dropping_beside_who_removes_the_same(goes: str) -> None:
+    disk = BusyDisk()
+    env = seeded_env(1, files=disk)
+    make_directory(env)
+    stage(env, 0, "job1-b", 3)
+    stage(env, 1, "job1-a", 3)
+    disk.goes = goes
+    assert drop_staging(disk, ROOT, prefix="job1", older_than_ms=INT64_MAX) == 1
+    assert not disk.exists(staging_path(ROOT, TopicPartition(TOPIC, 1), "job1-a-0"))

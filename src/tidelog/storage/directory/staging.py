@@ -324,14 +324,31 @@ def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than
     for entry in fs.list_dir(directory):
         if not entry.is_dir or files.parse_partition_dir(entry.name) is None:
             continue
-        for item in fs.list_dir(f"{directory}/{entry.name}"):
-            path = f"{directory}/{entry.name}/{item.name}"
-            if not item.name.endswith(STAGING_SUFFIX) or not item.name.startswith(prefix):
-                continue
-            if fs.stat(path).mtime_ms < older_than_ms:
-                remove_quietly(fs, path)
-                dropped += 1
+        paths = _staged_paths(fs, f"{directory}/{entry.name}", prefix)
+        dropped += sum(_drop_older(fs, path, older_than_ms) for path in paths)
     return dropped
+
+
+def _staged_paths(fs: FileSystem, folder: str, prefix: str) -> list[str]:
+    try:
+        names = [item.name for item in fs.list_dir(folder)]
+    except FileNotFoundError:
+        return []  # its topic was deleted meanwhile
+    return [
+        f"{folder}/{name}"
+        for name in names
+        if name.endswith(STAGING_SUFFIX) and name.startswith(prefix)
+    ]
+
+
+def _drop_older(fs: FileSystem, path: str, older_than_ms: int) -> bool:
+    try:
+        if fs.stat(path).mtime_ms >= older_than_ms:
+            return False
+    except FileNotFoundError:
+        return False  # its writer has removed it meanwhile
+    remove_quietly(fs, path)
+    return True
 
 
 CHUNK_BYTES: Final = 4 << 20
