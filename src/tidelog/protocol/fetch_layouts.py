@@ -48,6 +48,10 @@ _SETTINGS_BYTES: Final = _REPLICA_BYTES + 3 * 4 + 1 + 2 * 4
 _NO_REPLICA: Final = b"\xff\xff\xff\xff"
 
 
+# The correlation id.
+_HEADER_BYTES: Final = 4
+
+
 _UUID_BYTES: Final = 16
 
 
@@ -97,6 +101,7 @@ class Layout:
 
     def __init__(self, version: int) -> None:
         """`version`: of the message, at least `FIRST_VERSION`."""
+        self.version = version
         self.is_flexible = version >= FLEXIBLE_SINCE
         self.is_by_id = version >= BY_ID_SINCE
         self._row = _ROW if self.is_flexible else _OLD_ROW
@@ -203,6 +208,15 @@ class Layout:
         if not out:
             pieces.pop()
         return pieces  # type: ignore[return-value]
+
+    @property
+    def head_bytes(self) -> int:
+        """Of an answer's header behind the length: what quotas don't count."""
+        return _HEADER_BYTES + len(self._tags)
+
+    def set_throttle(self, pieces: Sequence[Buffer], throttle_ms: int) -> None:
+        """Report in an answer how long the client is muted."""
+        _INT32.pack_into(pieces[0], LENGTH_BYTES + self.head_bytes, throttle_ms)
 
     def _text(self, text: bytes) -> bytes:
         if not self.is_flexible:

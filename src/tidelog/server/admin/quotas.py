@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.configs import QuotaAlteration, QuotaFilterComponent, QuotaOperation
 from tidelog.server.runtime.errors import Refusal
-from tidelog.server.runtime.name_cache import short_key
+from tidelog.server.runtime.name_cache import NAMES_KEPT, is_short, short_key
 from tidelog.storage.directory.broker_files import Entity, Quotas
 from tidelog.types import INT32_MAX, INT64_MAX
 
@@ -150,21 +150,20 @@ class Rate:
 
         At most `INT32_MAX`.
         """
+        used, start_ms = 0.0, now_ms
         for window in self._windows:
             if now_ms - window.last_ms >= FORGOTTEN_MS:
                 window.begin(now_ms)
-        used = sum(window.used for window in self._windows)
-        elapsed_ms = self._elapsed_ms(now_ms)
+            used += window.used
+            start_ms = min(start_ms, window.start_ms)
+        elapsed_ms = now_ms - start_ms
+        missing = max(WINDOWS - 1 - elapsed_ms // WINDOW_MS, 0)
+        elapsed_ms = max(elapsed_ms + missing * WINDOW_MS, 1)
         rate = used / (elapsed_ms / 1000)
         if rate <= per_second:
             return 0
         # A quota may be so small that no float holds the time.
         return int(min((rate - per_second) / per_second * elapsed_ms + 0.5, INT32_MAX))
-
-    def _elapsed_ms(self, now_ms: int) -> int:
-        elapsed_ms = now_ms - min((window.start_ms for window in self._windows), default=now_ms)
-        missing = max(WINDOWS - 1 - elapsed_ms // WINDOW_MS, 0)
-        return max(elapsed_ms + missing * WINDOW_MS, 1)
 
 
 PRODUCED: Final = "producer_byte_rate"
@@ -237,11 +236,13 @@ class Throttles:
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
         self._limits: Mapping[str, Limits] = {}
+        self._found: dict[tuple[str, str, str | None], Limit | None] = {}
         self._uses = {kind: _Uses() for kind in KINDS}
 
     def use(self, quotas: "Quotas") -> bool:
         """Heed these from now on; whether there are any that are looked at here."""
         self._limits = {kind: Limits(quotas, kind) for kind in KINDS}
+        self._found.clear()
         return any(self._limits.values())
 
     def find(self, kind: str, principal: str, client_id: str | None) -> Limit | None:
@@ -252,7 +253,16 @@ class Throttles:
             principal: Who it is, such as `User:alice`.
             client_id: How it calls itself.
         """
-        return self._limits[kind].find(principal.partition(":")[2], client_id or "")
+        asked = kind, principal, client_id
+        try:
+            return self._found[asked]
+        except KeyError:
+            found = self._limits[kind].find(principal.partition(":")[2], client_id or "")
+        if is_short(principal, client_id or ""):
+            if len(self._found) >= NAMES_KEPT:
+                self._found.clear()
+            self._found[asked] = found
+        return found
 
     def charge(self, kind: str, limit: Limit, used: float) -> int:
         """Count a use; how long to be silent for it, in ms."""

@@ -1,24 +1,17 @@
-"""What a request counts for its client's quotas, once its answer is known.
+"""Quota charges of a request: bytes produced, bytes fetched, time of the event loop.
 
-Parts: what a request costs its quotas: bytes produced, bytes fetched, loop time.
+Owns the order of a request's charges and the throttle time that its response reports. The quotas
+and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a throttled connection.
 
-`request_percentage` counts the time that the loop worked on a request, from its frame on: waits
-do not count, nor what threads beside the loop or tasks of their own did. 100 is all of its time.
-What a Produce sends counts beside that; what a Fetch brings was counted when it was answered.
+- Bytes produced (`producer_byte_rate`) are the request's, counted once its response is known.
+- Bytes fetched (`consumer_byte_rate`) are the response's, counted before it is sent. Over its quota
+  a consumer gets an empty response, which is not counted. A ShareFetch response is sent and counted
+  in full, and the connection is muted after it: its records are acquired already.
+- Loop time (`request_percentage`) runs from the frame to the response, without waits, worker
+  threads and tasks of their own. 100 is all of one thread's time.
 
-Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager.
-
-What a Produce counts for its client's quota: its bytes, once its answer is known.
-
-Source: KIP-219; Kafka 4.3's KafkaApis.handleProduceRequest.
-
-What a Fetch counts for its client's quota: the bytes of its answer, before it is given.
-
-Who is over its quota gets an empty answer, which does not count, and asks again later. Of a
-ShareFetch the answer is given and counts, and the silence comes after it: its records are the
-member's already, for a time.
-
-Source: KIP-219; Kafka 4.3's KafkaApis.handleFetchRequest.
+Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handleProduceRequest and
+KafkaApis.handleFetchRequest.
 """
 
 import asyncio
@@ -31,40 +24,13 @@ from tidelog.protocol.framing import LENGTH_BYTES
 from tidelog.protocol.messages import FETCH, PRODUCE, SHARE_FETCH
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.wire import Writer
-from tidelog.server.admin.quotas import FETCHED, REQUESTS, WINDOW_MS, most_at_once
+from tidelog.server.admin.quotas import FETCHED, PRODUCED, REQUESTS, WINDOW_MS, most_at_once
 from tidelog.server.api.context import Answer, RequestContext, Response
 
 if TYPE_CHECKING:
     from tidelog.env import Clock
-    from tidelog.protocol.messages.produce import ProduceResponse
     from tidelog.protocol.messages.share_fetch import ShareFetchResponse
-    from tidelog.server.admin.quotas import Limit
-
-
-def charge_of(
-    context: RequestContext, size_bytes: int
-) -> "Callable[[Response | None], None] | None":
-    """What to call with the answer, None where no quota holds for the client.
-
-    Args:
-        context: Who asks.
-        size_bytes: Of the request, without the length in front of it.
-    """
-    from tidelog.server.admin.quotas import PRODUCED  # few have quotas
-
-    throttles = context.node.throttles
-    assert throttles is not None
-    limit = throttles.find(PRODUCED, context.connection.principal, context.client_id)
-    if limit is None:
-        return None
-
-    def charge(response: "Response | None") -> None:
-        throttle_ms = throttles.charge(PRODUCED, limit, size_bytes)
-        if throttle_ms and response is not None:
-            cast("ProduceResponse", response).throttle_time_ms = throttle_ms
-        context.connection.throttle_ms = throttle_ms
-
-    return charge
+    from tidelog.server.admin.quotas import Limit, Throttles
 
 
 _T = TypeVar("_T")
@@ -125,24 +91,31 @@ class _Throttled(Protocol):
 
 
 class Charges:
-    """The quotas that hold for one request. charge once, behind `timed` where it takes longer."""
+    """The quotas that hold for one request: `charge` or `finish` once, when its response is known.
+
+    A response that comes later is awaited through `timed`.
+    """
+
+    __slots__ = ("_context", "_produced", "_throttles", "_time", "_watch")
 
     def __init__(
         self,
         context: RequestContext,
+        throttles: "Throttles",
         watch: Stopwatch,
-        limit: "Limit | None",
-        sent: "Callable[[Response | None], None] | None",
+        time: "Limit | None",
+        produced: "tuple[Limit, int] | None",
     ) -> None:
-        """`limit` is that of its time, `sent` counts the bytes that it sends; None for no quota."""
+        """`time`: the quota of loop time. `produced`: that of bytes produced, and the bytes."""
         self._context = context
+        self._throttles = throttles
         self._watch = watch
-        self._limit = limit
-        self._sent = sent
+        self._time = time
+        self._produced = produced
 
     def timed(self, said: Awaitable[_T]) -> Awaitable[_T]:
         """An answer on its way, with an eye on the clock where that counts."""
-        return said if self._limit is None else Timed(said, self._watch)
+        return said if self._time is None else Timed(said, self._watch)
 
     def worked(self, said: "Answer") -> None:
         """The handler has come back: count the request, unless its answer comes later."""
@@ -151,24 +124,30 @@ class Charges:
             self.charge(said)
 
     def charge(self, response: "Response | None") -> None:
-        """Count it; the answer, and the connection, hear for how long to be silent."""
-        if self._sent is not None:
-            self._sent(response)
-        if self._limit is not None:
-            self._charge_time(self._limit, response)
+        """Count the request, and report the throttle time in its response."""
+        throttle_ms = self.finish()
+        if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):
+            cast("_Throttled", response).throttle_time_ms = throttle_ms
 
-    def _charge_time(self, limit: "Limit", response: "Response | None") -> None:
-        throttles, connection = self._context.node.throttles, self._context.connection
-        if throttles is None:  # the last quota went meanwhile
-            return
-        waits_ms = throttles.charge(REQUESTS, limit, self._watch.used_ns * _PERCENT_PER_NS)
-        # Less a bound than for bytes: whoever used much at once is heard again after a window.
-        waits_ms = min(waits_ms, WINDOW_MS)
-        if waits_ms <= connection.throttle_ms:
-            return
-        connection.throttle_ms = waits_ms
-        if response is not None and hasattr(response, "throttle_time_ms"):
-            cast("_Throttled", response).throttle_time_ms = waits_ms
+    def finish(self) -> int:
+        """Count the request, and note for how long its connection is to be muted.
+
+        Returns:
+            The throttle time that its response has to report in place of its own; 0 for none.
+        """
+        self._watch.pause()
+        connection, reported_ms = self._context.connection, 0
+        if self._produced is not None:
+            reported_ms = self._throttles.charge(PRODUCED, *self._produced)
+            connection.throttle_ms = reported_ms
+        # The last quota may have been removed while the request waited.
+        if self._time is not None and self._context.node.throttles is not None:
+            used = self._watch.used_ns * _PERCENT_PER_NS
+            # Less a bound than for bytes: after much use at once a client waits one window.
+            throttle_ms = min(self._throttles.charge(REQUESTS, self._time, used), WINDOW_MS)
+            if throttle_ms > connection.throttle_ms:
+                connection.throttle_ms = reported_ms = throttle_ms
+        return reported_ms
 
 
 def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charges | None:
@@ -179,14 +158,18 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
         size_bytes: Of the request, without the length in front of it.
         began_ns: When it was looked at, by the monotonic clock.
     """
-    node = context.node
-    if node.throttles is None:  # the request itself took the last quota
+    throttles, connection = context.node.throttles, context.connection
+    if throttles is None:  # the request itself took the last quota
         return None
-    sent = charge_of(context, size_bytes) if context.api is PRODUCE else None
-    limit = node.throttles.find(REQUESTS, context.connection.principal, context.client_id)
-    if sent is None and limit is None:
+    time = throttles.find(REQUESTS, connection.principal, context.client_id)
+    produced = None
+    if context.api is PRODUCE:
+        limit = throttles.find(PRODUCED, connection.principal, context.client_id)
+        produced = None if limit is None else (limit, size_bytes)
+    if time is None and produced is None:
         return None
-    return Charges(context, Stopwatch(node.env.clock, began_ns), limit, sent)
+    watch = Stopwatch(context.node.env.clock, began_ns)
+    return Charges(context, throttles, watch, time, produced)
 
 
 def most_bytes(context: RequestContext) -> int | None:

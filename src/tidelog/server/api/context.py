@@ -7,10 +7,12 @@ Which topics who asks may know of.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
 from tidelog.server.api.node import Address, ConnectionFacts, Node
+from tidelog.server.security.operations import Client, Operation, ResourceType
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
@@ -127,12 +129,15 @@ Answer: TypeAlias = "Response | Awaitable[Response | Long | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
 
 
+def may_topic(node: Node, connection: ConnectionFacts, operation: Operation, topic: str) -> bool:
+    """Whether the client of a connection may do that to a topic; asked anew for each request."""
+    authorizer = node.authorizer
+    if authorizer is None:
+        return True
+    client = Client(connection.principal, connection.host)
+    return authorizer.may(client, operation, ResourceType.TOPIC, topic)
+
+
 def sees_topics(context: RequestContext) -> Callable[[str], bool]:
     """Whether a client may describe a topic; all where nobody is asked for rights."""
-    authorizer = context.node.authorizer
-    if authorizer is None:
-        return lambda _name: True
-    from tidelog.server.security.operations import Client, Operation, ResourceType
-
-    who = Client(context.connection.principal, context.connection.host)
-    return lambda name: authorizer.may(who, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    return partial(may_topic, context.node, context.connection, Operation.DESCRIBE)

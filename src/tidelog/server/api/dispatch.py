@@ -20,8 +20,15 @@ from tidelog.protocol.requests import (
     write_response,
     write_response_around,
 )
-from tidelog.server.api.context import Answer, Long, RequestContext, Response, Written, key_of
-from tidelog.server.api.node import ConnectionFacts, FrameAnswers, Node
+from tidelog.server.api.context import (
+    Answer,
+    Long,
+    RequestContext,
+    Response,
+    Written,
+    key_of,
+)
+from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.api.table import handler_of, items_at_once, served_versions
 from tidelog.server.runtime.reply import Promise
 from tidelog.types import Buffer
@@ -29,6 +36,7 @@ from tidelog.types import Buffer
 if TYPE_CHECKING:
     from tidelog.server.api.charges import Charges
     from tidelog.server.api.repeated_fetches import RepeatedFetches
+    from tidelog.server.api.repeated_lookups import RepeatedLookups
     from tidelog.server.api.repeated_produces import RepeatedProduces
 
 __all__ = ["CorruptMessage", "Later", "Outcome", "Pieces", "Promised", "answer"]
@@ -122,10 +130,8 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         CorruptMessage: The frame breaks a rule; the connection is to be closed.
         UnsupportedVersion: An API or version that is not served, as Kafka closes the connection.
     """
-    throttles = node.throttles
-    began_ns = 0 if throttles is None else node.env.clock.monotonic_ns()
-    is_free = throttles is None and node.authorizer is None
-    told = _repeated(node, connection, frame) if is_free else None
+    began_ns = None if node.throttles is None else node.env.clock.monotonic_ns()
+    told = _repeated(node, connection, frame, began_ns)
     if told is not None:
         return told
     legacy = node.config.tidelog_legacy_clients
@@ -140,12 +146,12 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     api = request.api
     context = RequestContext(node, api, request.version, request.client_id, connection)
     said = _handle(context, request.message)
-    charges = None if throttles is None else _charges_of(context, len(frame), began_ns)
+    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
     if charges is not None:
         charges.worked(said)
-    if is_free and type(said) is ProduceResponse:
+    if type(said) is ProduceResponse:
         _learn_produce(node, connection, frame, request)
-    elif is_free and type(said) is FetchResponse:
+    elif type(said) is FetchResponse:
         _learn_fetch(node, connection, frame, request, said)
     return _written(node, request, said, charges)
 
@@ -160,11 +166,11 @@ def _handle(context: RequestContext, message: Response) -> Answer:
 
 
 def _answer_long(
-    node: Node, connection: ConnectionFacts, frame: Buffer, long: LongRequest, began_ns: int
+    node: Node, connection: ConnectionFacts, frame: Buffer, long: LongRequest, began_ns: int | None
 ) -> Outcome:
     """Answer a request with long lists part by part."""
     context = RequestContext(node, long.api, long.version, long.client_id, connection)
-    charges = None if node.throttles is None else _charges_of(context, len(frame), began_ns)
+    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
     from tidelog.server.api.long_requests import answer_long  # few clients send any
 
     said = answer_long(context, long, _handle)
@@ -174,16 +180,20 @@ def _answer_long(
     return Later(node, head, said, charges)
 
 
-def _repeated(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
+def _repeated(
+    node: Node, connection: ConnectionFacts, frame: Buffer, began_ns: int | None
+) -> Outcome:
     """What to send for a request as it came before; None where it is of another kind."""
     key = key_of(frame)
     if key == _LIST_OFFSETS:
-        return (node.repeated_lookups or _begin_lookups(node)).answer(frame)
+        lookups = node.repeated_lookups or _begin_lookups(node)
+        return cast("RepeatedLookups", lookups).answer(connection, frame, began_ns)
     if key == _PRODUCE and connection.repeated_produces is not None:
-        told = cast("RepeatedProduces", connection.repeated_produces).answer(frame)
+        produces = cast("RepeatedProduces", connection.repeated_produces)
+        told = produces.answer(frame, began_ns)
         return told if told is None or isinstance(told, list) else _written(node, *told)
     if key == _FETCH and connection.repeated_fetches is not None:
-        return connection.repeated_fetches.answer(frame)
+        return cast("RepeatedFetches", connection.repeated_fetches).answer(frame, began_ns)
     return None
 
 
@@ -239,7 +249,7 @@ def _charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> "Cha
     return charges_of(context, size_bytes, began_ns)
 
 
-def _begin_lookups(node: Node) -> FrameAnswers:
+def _begin_lookups(node: Node) -> "RepeatedLookups":
     from tidelog.server.api.repeated_lookups import RepeatedLookups  # most clients ask for none
 
     found = RepeatedLookups(node, served_versions(node.config.tidelog_legacy_clients))

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
 from tidelog.server.admin.cluster_metadata import ClusterSettings, MetadataLog
@@ -23,7 +23,7 @@ from tidelog.storage.directory.broker_files import (
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import encode_topic_id, random_topic_id
 from tidelog.storage.text_files import read_meta_properties
-from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Buffer
+from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,14 +56,6 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class FrameAnswers(Protocol):
-    """A shorter way from a request's bytes to those of its answer."""
-
-    def answer(self, frame: Buffer) -> list[Buffer] | None:
-        """What to send for a frame; None where it is to be answered as any other."""
-        ...
 
 
 class Node(Services):
@@ -120,7 +112,7 @@ class Node(Services):
 
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
-        self.repeated_lookups: FrameAnswers | None = None
+        self.repeated_lookups: object = None
         # A plain field: every request looks at it.
         self.authorizer: Authorizer | None = None
         if config.authorizer_class_name:
@@ -321,7 +313,7 @@ class ConnectionFacts:
     fetches: FetchCounts = field(default_factory=FetchCounts)
     throttle_ms: int = 0
     repeated_produces: object = None
-    repeated_fetches: FrameAnswers | None = None
+    repeated_fetches: object = None
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from tidelog.protocol.fetch_layouts import (
     SaidRow,
     layout_of,
 )
+from tidelog.protocol.messages import FETCH
 from tidelog.protocol.messages.fetch import (
     FetchableTopic,
     FetchPartition,
@@ -30,6 +31,7 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
 )
 from tidelog.protocol.requests import ReceivedRequest, write_response
+from tidelog.server.api.context import RequestContext, may_topic
 from tidelog.server.api.fetch import replica_of
 from tidelog.server.partitions.fetch import aborted_transactions
 from tidelog.server.partitions.fetch_sessions import LAST_EPOCH, NO_SESSION
@@ -41,6 +43,7 @@ from tidelog.server.partitions.segment_reads import (
     SegmentBytes,
     find_range,
 )
+from tidelog.server.security.operations import Operation
 from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer, IsolationLevel
 
 if TYPE_CHECKING:
@@ -82,6 +85,7 @@ class _Known(NamedTuple):
         settings: What follows the correlation id, up to the topics.
         behind: What follows the topics.
         layout: Of its version.
+        client_id: How the client calls itself.
         is_committed: Whether transactions that are open or were aborted are not wanted.
         max_bytes: How much is wanted of all partitions together.
         min_bytes: How much there is to be before it is answered; 0 where it is not to wait.
@@ -91,6 +95,7 @@ class _Known(NamedTuple):
     settings: bytes
     behind: bytes
     layout: Layout
+    client_id: str | None
     is_committed: bool
     max_bytes: int
     min_bytes: int
@@ -122,10 +127,11 @@ class RepeatedFetches:
         self._topics: dict[bytes, _Topic] = {}
         self._credit = CREDIT_MAX
 
-    def answer(self, frame: Buffer) -> list[Buffer] | None:
+    def answer(self, frame: Buffer, began_ns: int | None) -> list[Buffer] | None:
         """What to send for a frame of Fetch; None where it is to be answered as any other.
 
         Raises nothing that is due to the frame: what is wrong with one is said on the other way.
+        `began_ns`: when work on it began; None without quotas.
         """
         known = self._known
         if known is None or len(frame) > FRAME_BYTES_MAX:
@@ -136,12 +142,18 @@ class RepeatedFetches:
             return None
         self._credit = min(self._credit + 1, CREDIT_MAX)
         try:
-            return self._read(known, topics, data)
+            return self._read(known, topics, data, began_ns)
         except (_Unusual, ColdRead, OSError, TidelogError):
             return None
 
-    def _read(self, known: _Known, asked: "Sequence[AskedTopic]", data: bytes) -> list[Buffer]:
+    def _read(
+        self, known: _Known, asked: "Sequence[AskedTopic]", data: bytes, began_ns: int | None
+    ) -> list[Buffer]:
         most, said = min(known.max_bytes, self._node.config.fetch_max_bytes), []
+        context = self._context(known)
+        allowed = None if began_ns is None else _most_bytes(context)
+        if allowed is not None:
+            most = min(most, allowed)
         reading = _Reading(known.is_committed, most)
         if len({key for key, _ in asked}) < len(asked):
             raise _Unusual
@@ -152,14 +164,36 @@ class RepeatedFetches:
             said.append((key, [reading.row(partition_of(row[0]), row) for row in rows]))
         if reading.size_bytes < min(known.min_bytes, most):
             raise _Unusual
-        note, metrics = self._connection.fetches.note_one, self._node.metrics
-        for partition, offset, size_bytes in reading.done:
-            note(metrics, partition, offset, size_bytes)
-        return known.layout.answer(
+        pieces = known.layout.answer(
             int.from_bytes(data[_CORRELATION_ID], "big", signed=True),
             said,
             is_committed=known.is_committed,
             copied_below=PIECE_MIN_BYTES,
+        )
+        if allowed is not None:
+            self._charge(context, sum(map(len, pieces)) - known.layout.head_bytes)
+        note, metrics = self._connection.fetches.note_one, self._node.metrics
+        for partition, offset, size_bytes in reading.done:
+            note(metrics, partition, offset, size_bytes)
+        if began_ns is not None:
+            from tidelog.server.api.charges import charges_of  # few have quotas
+
+            charges = charges_of(context, len(data), began_ns)
+            if charges is not None:
+                known.layout.set_throttle(pieces, charges.finish())
+        return pieces
+
+    @staticmethod
+    def _charge(context: RequestContext, size_bytes: int) -> None:
+        """Count an answer, unless it is not to be sent: the whole way gives an empty one then."""
+        from tidelog.server.api.charges import throttle_bytes_ms  # few have quotas
+
+        if throttle_bytes_ms(context, size_bytes):
+            raise _Unusual
+
+    def _context(self, known: _Known) -> RequestContext:
+        return RequestContext(
+            self._node, FETCH, known.layout.version, known.client_id, self._connection
         )
 
     def _topic(self, known: _Known, key: bytes) -> "_Topic":
@@ -168,7 +202,9 @@ class RepeatedFetches:
         if topic is None:
             self._make_room()
             topic = self._topics[key] = _Topic(self._node, key, is_by_id=known.layout.is_by_id)
-        topic.look()
+        name = topic.look()
+        if not may_topic(self._node, self._connection, Operation.READ, name):
+            raise _Unusual
         return topic
 
     def _make_room(self) -> None:
@@ -220,13 +256,15 @@ class _Topic:
         first = next(iter(self._known.values()), None)
         return first is not None and first.is_gone
 
-    def look(self) -> None:
+    def look(self) -> str:
         """Find its name, which a topic keeps as long as its id; raises `_Unusual` for none."""
         if self.topic_id is not None:
             info = self._node.topics.find_by_id(self.topic_id)
             if info is None:
                 raise _Unusual
             self.name = info.name
+        assert self.name is not None
+        return self.name
 
     def partition_of(self, number: int) -> "Partition":
         """A partition that is there and open; raises `_Unusual` for any other."""
@@ -307,6 +345,12 @@ class _Reading:
         return cast("Buffer", source.records(found.segment, found.start, found.end))
 
 
+def _most_bytes(context: RequestContext) -> int | None:
+    from tidelog.server.api.charges import most_bytes  # few have quotas
+
+    return most_bytes(context)
+
+
 def _is_plain(version: int, message: FetchRequest) -> bool:
     """Whether a consumer asks so, without a session and without our own fields."""
     return (
@@ -340,6 +384,7 @@ def _learned(
         data[_CORRELATION_ID.stop : at],
         data[read[1] :],
         layout,
+        received.client_id,
         _is_committed(message),
         message.max_bytes,
         message.min_bytes if message.max_wait_ms > 0 else 0,

@@ -6,6 +6,7 @@ codec, as was where the time stands in it and where an answer has its facts. So 
 ways than `dispatch` through the bytes, never through the lookup itself.
 """
 
+from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -16,13 +17,18 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsRequest,
 )
 from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
+from tidelog.server.api.context import RequestContext, may_topic
 from tidelog.server.api.list_offsets import answer_in, find_at_once, response_of
+from tidelog.server.security.operations import Operation
 from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidelog.server.api.node import Node
+    from tidelog.server.api.node import ConnectionFacts, Node
+
+
+DESCRIBE: Final = Operation.DESCRIBE
 
 
 # How many questions are remembered, and of which size: half a megabyte at most.
@@ -102,6 +108,23 @@ class _Known:
             _FACTS_OLD.pack_into(out, self.facts_at, *facts[:3])
         return out
 
+    def throttled(
+        self, facts: tuple[int, int, int, int], correlation_id: bytes, throttle_ms: int
+    ) -> list[Buffer]:
+        """The answer's pieces for a client that is over its quota."""
+        error, timestamp, offset, epoch = facts
+        found = ListOffsetsPartitionResponse(
+            partition_index=self.asked.partition_index,
+            error_code=error,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=epoch if self.facts is _FACTS else NO_LEADER_EPOCH,
+        )
+        response = response_of([(self.topic, [found])])
+        response.throttle_time_ms = throttle_ms
+        number = int.from_bytes(correlation_id, "big", signed=True)
+        return write_response(replace(self.received, correlation_id=number), response)
+
 
 class RepeatedLookups:
     """Questions that were asked before, of all connections. Belongs to the loop's thread."""
@@ -117,10 +140,17 @@ class RepeatedLookups:
         self._served = served
         self._known: dict[bytes, _Known | None] = {}
 
-    def answer(self, frame: Buffer) -> list[Buffer] | None:
+    def answer(
+        self, connection: "ConnectionFacts", frame: Buffer, began_ns: int | None
+    ) -> list[Buffer] | None:
         """What to send for a frame of ListOffsets; None where it is to be answered as any other.
 
         Raises nothing that is due to the frame: what is wrong with one is said on the other way.
+
+        Args:
+            connection: Who asks.
+            frame: The request.
+            began_ns: When work on it began; None without quotas.
         """
         if not FRAME_BYTES_MIN <= len(frame) <= FRAME_BYTES_MAX:
             return None
@@ -135,9 +165,14 @@ class RepeatedLookups:
             known = self._known[rest]
         except KeyError:
             known = self._learn(rest, data, time_at)
-        if known is None:
+        if known is None or not may_topic(self._node, connection, DESCRIBE, known.topic):
             return None
-        asked = known.asked
+        return self._look_up(known, connection, data, (time_at, began_ns))
+
+    def _look_up(
+        self, known: _Known, connection: "ConnectionFacts", data: bytes, at: tuple[int, int | None]
+    ) -> list[Buffer] | None:
+        asked, (time_at, began_ns) = known.asked, at
         place = self._node.partitions.find_used(known.topic, asked.partition_index)
         if place is None:
             return None
@@ -147,12 +182,28 @@ class RepeatedLookups:
             epoch = NO_LEADER_EPOCH if found.leader_epoch is None else found.leader_epoch
             facts = 0, found.timestamp, found.offset, epoch
         else:
-            said = answer_in(self._node, version, known.message, place, asked)
+            said = answer_in(self._node, known.received.version, known.message, place, asked)
             # What has to be waited for is asked on the other way, which keeps the question.
             if type(said) is not ListOffsetsPartitionResponse:
                 return None
             facts = said.error_code, said.timestamp, said.offset, said.leader_epoch
+        if began_ns is not None:
+            throttle_ms = self._charge(known, connection, len(data), began_ns)
+            if throttle_ms:
+                return known.throttled(facts, data[_CORRELATION_ID], throttle_ms)
         return [known.said(facts, data[_CORRELATION_ID])]
+
+    def _charge(
+        self, known: _Known, connection: "ConnectionFacts", size_bytes: int, began_ns: int
+    ) -> int:
+        from tidelog.server.api.charges import charges_of  # few have quotas
+
+        received = known.received
+        context = RequestContext(
+            self._node, received.api, received.version, received.client_id, connection
+        )
+        charges = charges_of(context, size_bytes, began_ns)
+        return 0 if charges is None else charges.finish()
 
     def _learn(self, rest: bytes, data: bytes, time_at: int) -> _Known | None:
         """Remember what a frame means that was not met before; None for one of another kind."""

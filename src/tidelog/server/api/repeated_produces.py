@@ -22,7 +22,7 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
 from tidelog.protocol.wire import read_varint, varint_bytes
 from tidelog.record.header import ATTRIBUTES_AT, TRANSACTIONAL_BIT
-from tidelog.server.api.context import RequestContext
+from tidelog.server.api.context import RequestContext, may_topic
 from tidelog.server.api.produce import (
     TOPIC_IDS_FIRST_VERSION,
     Request,
@@ -31,11 +31,13 @@ from tidelog.server.api.produce import (
     is_one_batch,
     said_once_shown,
 )
+from tidelog.server.security.operations import Operation
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tidelog.server.api.charges import Charges
     from tidelog.server.api.node import ConnectionFacts, Node
 
 
@@ -72,7 +74,7 @@ _OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
 
 
 # Bytes to send; or what `dispatch` has to write, now or later.
-Told: TypeAlias = "list[Buffer] | tuple[ReceivedRequest, Said]"
+Told: TypeAlias = "list[Buffer] | tuple[ReceivedRequest, Said, Charges | None]"
 
 
 class _Known(NamedTuple):
@@ -109,8 +111,11 @@ class RepeatedProduces:
         self._known: _Known | None = None
         self._credit = CREDIT_MAX
 
-    def answer(self, frame: Buffer) -> "Told | None":
-        """What to say to a frame of Produce; None where it is to be answered as any other."""
+    def answer(self, frame: Buffer, began_ns: int | None) -> "Told | None":
+        """What to say to a frame of Produce; None where it is to be answered as any other.
+
+        `began_ns`: when work on it began; None without quotas.
+        """
         known = self._known
         if known is None:
             return None
@@ -122,9 +127,15 @@ class RepeatedProduces:
         if records is None:
             return None
         self._credit = min(self._credit + 1, CREDIT_MAX)
-        return self._append(known, head[_CORRELATION_ID], records)
+        return self._append(known, head[_CORRELATION_ID], records, (len(frame), began_ns))
 
-    def _append(self, known: _Known, correlation_id: bytes, records: Buffer) -> "Told | None":
+    def _append(
+        self,
+        known: _Known,
+        correlation_id: bytes,
+        records: Buffer,
+        cost: tuple[int, int | None],
+    ) -> "Told | None":
         node, received = self._node, known.received
         topic = known.message.topic_data[0]
         name = topic.name
@@ -137,20 +148,29 @@ class RepeatedProduces:
         partitions = node.partitions
         if partitions.holds or partitions.find_used(name, index) is None:
             return None
+        if not may_topic(node, self._connection, Operation.WRITE, name):
+            return None
         context = RequestContext(
             node, received.api, received.version, received.client_id, self._connection
         )
         common = Request(context, known.message.acks, [], None, [])
         said = append(common, name, PartitionProduceData(index=index, records=records))
-        if said.error_code or common.waiting or common.long:
+        charges = _charges_of(context, *cost)
+        is_plain = not (said.error_code or common.waiting or common.long)
+        throttle_ms = charges.finish() if is_plain and charges is not None else 0
+        if not is_plain or throttle_ms:
             number = int.from_bytes(correlation_id, "big", signed=True)
-            responses = [_topic_response(known.message, said)]
-            return (
-                ReceivedRequest(
-                    received.api, received.version, number, received.client_id, known.message
-                ),
-                said_once_shown(common, known.message, responses),
+            request = ReceivedRequest(
+                received.api, received.version, number, received.client_id, known.message
             )
+            responses = [_topic_response(known.message, said)]
+            if is_plain:
+                response = ProduceResponse(responses=responses, throttle_time_ms=throttle_ms)
+                return request, response, None
+            answer = said_once_shown(common, known.message, responses)
+            if charges is not None:
+                charges.worked(answer)
+            return request, answer, charges
         out = bytearray(known.answer)
         out[_CORRELATION_ID] = correlation_id
         _FACTS.pack_into(
@@ -181,6 +201,14 @@ class RepeatedProduces:
             self._known = _learned(frame, received, message, served)
         except TidelogError:
             self._known = None
+
+
+def _charges_of(context: RequestContext, size_bytes: int, began_ns: int | None) -> "Charges | None":
+    if began_ns is None:
+        return None
+    from tidelog.server.api.charges import charges_of  # few have quotas
+
+    return charges_of(context, size_bytes, began_ns)
 
 
 def _records_at(frame: Buffer, at: int, *, is_flexible: bool) -> Buffer | None:
