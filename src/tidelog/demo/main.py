@@ -1,4 +1,4 @@
-"""`./run demo`: loads flights, asks both clocks, replays a storm day on Spark, checks it all."""
+"""`./run demo`: loads the flights, queries both clocks, replays a day on Spark, checks results."""
 
 import argparse
 import shutil

@@ -1,10 +1,7 @@
-"""One point in time on both clocks, and why the answers differ.
+"""The demo's queries: a point in time on both clocks, the last flight of each aircraft, and checks.
 
-Parts: both clocks, aircraft, checks.
-
-The demo's chapter on keys: each aircraft's last flight as of a date, of a compacted topic.
-
-Figures of the log against the same figures by pandas, straight from the source file.
+The last flight as of a date is a table of a compacted topic. The checks compare the log's figures
+with pandas' figures from the source file.
 """
 
 import json

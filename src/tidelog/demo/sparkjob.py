@@ -1,4 +1,4 @@
-"""The Spark half: one month through the sink, one day back through the source."""
+"""Spark in the demo: one month through the sink, one day back through the source."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,9 +1,4 @@
-"""What the demo says: progress, tables and the sentences between them.
-
-Parts: words, tables, page.
-
-The demo's report: what was asked and answered, as one HTML file with two plots.
-"""
+"""Output of the demo: progress, tables, explanations, and the report with two plots."""
 
 import math
 import sys

@@ -1,6 +1,6 @@
-"""Other people's brokers, seen from outside through confluent-kafka: rewind, lag and their like.
+"""Clusters of brokers, read and written through confluent-kafka and a wire client of our own.
 
-What talks to a broker is in `connection` and `groups`; what decides and counts (`rewind`, `lag`)
-asks through the protocol in `view` and runs in tests on a cluster that is not there. Nothing here
-imports confluent-kafka before it is used; who has not installed it gets MissingDependency.
+`client` and `cluster` talk to brokers; `group_rewind` and `group_lag` compute through the protocol
+in `view`, so tests run them without a cluster. confluent-kafka is imported at its first use;
+without it, calls raise MissingDependency.
 """

@@ -1,11 +1,11 @@
-"""`tidelog.connect_async`: `RemoteDirectory` for a program with an event loop.
+"""`tidelog.connect_async`: `RemoteDirectory` for programs with an event loop.
 
-The loop never blocks: blocking calls run in a few threads of the connection, and an append uses one
-only while its records are queued, not while they are sent. Contracts and docs are those of
-`RemoteDirectory`, taken from there by `awaited` and `sent`.
+Calls never block the loop: blocking ones run in a few threads of the connection, and an append uses
+a thread only while its records are queued, not while they are sent. `awaited` and `sent` take
+signatures and documentation from `RemoteDirectory`.
 
-Life cycle: `await connect_async(...)` -> calls -> `await close()`, best by `async with`. For one
-loop; any number of its tasks.
+Life cycle: `await connect_async(...)`, calls, `await close()`; best used with `async with`. For one
+loop and any number of its tasks.
 """
 
 import asyncio

@@ -1,14 +1,8 @@
-"""Questions to one broker over one connection, in the versions that both sides know.
+"""Requests to one broker over one connection, in the highest versions that both sides know.
 
-Parts: requests to one broker.
-
-Whatever goes wrong on the way (no connection, a broken message, an answer that refuses) is a
-ClusterFailure that names the broker and what was tried; the connection is then closed and the next
-question makes a new one. One owner.
-
-The seam between the follower and the network: a connection that sends and receives bytes.
-
-Tests bring their own. Errors are plain OSError; `LeaderClient` makes ClusterFailure of them.
+Every failure (no connection, a malformed response, an error in the response) is a ClusterFailure
+that names the broker and the request. The connection is then closed, and the next request opens a
+new one. The network is a protocol that tests replace; its errors are OSError. For one owner.
 """
 
 import errno

@@ -1,19 +1,8 @@
-"""The client library, held at arm's length: one admin client, consumers, errors, deadlines.
+"""confluent-kafka behind a small interface: admin client, consumers, offsets, errors, deadlines.
 
-Parts: confluent-kafka at arm's length: deadlines, errors, offsets.
-
-Nothing waits longer than its time-out, and whatever the library reports becomes a ClusterFailure
-that names the cluster, what was tried and what the broker said.
-
-Where a cluster is, and how long it may take: checked before anybody is asked.
-
-Offsets and settings of a cluster's partitions, through its admin client.
-
-Refusals of brokers, as typed errors that name topic and partition.
-
-Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
-
-librdkafka's own error codes, which are negative, and sets of Kafka's that decide something here.
+No call waits longer than its time-out. Errors of the library and of brokers become ClusterFailure
+or its subclasses, with the cluster, the operation, topic and partition. librdkafka's own error
+codes are negative.
 
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
 """

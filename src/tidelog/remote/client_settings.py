@@ -1,8 +1,7 @@
-"""Client settings from a file, as Kafka's own tools take them by `--command-config`.
+"""Client settings from a properties file, as Kafka's tools take it by `--command-config`. Pure.
 
-The file is Java's kind of properties. Names that mean the same to librdkafka pass; those that it
-spells otherwise are translated; those that only Java can serve are refused with what would do.
-Pure: takes text.
+Settings with the same name in librdkafka are passed on, others are translated. Settings that only
+the Java client has are refused with the replacement.
 """
 
 import re

@@ -1,15 +1,9 @@
-"""A cluster of brokers, asked through confluent-kafka: topics, offsets, single records.
+"""A cluster of brokers through confluent-kafka: topics, offsets, consumer groups, single records.
 
-Parts: a cluster: topics, groups, records through a consumer.
+Records are read by offset with a consumer that joins no group and commits nothing. No call waits
+longer than its time-out; errors become ClusterFailure with the cluster and the operation.
 
-Nothing waits longer than its time-out, and whatever the client library reports becomes a
-ClusterFailure that names the cluster, what was tried and what the broker said.
-
-Life cycle: connect -> calls -> close, best by `with`. For one thread.
-
-Consumer groups of a cluster: who is in them, what they committed, and commits for them.
-
-Records of a cluster by offset, through a consumer that joins no group and commits nothing.
+Life cycle: connect, calls, close; best used in a `with` block. For one thread.
 """
 
 import difflib

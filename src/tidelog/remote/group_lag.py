@@ -1,18 +1,14 @@
-"""How far a consumer group is behind: in offsets, in records, in seconds, and for how long still.
+"""Lag of a consumer group: offsets, records, seconds, and the time until it has caught up.
 
-Parts: lag of a group, by a cluster or a broker's directory.
+`observe` collects the facts; the rest is arithmetic. Seconds of lag are the age of the first record
+that the group hasn't read, without interpolation. The result says which clock gave that age, best
+first: append times of the cluster's own directory, a broker's LogAppendTime, the producer's create
+time.
 
-`observe` asks; everything else is arithmetic on what it saw. Seconds behind are the age of the
-first record that the group has not read: nothing is interpolated. Which clock that age is by is
-part of the answer, best first: the append times of the cluster's own directory, a broker's
-LogAppendTime stamp, the producer's create time.
-
-Where consumer groups stand by the directory of a broker alone: no broker is asked.
-
-Kafka's files and ours alike: offsets are what `__consumer_offsets` holds, transactions of offsets
-from their commit markers on; in a standby's directory they are what its leader told last. A broker
-holds the groups of its own partitions of that topic, so a directory of one of several brokers knows
-some groups, and not others.
+Groups can also be read from a broker's directory (Kafka's or ours) without a broker: offsets of
+`__consumer_offsets`, with transactional commits from their marker on; in a standby's directory the
+last offsets from its leader. A directory of one of several brokers has the groups of its partitions
+of that topic only.
 """
 
 from collections import deque

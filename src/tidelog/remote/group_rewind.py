@@ -1,11 +1,11 @@
-"""Where a consumer group would stand after going back to a point in time, and the way there.
+"""Rewinds a consumer group to a point in time: the plan, and its execution.
 
-Source: KIP-79, whose first use this is. Nothing here is committed but by `execute`.
+Only `execute` commits. Two rules keep a rewind from skipping records. If a partition has no record
+at or after the time, its offset stays (or moves to the end on request). If the group hasn't reached
+the time yet, its offset stays, too, because moving forward would skip unread records (again, unless
+requested).
 
-Two rules keep a rewind from losing records. Where a partition has no record at or after the time,
-the group stays where it is (or goes to the end, if that is asked). Where the group has not come as
-far as the time, it stays as well: going forward would skip records that it never read; that too
-must be asked for.
+Source: KIP-79, whose first use case this is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,20 +1,15 @@
-"""The leading cluster as a standby asks it: topics, settings, ends of epochs, records.
+"""The leading cluster of a standby: topics, settings, ends of epochs, records, log divergence.
 
-Parts: topics, epochs, many partitions of a leader.
+Each broker is asked for the partitions that it leads. A standby is no registered broker, so it
+fetches as a consumer (replica id -1) and gets records up to the high watermark.
 
-Brokers are asked one by one, each about the partitions that it leads. A standby is no registered
-broker, so it asks as a consumer (replica id -1) and is shown records up to the high watermark.
+Two logs are compared by leader epochs, because both sides apply retention and compaction
+independently and a record on one side only proves nothing. If a standby has records of an epoch
+beyond its end at the leader, or of an epoch that the leader never had, a leader that is no longer
+followed wrote them. The comparison is pure.
 
-Source: Kafka's protocol guide; KIP-320, KIP-516.
-
-Where two logs part: what of a standby's records its leader has never had.
-
-Both sides keep and compact records on their own, so a record that only one of them has proves
-nothing. What decides is which leader epoch wrote an offset, and where that epoch ended: if a
-standby has records of an epoch beyond its end at the leader, or of an epoch that the leader never
-had, they were written by somebody whom nobody follows any more. Pure.
-
-Source: KIP-101, KIP-279; Kafka 4.x AbstractFetcherThread.getOffsetTruncationState.
+Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x
+AbstractFetcherThread.getOffsetTruncationState.
 """
 
 from collections import defaultdict

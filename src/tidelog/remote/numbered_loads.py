@@ -1,9 +1,8 @@
-"""Loads to brokers that are there once: rows and the count of rows loaded, in one transaction.
+"""Idempotent loads to brokers: rows and the number of loaded rows in one transaction.
 
-The count is an offset that the consumer group `tidelog-load/SOURCE` commits for partition 0 of the
-topic, in the transaction that the rows are in. A load that is run again begins behind it. The
-transactional id is of the source and the topic, so a load that still runs elsewhere is fenced.
-Readers that are to see no row twice read committed records.
+The number is an offset that the consumer group `tidelog-load/SOURCE` commits for partition 0 of the
+topic. A repeated load starts behind it. The transactional id belongs to source and topic, so a load
+that still runs elsewhere is fenced. Readers with `read_committed` see no row twice.
 """
 
 import itertools

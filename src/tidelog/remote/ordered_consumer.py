@@ -1,11 +1,11 @@
-"""librdkafka's consumer, held to the order of offsets of any log (`record.offset_order`).
+"""librdkafka's consumer with a check of the order of offsets (`record.offset_order`).
 
-librdkafka hands records over in the order in which they came, whatever their offsets are. Each
-record must lie behind the one before it, and below the high watermark that came with it. A whole
-list is checked before any of it is handed out.
+librdkafka returns records in the order in which they arrive, whatever their offsets are. Each
+record must follow the one before it and lie below the high watermark that came with it. A list is
+checked completely before any record is returned.
 
-A batch that was moved below the requested offset is not noticed: librdkafka drops it, and a gap is
-left as by compaction. Readers of batches (`remote.partition_fetch`) see it.
+A batch whose offset moved below the requested one is not detected: librdkafka drops it, which looks
+like a gap from compaction. Readers of batches (`remote.partition_fetch`) detect it.
 """
 
 from collections.abc import Iterable, Mapping

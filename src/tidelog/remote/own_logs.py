@@ -1,11 +1,8 @@
-"""A directory of topics beside the cluster that serves them: what brokers can't be asked for.
+"""Counts and append times from the directory of the brokers that serve a cluster.
 
-Parts: a broker's own directory: counts and times.
-
-It knows when each record was appended, and how many records lie between two offsets, by zone maps
-and batch headers. The directory may be written to meanwhile; every question sees it anew.
-
-How many records lie between two offsets: exact where somebody can be asked, else at most.
+The directory knows when each record was appended and how many records lie between two offsets,
+which brokers can't tell. It may be written to at the same time; every call sees its current state.
+Without the directory, counts are upper bounds.
 """
 
 from collections.abc import Callable

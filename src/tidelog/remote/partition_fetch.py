@@ -1,13 +1,13 @@
-"""Records of one partition from its leader, as batches: no object per record.
+"""Record batches of one partition from its leader, without an object per record.
 
-Asks as a consumer does, follows the partition to another leader, and takes gaps for what they are:
-the next offset stands in the batches' headers, so that neither compacted stretches nor markers of
-transactions at the end are waited for. Brokers must be reachable in plain text.
+Fetches like a consumer, follows the partition to a new leader, and takes the next offset from the
+headers of batches, so compacted ranges and transaction markers at the end are not waited for.
+Brokers must accept plain text. The order of offsets is checked (`record.offset_order`): each
+response starts behind the one before it, and its last batch is accepted if nothing can hide before
+or behind it.
 
-What comes keeps the order of offsets of any log (`record.offset_order`): each answer begins behind
-the one before it, and its last batch is taken where nothing hides before or behind it.
-
-Life cycle: parts* -> close. One owner. Source: Kafka's protocol guide; KIP-98, KIP-320, KIP-405.
+Life cycle: parts, any number of times, then close. For one owner. Source: Kafka's protocol guide;
+KIP-98, KIP-320, KIP-405.
 """
 
 import threading

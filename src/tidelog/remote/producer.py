@@ -1,9 +1,9 @@
-"""Appends to brokers: records of one call go out together, and its answer says where they are.
+"""Appends to brokers: the records of a call are sent together, and the result has their offsets.
 
-Each codec has a producer of its own with a thread that hears what became of its records, so calls
-from several threads (and tasks of an event loop) are on their way side by side.
+Each codec has a producer with a thread for delivery reports, so calls of several threads and tasks
+overlap.
 
-Life cycle: send* -> flush* -> close. Safe for several threads.
+Life cycle: send and flush, any number of times, then close. Thread-safe.
 """
 
 import threading

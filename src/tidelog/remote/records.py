@@ -1,13 +1,12 @@
-"""Records of a cluster: one by one, or by columns as splits; `RemoteScan`.
+"""Records of a cluster, one by one or as splits for columns.
 
-`Reading` reads one partition's records from its leader with our own client, and with librdkafka
-where connections are not plain text. Its `batches` need Arrow; its `records` need neither numpy nor
-Arrow, and are for small amounts. `ToldTimes` finds append times of records that librdkafka has
-returned, since librdkafka drops what tidelog's brokers add to a response: it fetches the same
-batches again for the times alone. An append time that can't be had is unknown, never an error.
+`Reading` reads a partition from its leader with the wire client, or through librdkafka if the
+connection isn't plain text. `batches` needs Arrow; `records` needs neither numpy nor Arrow and is
+meant for small numbers. `ToldTimes` finds append times of records that librdkafka returned, by
+fetching the same batches again, because librdkafka drops the fields that tidelog's brokers add to a
+response. An append time that can't be found is unknown, never an error.
 
-Offsets, and which of them a range of time covers, come from `remote.time_lookup`.
-Life cycle of `ToldTimes`: time_of* -> close. One owner.
+`remote.time_lookup` turns times into offsets. `ToldTimes` is for one owner and must be closed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,12 +1,12 @@
-"""`RemoteDirectory`: topics that brokers hold; `tidelog.connect`, `tidelog.table`.
+"""`RemoteDirectory`: topics of a cluster; `tidelog.connect` and `tidelog.table`.
 
-`RemoteDirectory` implements `FrontDoor` over a `Cluster`, so it works with any Kafka through
-confluent-kafka. Records are read by batches from their leaders where connections are plain text.
-What only a directory has is not here: logs, retention, append times of topics that brokers don't
-stamp. `ClusterHome` is what `keyed.Table` needs of a cluster: brokers keep no history of
-compaction, so of a compacted topic every table as of a time is inexact.
+Implements `FrontDoor` over a `Cluster`, so it works with any Kafka through confluent-kafka. Batches
+are read from the leaders if connections are plain text. Operations that need a directory are
+missing: logs, retention, and append times of topics that brokers don't stamp. `ClusterHome` is the
+cluster behind `keyed.Table`. Brokers keep no history of compaction, so every table of the past of a
+compacted topic is inexact.
 
-Life cycle: `tidelog.connect` -> calls -> close, best by `with`. Safe for several threads.
+Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
 
 import threading

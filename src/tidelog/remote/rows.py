@@ -1,15 +1,8 @@
-"""Arrow columns as the Python objects that the client library takes, a column at a time.
+"""Converts between Arrow columns and the objects of the client library, a column at a time.
 
-Parts: arrow from leaders or librdkafka, Arrow to them.
-
-Rows from librdkafka's records: for brokers behind TLS or SASL, and settings that only it knows.
-
-A consumer that is assigned one partition, joins no group and commits nothing. Each record is a
-Python object here, which is what this path costs; columns that its records don't have are refused.
-
-Rows from batches that a leader sent: decoded by column, filtered exactly, no object per record.
-
-Equal to what `rows` makes of librdkafka's records, where that has the column.
+Rows come from batches of a leader, decoded by column without an object per record, or from
+librdkafka's records for brokers with TLS or SASL and for settings that only librdkafka has. Both
+give equal rows for the columns that librdkafka returns; other columns are refused there.
 """
 
 import itertools

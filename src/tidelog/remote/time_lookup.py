@@ -1,33 +1,18 @@
-"""By which clock a broker answers searches by time: Kafka's by timestamps, ours as a topic says.
+"""Offsets for times at brokers, on either clock, and plans for ranges of time.
 
-Parts: offsets for times on either clock; a plan.
+- Clock of a broker's own search: the record clock at Kafka's brokers; at tidelog's brokers the one
+  that `tidelog.lookup.clock` names. A search on the other clock reads records.
+- Record clock: brokers may miss records in their search, so the result is verified.
+- Append clock at other brokers: known where the broker stamped the records itself (LogAppendTime).
+  The topic's setting tells only how records are stamped from now on, so the record that was found
+  and the last one before it must carry the stamp.
+- Append clock at tidelog's brokers: they return append times beside the records of a fetch, if the
+  client asks for them. Append times never decrease along a log, so a binary search fetches one
+  batch per step. After a broker without them none of the cluster is asked again.
+- Plans: by create time, records of a range may lie anywhere behind the first match, so a plan goes
+  to the log end and readers filter. By append time the range ends at the first later time.
 
-`tidelog.lookup.clock=append` makes ListOffsets a search by append time. Whoever means the record
-clock then has to look at the records, and whoever means the append clock needs no stamps.
-
-Finding records by timestamp on brokers whose own search may miss some.
-
-The append clock of a foreign broker: known where it stamped records itself (LogAppendTime).
-
-A topic's setting says only how records are stamped from now on, so the records around an answer
-must bear the stamp: the one found, and the last one before it. Brokers stamp a partition in order,
-so what lies further back was appended earlier still.
-
-Which offsets of a cluster's partitions a range of time asks for; nothing is read to know it.
-
-By create time, records of a range may lie anywhere behind the first one that is late enough: that
-one ListOffsets tells, an end nobody but the records themselves. So the plan goes on to the log's
-end, and readers filter: exact, at the price of what lies behind the range. On the append clock
-stamps rise with offsets, so there the range ends where the first later stamp is.
-
-Append times of offsets, and offsets by append time, as a broker of tidelog tells them.
-
-Such a broker names append times beside the records of a fetch to a client that asks for them. They
-never fall along a log, so a search is binary and fetches a batch at each step.
-
-One owner. Where one broker of a cluster tells no append times, none is asked again.
-
-Append times as a broker of tidelog names them beside the records of a fetch.
+For one owner.
 """
 
 import logging

@@ -1,8 +1,6 @@
-"""Topics of a cluster through its admin client: what they are, and changes to them.
+"""Topics of a cluster through its admin client: listed, created, changed; and watermarks.
 
-Parts: topics and their changes.
-
-Watermarks of partitions that a caller names, who may be wrong about them.
+Watermarks are read for partitions that the caller names, which may not exist.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

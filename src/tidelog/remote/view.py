@@ -1,6 +1,6 @@
-"""What a cluster is to those who ask it: plain facts, and the questions as a protocol.
+"""The questions that a cluster answers, as a protocol, and its plain values. No input or output.
 
-`connection.Cluster` answers them from brokers; tests answer them from memory. Owns no I/O.
+`cluster.Cluster` answers them from brokers, tests answer them from memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,10 +1,10 @@
-"""Reading at scale: plan a scan, hand splits to tasks, read them to Arrow.
+"""Scans: plan a read, hand its splits to tasks, read them to Arrow.
 
-`plan` looks at names, indexes and append times and makes splits; `read` turns one split into
-record batches. Foreign and live directories are read like our own, and nothing is ever written.
+`plan` reads names, indexes and append times and makes splits; `read` turns one split into record
+batches. Foreign and live directories are read like our own, and nothing is written.
 
-Planning needs neither Arrow nor Numba: what does is imported when it is first asked for, since
-Spark plans in processes that live for one query.
+Planning needs neither Arrow nor Numba, because Spark plans in processes that live for one query;
+they are imported at their first use.
 """
 
 import importlib

@@ -1,12 +1,7 @@
-"""Which batches of a split need not be opened: aborted ones, and ones of another append time.
+"""Batches of a split that need not be decoded: aborted, or outside the append time range.
 
-Parts: batches that need no opening.
-
-Works on batch tables (`tidelog.record.kernels.layout`), so no record is touched.
-
-What the headers of fetched batches tell: how far they reach, which of them were aborted.
-
-Cluster fetches bytes; how they are to be read is said here.
+Works on batch tables (`tidelog.record.kernels.layout`). Also reads from the headers of fetched
+batches how far these reach and which of them were aborted.
 """
 
 from bisect import bisect_right

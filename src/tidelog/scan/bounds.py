@@ -1,6 +1,6 @@
-"""From what is wanted of a partition to offsets that the log has, and what it lost of them.
+"""Resolves a requested range of a partition to offsets of the log, and reports lost ones.
 
-Reads no records but for lookups by time. Source: KIP-79 for the positions of times.
+Reads records only to look up times. Source: KIP-79 for the offsets of times.
 """
 
 from dataclasses import dataclass

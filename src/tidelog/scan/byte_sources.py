@@ -1,21 +1,12 @@
-"""Where a scan's bytes come from: the seam between pieces of files and whatever stores them.
+"""Bytes of a scan: from local files, object stores or tiers.
 
-Parts: bytes of local files, stores, tiers.
+A `Ranges` knows what the path of a piece means. `LocalRanges` reads files through `Env`. Stores are
+read in large ranges of `READ_BYTES`, the next one in advance; at most two are held, besides what
+the caller holds. The first read checks that the object is still the planned one, and later reads
+ask for that version, so a piece needs no request except those for its bytes. Nothing is listed.
 
-`Ranges` knows what a piece's path means. `LocalRanges` reads the machine's own files through `Env`;
-an object store needs the same three calls.
-
-Bytes of a scan out of an object store: large ranges, the next one on its way while one is used.
-
-At most two ranges of `READ_BYTES` are held, and what a caller holds. The first read says whether
-the object still is the one that was planned, later ones ask for that object alone, so a piece costs
-no request beside those for its bytes. Nothing here lists a folder.
-
-Bytes of a scan out of a tier: pieces whose paths name objects (`storage.tier.tier_files`).
-
-Read like any object, the next range on its way while one is used, but through the cache: what
-was read before and still is there costs no request. A path names length and checksum of an object
-that never changes, so nothing is asked about it first.
+Tier paths name length and checksum of an object that never changes (`storage.tier.tier_files`), so
+the check is not needed, and ranges come through the block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor

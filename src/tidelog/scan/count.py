@@ -1,8 +1,8 @@
-"""Exact counts of data records: told by zone maps, read only where a range cuts a zone.
+"""Exact counts of records: from zone maps, and by reading only where a range cuts a zone.
 
-A count is that of the records which a read of the same range hands out: of committed transactions
-only, where that is asked for, and then zones with transactional records are opened. What has no
-zone map (the active segment; foreign directories without a zone cache) is read.
+Counts the records that a read of the same range returns. For committed records only, zones with
+transactional records are read. Segments without a zone map (the active one, foreign directories
+without a zone cache) are read.
 """
 
 from collections.abc import Iterable, Mapping

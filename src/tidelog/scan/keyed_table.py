@@ -1,32 +1,25 @@
-"""A topic as a table as of a time: for each key of a partition the record that wins there.
+"""A topic as a table at a time (the winning record of each key), and the changes between two times.
 
-Parts: a topic as of a time; differences.
+Records up to and including the time are ranked by the topic's compaction rule: highest offset,
+record timestamp, or version in a header. A key whose winner is a tombstone is not in the table;
+records without a key are ignored. Keys belong to a partition: a key in two partitions appears
+twice, as compaction keeps it twice. Only committed records count.
 
-Records with a time up to and with the asked one are ranked by the topic's compaction rule, the
-highest offset, record timestamp or version in a header; a key whose winner is a tombstone is not
-in the table, nor are records without a key. Keys are those of one partition: who sends a key to two
-partitions has it twice, as compaction keeps it twice. Only committed records are seen.
+The log is read twice: the first pass folds keys to winners (`winners`), the second returns the
+winners' rows, so memory holds keys but no values. Nothing is written, no lock is taken.
 
-Two readings: the first folds keys into winners (`winners`), the second hands out the winners' rows,
-so that memory holds keys but no values. Nothing is written, no lock is taken.
+A difference folds both tables in one pass and then reads the rows of changed keys. A key is changed
+if the bytes of its value differ. Memory holds a partition's keys and the rows that differ. Columns:
 
-Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
-
-What changed in a topic's table between two times: keys added, changed and deleted.
-
-Both tables are folded in one reading (`tables.fold_keys` with two sides); the rows of the keys that
-differ are read then. A key is changed where its value has other bytes; one that was written again
-with the same value is not. Memory holds a partition's keys, and the rows that differ.
-
-Columns:
-
-| column | type | what |
+| column | type | content |
 |---|---|---|
 | change | string | added, changed or deleted |
-| topic, partition, key | string, int32, binary | which key |
+| topic, partition, key | string, int32, binary | the key |
 | before, after | binary | its values; null where it was not in the table |
-| beforeOffset, afterOffset | int64 | of the records that won; of a deletion the tombstone's |
-| beforeTimestamp, afterTimestamp | timestamp(ms, UTC) | their times on the asked clock |
+| beforeOffset, afterOffset | int64 | of the winning records; of a deletion the tombstone's |
+| beforeTimestamp, afterTimestamp | timestamp(ms, UTC) | their times on the chosen clock |
+
+Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,24 +1,18 @@
-"""Latency by hour: append time - create time of each record, from zone maps where there are some.
+"""Latency by hour (append time minus create time), and lateness of records.
 
-Parts: latency by zone maps; lateness by `split_times`.
+Latency comes from zone maps where they exist. The active segment, a segment that the log start
+cuts, and foreign segments without a zone cache are read. Negative latencies are kept: the
+producer's clock was ahead. Records with an unknown time are not counted.
 
-Negative latencies are kept: a producer's clock was ahead. What no zone map tells is read: the
-active segment, a segment that the log start cuts, foreign segments without a zone cache. Records
-whose append time or create time is not known are in no hour.
+A record's lateness is the distance from its create time to the largest create time before it in its
+partition. A watermark with delay D drops records that are late by more than D, as Spark's
+`withWatermark` does for one partition with a watermark that moves at each record. Spark moves its
+watermark once per micro-batch, by the largest time of all partitions, so it may drop fewer records
+(within a batch) or more (if partitions diverge). Lateness reads every record of the range in order,
+in constant memory. It is exact for the requested delays; percentiles have the error of
+`tidelog.storage.clocks.latency`.
 
-Source: KIP-32 for the two times; `tidelog.storage.clocks.latency` for the error of percentiles.
-
-Late records: how far behind the largest create time before them, and what a watermark loses.
-
-A record is late by the distance from its create time to the largest create time of the records
-before it in its partition. A watermark with delay D drops the records that are late by more than D:
-that is the rule of Spark's `withWatermark` for one partition and a watermark that moves with each
-record. Spark moves its watermark once for each micro-batch and by the largest time of all
-partitions it reads, so it may drop fewer (within a batch) or more (where partitions run apart).
-
-Exact for the delays that were asked; percentiles with the error of
-`tidelog.storage.clocks.latency`. Every record of the range is read, in the order of offsets, in
-constant memory.
+Source: KIP-32 for the two times.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

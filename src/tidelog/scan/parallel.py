@@ -1,11 +1,9 @@
-"""Splits read side by side by threads, and handed out in their order, in bounded memory.
+"""Reads splits in several threads and returns their batches in order, in bounded memory.
 
-The kernels that decode release the GIL, so a few threads use as many cores. Each takes the next
-split that nobody reads yet. What they have decoded waits until its turn; when that comes to
-`held_bytes`, only the thread of the split whose turn it is goes on, and that by one batch at a
-time, so there is always somebody who can.
-
-Who drops the reader, or closes its generator, stops the threads: each ends with the batch it is at.
+Decoding releases the GIL, so threads use several cores. Each takes the next unread split. Decoded
+batches wait for their turn; at `held_bytes` only the thread of the current split continues, one
+batch at a time, so there is always progress. Dropping the reader or closing its generator stops the
+threads after their current batch.
 """
 
 import os

@@ -1,15 +1,13 @@
-"""From offsets of a partition to pieces of its log files: pruned by time, cut at index entries.
+"""Maps offsets of a partition to byte ranges of its log files, pruned by time.
 
-Only indexes, zone maps and append times are read. A piece may begin with a few batches that belong
-to the one before it, and end with some of the next: the offset index is sparse, and the offsets
-decide.
+Reads indexes, zone maps and append times only. The offset index is sparse, so a piece may begin and
+end with batches outside its offsets; the reader filters by offset.
 
-What is pruned is proven to hold no match. On the record clock: zones by their smallest and largest
-time, and their records without a time are known by number (a piece without bytes tells it). Without
-a zone map: whole segments by their largest timestamp, and what lies before the time index's entry;
-records without a time in there are not counted by anybody, but a segment where no record has a time
-is kept, so that they are. On the append clock runs of known time are exact as they are; zones
-serve where times are unknown.
+Only what provably holds no match is pruned. Record clock: zones by smallest and largest time; their
+records without a time are known by number, which a piece without bytes reports. Without a zone map:
+whole segments by largest timestamp, and what lies before the time index's entry; records without a
+time there are not counted, except in a segment where no record has a time, which is kept. Append
+clock: runs of known time are exact; zones help where times are unknown.
 """
 
 import dataclasses

@@ -1,9 +1,7 @@
 """Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
 
-Parts: from topics and ranges to splits.
-
-Reads names, indexes and append times, and records only where a time has to be looked up. Nothing
-is written, no lock is taken; a directory that is being written to may be planned.
+Reads names, indexes and append times, and records only where a time must be looked up. Writes
+nothing and takes no lock, so a directory may be planned while it is written to.
 """
 
 import dataclasses

@@ -1,17 +1,11 @@
 """Reads splits to Arrow record batches.
 
-Parts: a split to Arrow.
+The pieces of a split are read one after another: bytes from `Ranges`, rows from the column decoder,
+which filters them exactly. If a file was deleted, replaced or truncated since the plan, the rest of
+the split is planned again; offsets that are no longer in the log are counted and reported. At the
+end of a piece the reader checks for bytes without a batch and for offsets in no segment.
 
-A split's pieces are read one after another: bytes from `Ranges`, rows from the column decoder,
-which filters them exactly. Where a file has gone, was replaced or was cut since the plan, the rest
-of the split is planned anew from the partition and read from there; offsets that are no longer in
-the log are reported, by number.
-
-Not safe for two threads on one iterator; several iterators don't know of each other.
-
-What the end of a piece proves: bytes that hold no batch, and offsets that are in no segment.
-
-Pure but for `lost_behind`, which looks at the partition where offsets are missing.
+An iterator is for one thread; several iterators are independent.
 """
 
 import dataclasses

@@ -1,13 +1,6 @@
-"""Rows as a scan hands them out: decoded columns, with topic and partition beside them.
+"""Rows of a scan: decoded columns with topic, partition and append times.
 
-Parts: columns with topic, partition, append times.
-
-Append times of a piece as the decoder wants them: where runs start, and their times.
-
-Times of Arrow batches as arrays, and the buckets of `tidelog.storage.clocks.latency` for many at
-once.
-
-Imports numpy: reached only where records are read.
+Imports numpy.
 """
 
 import uuid

@@ -1,20 +1,10 @@
-"""What one task reads: a split, and the pieces of files that it was planned to.
+"""Splits: what one task reads, as plain values, as JSON, and statistics of reading them.
 
-Parts: split, range, JSON, statistics.
-
-A split names topic, partition and offsets first, files and bytes second: the offsets say what is
-wanted, the pieces where it lay when it was planned. Where a file has gone since (deleted,
-compacted, moved to another tier), the reader asks the partition again for the offsets. Paths are
-opaque text: only the reader's `Ranges` knows what they mean.
-
-Everything here is immutable and made of plain values, so it can be pickled and sent to workers.
-
-Splits as JSON text, for jobs that send them to workers as plain data.
-
-Text of one split: an object with the fields of `Split`, its pieces and aborted transactions as
-lists of objects. It lives for one job, so it has no version: both sides run the same release.
-
-What a scan has read and met, for those who show it or judge by it.
+A split has topic, partition and offsets, and the pieces of files where these were at planning time.
+If a file is gone (deleted, compacted, moved to another tier), the reader asks the partition again
+for the offsets. Paths are opaque; only the reader's `Ranges` interprets them. Splits are immutable
+and can be pickled. Their JSON has no version, because it lives for one job with one release on both
+sides.
 """
 
 import dataclasses

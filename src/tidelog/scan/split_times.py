@@ -1,21 +1,12 @@
-"""Latency by hour on both clocks, and lateness, of splits: reduced one by one, then joined.
+"""Latency and lateness per split, combined to the exact totals of `scan.latency`.
 
-Parts: latency and lateness, split by split, joined.
-
-A split is counted as if no record lay before it. What that gets wrong is known afterwards: records
-at its head may be behind a create time of a split before it. The head ends where the split's own
-largest time so far reaches that one. In most logs it is a batch or nothing, and lies within the
-`HEAD_RECORDS` whose create times are kept (`SplitTimes.recount`); where it is longer, `recount`
-reads just that much again. `correct` puts the right numbers in place of the first ones.
-
-The results are those of `scan.latency` and `scan.latency`, to the last number.
+A split is first reduced as if nothing preceded it. Afterwards only records at its head can be
+wrong: those before the split's own largest create time reaches that of earlier splits. Usually the
+head lies within the `HEAD_RECORDS` whose create times are kept (`SplitTimes.recount`); for a longer
+head `recount` reads the rest of it. `correct` replaces the first numbers. Results travel from
+workers as plain data with arrays, because a split may have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
-
-The numbers of `split_times` as plain data, for the way from a worker to whoever joins them.
-
-Both ends run the same release; histograms go as arrays, since there may be a thousand buckets for
-each hour of each split. Imports numpy.
 """
 
 import json

@@ -1,14 +1,10 @@
-"""Whether a table as of a time is what it was, and why not: records of the past may have gone.
+"""Ranking rule of a topic's records per key, and whether a table of the past is exact.
 
-Parts: ranking, and when a table is exact.
+The rule (offset, timestamp, or a version header) comes from the topic's settings, as for
+compaction. Compaction removes superseded records, so tables from before are inexact;
+`compaction-history` says since when they are exact. Retention and DeleteRecords remove the start of
+the log with its keys. A table of the current state is always exact.
 
-Compaction takes away records that later ones overrule, so a table as of a time before those is no
-longer whole; `compaction-history` says since when it is. Retention and DeleteRecords take away the
-log's begin with the keys in it. A table of what the log holds now (no time asked) is always whole.
-
-By which rule a topic's records of one key are ranked: offset, timestamp, or a version header.
-
-The topic's settings say it, as they do for compaction. Light: nothing is imported for it.
 Source: KIP-280.
 """
 

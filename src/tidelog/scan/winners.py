@@ -1,10 +1,9 @@
-"""The winning record of every key, folded from batches of records, within a bound of memory.
+"""Folds record batches to the winning record of each key, in bounded memory.
 
-Keys are kept whole and compared, so no two are ever taken for one. Where they come to more than
-the bound, only a share of them (by bits of their hashes) is gone on with, and what was put off
-is another pass over the records: as many passes as it takes, never a guess.
+Whole keys are compared, so two keys are never mixed up. If keys exceed the bound, each pass handles
+only a share of them (by bits of their hashes) and further passes read the records again.
 
-Not for two threads at once. Imports numpy, pyarrow and numba.
+For one thread. Imports numpy, pyarrow and numba.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
-"""Which bytes of a finished segment a range of time needs, by the segment's zone map.
+"""Byte ranges of a finished segment that a range of time needs, by its zone map.
 
-Both the smallest and the largest time of a zone count, so create times may be in any order. What
-is not read is known all the same: zones say how many of their records have no time on the clock,
-and, for who only counts, how many lie in the range.
+Both the smallest and the largest time of a zone count, so create times may have any order. For
+skipped zones the number of records without a time is known, and for counts the number of records in
+the range.
 
-Pure but for the zone map, which reads what it needs of its file.
+Pure, except that the zone map reads its file.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,1 +1,1 @@
-"""A directory that copies a leader."""
+"""A standby: a directory that copies a leader."""

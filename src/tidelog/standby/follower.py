@@ -1,24 +1,17 @@
-"""A standby: copies a leader's partitions into a directory, and goes on doing so.
+"""Copies a leader's partitions into a directory, continuously; and the standby's control verbs.
 
-Parts: rounds, control verbs.
+Each round fetches from every broker the partitions that it leads and writes the batches unchanged:
+same bytes, offsets, leader epochs, timestamps. All state between two runs is in the directory. A
+partition that can't continue stops with a reason and is retried after the next look at the cluster;
+the others go on.
 
-Each round asks every broker for records of the partitions that it leads and writes what comes, as
-it is: same bytes, offsets, leader epochs, timestamps. Whatever is remembered between two runs lies
-in the directory. A partition that can't go on stands still with its reason and is tried again at
-the next look at the cluster; the others go on.
+Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
+following, make everything durable, release the lock) and `swap` (exchange finished segments).
+Attaching is refused, because a standby holds what its leader has.
 
-Life cycle: open -> (round | sync)* -> close, best by `with`. One thread.
-Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x ReplicaManager.
-
-What another process may ask a standby while it follows, by its directory's control channel.
-
-    status    who follows whom, and where every partition is
-    flush     make durable what was copied
-    accept_clock  as of every holder: for the time after it is promoted
-    promote   stop following: all is made durable, the lock goes; who asked may open the directory
-    swap      as of every holder: segments of one's own making take the place of finished ones
-
-Nothing is attached to a standby: what it holds is what its leader has.
+Life cycle: open, then `round` or `sync` any number of times, then close; best used in a `with`
+block. For one thread. Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x
+ReplicaManager.
 """
 
 import threading

@@ -1,44 +1,26 @@
-"""One partition on its way from leader to standby: where it is, what is done with an answer.
+"""Copies one partition from leader to standby: divergence, fetched batches, lost transaction ends.
 
-Parts: one partition: where logs part, what is taken.
+All state is in the standby's log: its end is the next offset, its leader epochs say from whom it
+was copied. A `Copy` can be discarded at any time.
 
-All state that matters lies in the standby's log: where it ends is where the copy goes on, its
-leader epochs say what was copied from whom. A `Copy` can be thrown away at any time.
+- Divergence is found by leader epochs, for every epoch of the standby's records, then by comparing
+  the last batch byte by byte, since two leaders can have used the same epoch. Records are truncated
+  only on proof: the leader returns the same ends of epochs twice, and a sound batch with other
+  records at those offsets or behind them. A missing, damaged or contradictory response changes
+  nothing, nor does a leader without records there (restored from a backup); the partition stops
+  with a reason.
+- Fetched batches are checked before they are written. Base offset, leader epoch, length and magic
+  are outside a batch's CRC; the neighbouring batches and the high watermark reveal a flipped bit:
+  offsets ascend, an upward jump needs a following batch that continues it, and nothing lies above
+  the high watermark.
+- Transactions whose markers the leader has deleted have ended. Either of two facts proves it before
+  the next records are copied. The producer's next batch has a newer epoch. Or an abort is next, and
+  the leader's list of aborted transactions from there on has none of that producer that started at
+  or before the open one, so the abort ends a later one. A commit needs no proof: it shows the
+  records of the open transaction either way.
 
-Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
-
-Transactions whose ends a standby will never see, since the leader has deleted their markers.
-
-Such a one has ended all the same, and what its producer writes next begins another. Two things
-prove it before the next records are copied:
-
-- The producer's next batch has a newer epoch: nobody gets one before the old transaction has ended
-  in all its partitions. Producers of Kafka 4's transactions have one for each transaction.
-- An abort is next, and the leader, asked for committed records from there on, names as aborted no
-  transaction of that producer that began at or before the one that is open here: that abort ends a
-  later one. A transaction that began before the first record that it shows is in that list wherever
-  its abort is.
-
-What is committed next shows the records of the one that is open here either way, so it needs none.
-
-Source: KIP-890 (epochs); Kafka 4.x TransactionIndex (collectAbortedTransactions).
-
-Before records are fetched: where a standby's logs and their leader's part, and what has to go.
-
-First by leader epochs, for every epoch of which the standby has records; then by the last batch,
-byte against byte, since two leaders can have used the same epoch.
-
-Records of the standby go by a proof alone: the leader says twice where its epochs end, and shows
-a sound batch of other records at those offsets, or behind them. An answer that is missing, damaged
-or contradicts another one changes nothing; nor does a leader that has no records there, as one that
-was put back from a backup. The partition stands still with the reason, until the next look.
-
-Batches of a leader's answer: each is held against the rules of a log before it is written.
-
-Base offset, leader epoch, length and magic lie outside a batch's checksum, so a flipped bit there
-leaves it valid. The batches around it, and the leader's high watermark, tell: offsets ascend, an
-upward jump needs a batch behind it that goes on from there, and nothing lies above the high
-watermark.
+Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread, TransactionIndex
+(collectAbortedTransactions); KIP-101, KIP-595, KIP-890 (epochs).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,13 +1,10 @@
-"""Topics of a standby as its leader has them: names, ids, partitions, settings.
+"""Topics and group offsets of a standby, synchronized with its leader.
 
-Parts: topics, settings, group offsets.
+A topic whose id differs from the leader's is another topic: it is refused before anything changes.
+Leader settings that this release doesn't know are omitted and reported. Group offsets come from
+every broker.
 
-A topic whose id differs from the leader's is another topic: its directory is refused before
-anything is changed. Settings of the leader that this release does not know are left out and named.
-
-Group offsets from the leading cluster: every broker's groups, and what each committed.
-
-Source: Kafka's protocol guide, APIs 16, 10 and 9; KIP-709.
+Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Time as people write it: one grammar for the library, the command line and Spark options.
+"""Time as people write it: one grammar for the library, the command line and Spark options. Pure.
 
-Pure: what `now` is comes in as an argument. docs/time.md has the grammar with examples that a test
-runs. Everything that can't be read in exactly one way is refused, with what would be right.
+`now` is an argument. docs/time.md has the grammar with examples that a test runs. Input with more
+than one reading is refused with the alternatives.
 """
 
 from tidelog.timespec.grammar import OPEN_END, OPEN_START, parse_point, parse_range

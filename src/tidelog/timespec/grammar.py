@@ -1,14 +1,11 @@
-"""Points and ranges in time out of what people write; ranges are half open: [start, end).
+"""Parses points and ranges in time; ranges are half-open: [start, end).
 
-Parts: points and ranges, rpk forms.
+Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. There 10 digits are seconds and
+13 are ms, dates are UTC, and a length without a sign lies ahead. B is relative to A if A is an
+absolute time, else to now. `end` means no bound.
 
-rpk's `@` forms: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`.
-
-In them 10 digits are seconds and 13 are ms, dates are UTC, and a length without a sign lies ahead.
-B counts from A where A is an absolute time, else from now. `end` is no bound.
-
-Source: behaviour of `rpk topic consume --offset`, which turns the ends into offsets; ours are
-exact to the record.
+Source: behaviour of `rpk topic consume --offset`, which turns the ends into offsets; results here
+are exact to the record.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""One point in time, as people write it. The grammar is in docs/time.md."""
+"""Parses one point in time. The grammar is in docs/time.md."""
 
 import re
 from dataclasses import dataclass

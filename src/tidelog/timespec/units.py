@@ -1,7 +1,7 @@
-"""Lengths of time and numbers with a unit, in whole nanoseconds.
+"""Parses lengths of time and numbers with a unit, in whole nanoseconds.
 
-Everything is exact: decimals are computed with integers, and what is finer than a nanosecond is
-refused. A day is 24 hours, a week 7 days; months and years have no fixed length and are refused.
+Decimals are computed with integers, and fractions of a nanosecond are refused. A day is 24 hours, a
+week 7 days; months and years have no fixed length and are refused.
 """
 
 import re

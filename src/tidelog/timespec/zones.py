@@ -1,10 +1,9 @@
-"""Local times and zones: from a date and time on a wall to an instant, and back to text.
+"""Converts between local time in a zone and instants.
 
-A wall time that a zone's clock change makes ambiguous, or skips, has no single instant; it is
-refused with the two that may be meant. A date alone means the first instant of that day, which
-always exists.
+A local time that a clock change makes ambiguous or skips has no single instant and is refused with
+the two candidates. A date alone is the first instant of that day, which always exists.
 
-Source: IANA time zone database, by way of `zoneinfo`; issue text for the refusals.
+Source: IANA time zone database, through `zoneinfo`.
 """
 
 import re
