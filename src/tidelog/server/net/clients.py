@@ -1,24 +1,14 @@
-"""Who is connected: limits on their number, and an end for those that say nothing.
+"""All client connections: limits on their number, idle time-outs, and the memory they may use.
 
-Parts: all connections: limits per address, idle time-outs, the memory budget of requests and unsent
-responses.
+Each connection counts the bytes of its current request that have arrived (not those announced),
+then the whole request until its response is ready, and the unsent part of the response. All
+connections share one bound. At the bound, connections that are reading pause, except the one whose
+request has been arriving for longest: it is read to its end, so there is always progress. One read
+of each unpaused connection may exceed the bound.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
-`connections.max.idle.ms`.
-
-What one connection makes the broker hold: its request, and what its client has not taken.
-
-Counted in what all connections hold together (`InFlight`), which may let a request wait.
-
-A bound on what all connections together hold: requests on their way, and what they have come to.
-
-Of a request that is being read the bytes that have come are counted, never those that were only
-announced; then the whole of it, until its answer is there; and of an answer what the client does
-not take. At the bound connections that are reading pause, all but the one that has been at its
-request for longest: that one is read to its end, so nobody waits for ever. One read may lead
-beyond the bound, for each connection that was not paused yet.
-
-Source: Kafka's `queued.max.request.bytes`, which counts a request when its size is known.
+`connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
+known).
 """
 
 from collections.abc import Callable, Iterator

@@ -1,17 +1,10 @@
-"""One client's connection: bytes to requests, answers to bytes, one request at a time, in order.
+"""One client connection: frames in, one request at a time, responses out in order.
 
-Parts: one client connection: frames in, one request at a time, response to the send queue, half-
-close.
-
-As in Kafka a connection's next request is looked at when the answer to the last one was handed to
-the system. So what one client can make the broker hold is one request, one answer, and what had
-come before reading paused (`footprint`).
-
-Also as in Kafka, what a client has asked for is carried out whether or not it waits for the
-answer: who sends no more (`eof_received`) has all requests worked on, and what it still takes is
-sent to it.
-
-The answer that a connection waits for, by a task or without one.
+As in Kafka, the next request is read when the last response has been handed to the system. So a
+client makes the broker hold one request, one response, and the bytes that arrived before reading
+paused. Also as in Kafka, a request is carried out whether or not the client waits for the response:
+after a half-close (`eof_received`) all received requests are processed, and the client gets the
+responses it still reads.
 """
 
 import asyncio

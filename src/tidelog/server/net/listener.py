@@ -1,18 +1,11 @@
-"""Sockets that clients come to: many are taken at a time, and count as soon as they come.
+"""Listening sockets, plain and TLS: connections are accepted in batches and counted at once.
 
-Parts: listening sockets, plain and TLS: accept in batches, count before the handshake, inherited
-options.
-
-A loop may take one at each of its turns (uvloop does): where many come, and turns are long, the
-last of them would wait for long. And it tells of a TLS client when its handshake is done: who never
-ends it would be outside of all limits until then. So connections are accepted here, and handed over
-to asyncio once they have been counted.
-
-What connections inherit from the socket that they come to: set before it listens, so none pays.
+uvloop accepts one connection per loop iteration, so with many clients and long iterations the last
+one waits long. And it reports a TLS client after its handshake, so a client that never completes
+the handshake would escape all limits. So connections are accepted and counted here, and then handed
+to asyncio. Socket options are set on the listening socket and inherited by its connections.
 
 Source: Linux tcp(7), socket(7).
-
-A listener whose clients have a TLS handshake before they are in.
 """
 
 import asyncio

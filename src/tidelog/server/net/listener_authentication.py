@@ -1,7 +1,7 @@
-"""A listener's door: what a connection has to show before it is let in, and what it is called then.
+"""What a listener demands of its clients, and the principal of each connection.
 
-A door is made once for each listener; a connection asks it for its `Gate` (SASL) or its principal
-(a certificate, or nobody).
+Made once per listener. It gives a connection its SASL session, or its principal: the owner of a
+certificate, or anonymous.
 """
 
 import asyncio

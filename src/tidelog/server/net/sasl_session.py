@@ -1,11 +1,11 @@
-"""What a connection of a SASL listener may ask before it has logged in, and after.
+"""State of a connection on a SASL listener, and the requests that each state permits.
 
-Before: ApiVersions once, then SaslHandshake, then tokens, in SaslAuthenticate or (after a handshake
-of version 0) bare in their frames. Anything else closes the connection. After: everything, until
-the session ends; the client logs in again before that, on the same connection, as the same user by
-the same mechanism.
+WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 
-    WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
+Before authentication: ApiVersions once, then SaslHandshake, then tokens in SaslAuthenticate or,
+after a handshake of version 0, in bare frames. Anything else closes the connection. Afterwards
+everything is permitted until the session expires; the client re-authenticates before that, on the
+same connection, as the same user with the same mechanism.
 
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """

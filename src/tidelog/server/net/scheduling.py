@@ -1,24 +1,14 @@
-"""Who has more to ask than one turn takes waits in line: everybody's share of the loop is the same.
+"""Shares the event loop between clients: a fair queue, busy polling, and coalesced writes.
 
-Parts: who gets the loop next: fair queue of pipelined requests, busy polling for one, coalesced
-writes for many.
-
-Clients that send many requests in a row would else have the loop for themselves until each of them
-had its turn, while those that ask one thing, or only come, wait. As in Kafka the next in line is
-who has waited longest; behind a few milliseconds of them the loop looks at what else has come.
-
-Keeping the loop awake for a client that asks one small thing after the other.
-
-A thread that sleeps until the next request comes has to be woken by the system, which takes longer
-than such a request does, and the client waits for that each time. So while one goes on like this
-the loop looks for its next request again and again, for a short time, before it sleeps. Where many
-ask at once nobody's turn is hastened by that: the loop sleeps as always.
-
-Answers that go out together at the end of the loop's turn, where many clients ask at once.
-
-The system sends several in a row for less than one between each two requests: its code and data
-are at hand then, and whoever reads many answers in one thread is awake after the first. Where few
-ask, each answer goes at once.
+- Fair queue: a client with many pipelined requests yields the loop after a few milliseconds. As in
+  Kafka, the connection that has waited longest is next.
+- Busy polling: waking a sleeping thread takes longer than a small request. While one client sends
+  one small request after another, the loop polls for its next request for a short time before it
+  sleeps. With many clients the loop sleeps as usual.
+- Coalesced writes: with many clients, responses of one loop iteration are sent together. Several
+  sends in a row cost less than one after each request, because the system's code and data are in
+  the CPU caches, and a client that reads many responses in one thread is awake after the first.
+  With few clients each response is sent at once.
 """
 
 import asyncio

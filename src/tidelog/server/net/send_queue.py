@@ -1,13 +1,9 @@
-"""What a connection has to send: buffers, and pieces of files that are read as the client takes.
+"""Bytes and file regions that a connection sends.
 
-Parts: bytes and file regions to send; sendfile from the page cache, else chunks read in a thread.
-
-Bytes go to the socket at once, past the transport, and the loop says when it takes more. What lies
-in the page cache is sent by the kernel, without a copy here; else it is read by chunks in a thread.
-Where the transport has no socket of its own to hand out (TLS), all goes through the transport,
-which holds one chunk at most beside what was handed in.
-
-The socket below a transport, which takes bytes past it.
+Bytes go to the socket directly, past the transport; the loop reports when the socket accepts more.
+Regions in the page cache are sent by sendfile without a copy; others are read in chunks by a
+thread. If the transport owns the socket (TLS), everything goes through the transport, which holds
+at most one chunk besides what it was given.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What all parts of the broker run on: replies, loop, threads, counters."""
+"""Foundations of the broker: replies, event loop, threads, counters."""

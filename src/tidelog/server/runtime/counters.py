@@ -1,7 +1,7 @@
-"""What the broker tells about itself while it works: hooks that cost next to nothing.
+"""Counters of the running broker, cheap enough for every request.
 
-`Metrics` is what everybody calls, and does nothing; `Counters` counts. Both belong to the event
-loop's thread: plain numbers, no locks. Whoever shows them (`exposition`) reads them when asked.
+`Metrics` does nothing; `Counters` counts. Both belong to the event loop's thread and use plain
+numbers without locks. `metrics.exposition` reads them at a scrape.
 """
 
 from bisect import bisect_left

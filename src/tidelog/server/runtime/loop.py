@@ -1,17 +1,10 @@
-"""Things to do later, by the injected clock.
+"""Timers by the injected clock, long work in slices, the end of a loop iteration, and uvloop.
 
-Parts: timers, slices, end of a loop iteration, uvloop.
-
-A real loop wakes up for the next one; a test moves its clock and calls `run_due`.
-
-Long work on the loop, a slice at a time: others have their turn every few milliseconds.
-
-The event loop of a broker: uvloop's where it is installed, asyncio's own elsewhere.
-
-A turn of the loop: all requests that have come by the time when it looks are answered in one.
-
-When a group changes, all its members ask within milliseconds. What need be done once for all of
-them is done by whoever is first in a turn, or when the turn is over.
+A real event loop wakes for the next timer; a test moves its clock and calls `run_due`. Long work on
+the loop yields every few milliseconds. Requests that have arrived by the start of an iteration are
+processed in it. When a group changes, all members send requests within milliseconds; work that is
+needed once for all of them is done by the first request of an iteration or at its end. The loop is
+uvloop's if installed, else asyncio's.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Bounds in bytes for caches whose keys are text from clients.
 
-A name on the wire may have 32,767 characters of four bytes each. What is remembered by name is
-therefore remembered for short names alone, and computed anew for others.
+A name in a request may have 32,767 characters of up to four bytes. So only short names are cached;
+others are computed each time.
 """
 
 from collections.abc import Callable
