@@ -13,12 +13,13 @@ from tidelog.env import Env
 from tidelog.errors import StorageFailure, TidelogError
 from tidelog.record.builder import build_batch
 from tidelog.storage import commits
+from tidelog.storage.commits import Commit
 from tidelog.storage.compaction.cleaner import Worker, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.segment_swaps import CleanedSwap, SegmentSwaps
+from tidelog.storage.log.segment_swaps import SegmentSwaps, Swap
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 ROOT = "/data"
@@ -175,10 +176,10 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     make(env)
     before = seen(env)
 
-    def fail(swaps: SegmentSwaps, swap: CleanedSwap) -> None:
+    def fail(swaps: SegmentSwaps, swap: Swap, _: Commit, operation: str) -> None:
         reason = f"no disk for {len(swap.old)} segments"
-        swaps.fail_adoption(reason)
-        raise StorageFailure(DIRECTORY, "swap", reason)
+        swaps.go_offline(operation, reason)
+        raise StorageFailure(DIRECTORY, operation, reason)
 
     def lose_power(*_: object) -> None:
         raise PowerLoss
@@ -186,7 +187,7 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     with writable_dir(env) as log_dir:
         log_dir.log("t", 0).flush()
         with monkeypatch.context() as patched:
-            patched.setattr(SegmentSwaps, "take_cleaned", fail)
+            patched.setattr(SegmentSwaps, "show", fail)
             with pytest.raises(StorageFailure, match="no disk"):
                 clean(env, log_dir)
         with pytest.raises(StorageFailure, match="unfinished; reopen"):

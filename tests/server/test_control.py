@@ -30,9 +30,15 @@ from tidelog.record.builder import build_batch
 from tidelog.server.api import topic_changes
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
-from tidelog.storage.directory.attach import NewSegment, WriterVersion
+from tidelog.storage.directory.attach import WriterVersion
 from tidelog.storage.directory.open_partitions import OpenPartitions
-from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, staging_path
+from tidelog.storage.directory.staging import (
+    NewSegment,
+    RowFacts,
+    StagedSegment,
+    StagedWriter,
+    staging_path,
+)
 from tidelog.storage.open_files import FilePool
 from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition

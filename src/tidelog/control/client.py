@@ -12,8 +12,8 @@ from tidelog.closing import Closing
 from tidelog.control import channel, verbs
 from tidelog.control.channel import ControlFailure, FrameReader, encode_frame
 from tidelog.errors import CorruptMessage
-from tidelog.storage.directory.attach import AttachResult, Exchanged, NewSegment, WriterVersion
-from tidelog.storage.directory.staging import StagedSegment
+from tidelog.storage.directory.attach import AttachResult, Exchanged, WriterVersion
+from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
 # An attach walks every byte of its segments: a holder may be busy for long.

@@ -20,13 +20,12 @@ from tidelog.storage.directory.attach import (
     AttachedRange,
     AttachResult,
     Exchanged,
-    NewSegment,
     WriterVersion,
     attach,
     exchange,
 )
 from tidelog.storage.directory.log_dir import DirectoryAccess
-from tidelog.storage.directory.staging import StagedSegment
+from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
 from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
 

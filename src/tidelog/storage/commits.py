@@ -1,35 +1,30 @@
-"""Commit records: several files become visible together, or not at all.
+"""Commit records, and the file that says how far writers from outside have come.
 
-Parts: commit records: several files visible at once; versions of outside writers.
+A commit record makes files of one or more partitions visible together, or none of them. Whoever
+adds, replaces or merges finished segments writes their files under staged names, makes them
+durable, and renames one small record into place: `tidelog-commit-ID.json` at the top of the
+directory. Before that rename nothing of it is visible, after it all is: the lock's holder renames
+the staged files to their final names, removes what goes and then the record; the next opening for
+writing does so where a crash came between. A reader that meets a record takes each staged file that
+still exists for the file it becomes (`overlay`).
 
-Whoever adds finished segments from outside (the Spark sink, say) writes them beside the others
-under staged names, makes them durable, and then renames one small record into place:
-`tidelog-commit-ID.json` at the top of the directory. Before that rename nothing of it is visible,
-after it all: the lock's holder renames the staged files to their final names and removes the
-record, and does so again at the next opening where a crash came between. A reader that meets a
-record takes each staged file that is still there for the file it is to become.
+Owns the text of the record, reading it, carrying it out, and the files of both. Not owned: the
+order in which a running process publishes a commit and shows it (`directory.publication`).
 
-A commit may also take files away (an exchange of segments) and say that a writer has come to a
-version (`storage.commits`): all of it happens, or none. What a compaction moves is staged under
-Kafka's suffix, `FINAL.swap`: where Kafka itself opens the directory after a crash, it finishes the
-swap by its own rules. So that this goes well at every step, a commit that moves such files takes
-away first and moves then.
+Invariants: carrying out a record twice changes nothing. Files that a compaction moves are staged
+under Kafka's suffix, `FINAL.swap`: where Kafka opens the directory after a crash, it finishes the
+swap by its own rules. A commit that moves such files therefore takes away first and moves then.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
 Version 1 has moves alone.
 
-How far writers from outside have come with a directory: what they may not write once more.
-
-A streaming query (or a job that numbers its versions) that starts anew after a crash sends its
-last batch again. Its commit says which batch it was (`storage.commits`), and the directory
-remembers the last one of each writer here, so that a batch that is there already is not attached
-a second time. The holder of the lock alone reads and writes it, between opening and closing.
-
-`tidelog-writers.json` at the top of the directory, replaced atomically. Text of the file, format
-version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE COMMIT, NOTE, RANGES]}}`;
-the last two are left out where both are empty. RANGES: `[[TOPIC, PARTITION, FIRST OFFSET, END
-OFFSET, APPEND TIME IN MS], ...]`.
+`tidelog-writers.json` at the top of the directory keeps the last version that each writer from
+outside has committed, so that a streaming query (or a job that numbers its versions) that starts
+again after a crash does not add its last batch twice. It is replaced atomically, and read and
+written by the lock's holder alone. Text, version 1: `{"version": 1, "writers": {WRITER: [LAST
+VERSION, MS OF THE COMMIT, NOTE, RANGES]}}`; the last two are left out where both are empty. RANGES:
+`[[TOPIC, PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
 A writer may count each topic by itself: its names are then those of `topic_writer`, one for each
 topic. Releases before this rule had one mark for all topics of such a writer, which still counts
@@ -320,6 +315,13 @@ class Commit:
         names = {move.directory for move in self.moves}
         return sorted(names | {removal.directory for removal in self.removes})
 
+    def of(self, directory: str) -> "Commit":
+        """The moves and removals of one partition."""
+        return Commit(
+            moves=tuple(move for move in self.moves if move.directory == directory),
+            removes=tuple(removal for removal in self.removes if removal.directory == directory),
+        )
+
     @property
     def is_swap(self) -> bool:
         """Whether it moves what a compaction has left under Kafka's suffix."""
@@ -490,15 +492,14 @@ class CommitRecords:
     in the same moment as an earlier one: what was read so soon after a change is used once.
 
     Attributes:
-        under_way: Paths of the records of swaps that a thread of this process carries out,
-            published or not yet, with the partition of each; nobody else changes that partition
-            meanwhile. For any thread.
+        under_way: Paths of the records that a thread of this process carries out, published or not
+            yet, with the partitions of each; none of them is reopened meanwhile. For any thread.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
         self._env = env
         self._directory = directory
-        self.under_way: dict[str, TopicPartition] = {}
+        self.under_way: dict[str, frozenset[TopicPartition]] = {}
         self._known: tuple[Commit, ...] = ()
         self._stamp: tuple[int, tuple[int, int]] | None = None
 

@@ -31,9 +31,14 @@ from tidelog.record.builder import build_empty_batch
 from tidelog.record.record import Record
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaning_plan import is_whole
-from tidelog.storage.directory.attach import NewSegment, exchange
+from tidelog.storage.directory.attach import exchange
 from tidelog.storage.directory.broker_files import GROUPS_FILE
-from tidelog.storage.directory.staging import STAGING_SUFFIX, remove_quietly, staging_path
+from tidelog.storage.directory.staging import (
+    STAGING_SUFFIX,
+    NewSegment,
+    remove_quietly,
+    staging_path,
+)
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.compaction_history import (
     ALWAYS_MS,
@@ -442,7 +447,8 @@ class _Purger:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
             if one.offsets and (is_staged or one.path.endswith(DELETED)):
-                self._fs.remove(one.path)
+                if self._fs.exists(one.path):  # an exchange may have taken the name, and removed it
+                    self._fs.remove(one.path)
                 self._work.removed.append(one.path)
 
 

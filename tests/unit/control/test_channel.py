@@ -18,9 +18,15 @@ from tidelog.control.client import ControlClient, find_holder
 from tidelog.control.server import ControlServer
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnknownTopic
 from tidelog.record.builder import build_batch
-from tidelog.storage.directory.attach import NewSegment, WriterVersion
+from tidelog.storage.directory.attach import WriterVersion
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, staging_path
+from tidelog.storage.directory.staging import (
+    NewSegment,
+    RowFacts,
+    StagedSegment,
+    StagedWriter,
+    staging_path,
+)
 from tidelog.storage.open_files import FilePool
 from tidelog.types import NewRecord, TopicPartition
 

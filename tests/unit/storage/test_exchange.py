@@ -10,9 +10,9 @@ from tests.worlds.directories.staged import ROOT, T0, TOPIC, WRITABLE
 from tidelog.env import Env
 from tidelog.errors import CorruptData, InvalidRequest, StorageFailure, UnknownTopic
 from tidelog.record.builder import build_batch
-from tidelog.storage.directory.attach import NewSegment, exchange
+from tidelog.storage.directory.attach import exchange
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.directory.staging import staging_path
+from tidelog.storage.directory.staging import NewSegment, staging_path
 from tidelog.storage.log.log import Log
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 

@@ -1,46 +1,30 @@
-"""Cleaning one partition: look, clean, swap in, remember.
+"""Cleaning one partition: plan, work, swap in, remember, and again.
 
-Parts: plan, work, swap in, history, checkpoint, again.
-
-`looking` says what may be cleaned and whether it is due, and makes a job of it; a worker (this
-process or another one) carries that out on files alone, `take_in` swaps its segments in, one after
-the other, and moves the checkpoint when all of them are there. What comes to the log meanwhile at
-its end is no matter; where segments of the job were cut, deleted or exchanged, the job is given up
-(`CleaningAborted`) and nothing of it that was not yet swapped in is left. A run that ended early is
-begun again from the old checkpoint: what it had swapped in stays compacted.
+`cleaning_plan` says what may be cleaned and whether it is due, and makes a job of it. A worker
+(this process or another one) carries the job out on files alone: it writes `.cleaned` files.
+`take_in` notes the history, puts the cleaned segments in the place of those they were made from,
+one after the other (`directory.publication`), and moves the checkpoint when all of them are there.
+Records that are appended meanwhile don't matter. Where segments of the job were cut, deleted or
+exchanged, the job is given up (`CleaningAborted`), and nothing of it that was not yet swapped in is
+left. A run that ended early is begun again from the old checkpoint: what it had swapped in stays
+compacted.
 
 Where a map holds fewer keys than the head has, a pass covers what it can and the next one goes on.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a stand-in whose calls are
-carried out in another thread. Source: Kafka 4.x LogCleaner, LogCleanerManager.
+carried out in another thread.
 
-Putting one `.cleaned` segment in the place of those it was made from, in one step.
-
-1. Its files are durable under `.cleaned` names; what the log file was last changed at is put back.
-2. They are renamed to `.swap`, the log first, in Kafka's order, and the names synced. As long as
-   one `.cleaned` name is left, an opening (ours and Kafka's) drops all of it; from then on an
-   opening finishes the swap.
-3. A commit record says what moves and what goes. Before it readers without a lock see the old
-   segments, after it the new one.
-4. The log renames the old files to `.deleted`, the new ones to their final names, and shows them
-   (`storage.log.segment_swaps`). Those names are synced, the record removed.
-
-What fails up to 3 is undone, so that cleaning can be tried again. What fails later takes the
-partition offline: only an opening can tell.
-
-Needs the directory's lock. While it runs nobody else may cut, delete or exchange segments of the
-partition. Source: Kafka 4.x Cleaner.cleanSegments, LocalLog.replaceSegments; facts 6.7, 3.8.
+Source: Kafka 4.x LogCleaner, LogCleanerManager, Cleaner.cleanSegments, LocalLog.replaceSegments.
 """
 
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.env import FileSystem
-from tidelog.errors import CleaningAborted, StorageFailure
-from tidelog.storage import commits, files
-from tidelog.storage.commits import Commit, Move, Removal
+from tidelog.errors import CleaningAborted
+from tidelog.storage import files
+from tidelog.storage.commits import Move
 from tidelog.storage.compaction.cleaning_plan import (
     CleanerOptions,
     CleaningPlan,
@@ -53,8 +37,8 @@ from tidelog.storage.compaction.cleaning_plan import (
 from tidelog.storage.compaction.eligibility import Verdict
 from tidelog.storage.compaction.generations.scheduler import GenerationLook, settle
 from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob
+from tidelog.storage.directory.publication import Change, publish
 from tidelog.storage.directory.staging import remove_quietly
-from tidelog.storage.log.segment_swaps import CleanedSwap
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.compaction_history import write_history
@@ -76,7 +60,6 @@ __all__ = [
     "map_is_full",
     "note_run",
     "plan_cleaning",
-    "swap_group",
     "take_in",
 ]
 
@@ -85,131 +68,50 @@ __all__ = [
 _ORDER: Final = files.SEGMENT_SUFFIXES
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The files of one cleaned segment."""
+class _CleanedChange(Change):
+    """One cleaned segment, whose `.cleaned` files are durable, on its way into the log.
 
-    fs: FileSystem
-    directory: str
-    group: CleanedGroup
-
-    @property
-    def names(self) -> list[str]:
-        """Their final names, the log first."""
-        known = [suffix for suffix in _ORDER if suffix in self.group.suffixes]
-        return [files.file_name(self.group.base_offset, suffix) for suffix in known]
-
-    def path(self, name: str, suffix: str) -> str:
-        """Where a file is called so."""
-        return f"{self.directory}/{name}{suffix}"
-
-    def stage(self, mtime_ms: int) -> None:
-        """From `.cleaned` to `.swap`, durably; raises OSError."""
-        fs = self.fs
-        fs.set_mtime(self.path(self.names[0], files.CLEANED_SUFFIX), mtime_ms)
-        fs.sync_dir(self.directory)  # a name that is lost alone must not be missing in a swap
-        for name in self.names:
-            fs.rename(self.path(name, files.CLEANED_SUFFIX), self.path(name, files.SWAP_SUFFIX))
-        fs.sync_dir(self.directory)
-
-    def undo(self) -> None:
-        """Drop what is staged, so that no crash on the way finishes it; raises OSError."""
-        fs, log = self.fs, self.names[0]
-        if fs.exists(self.path(log, files.SWAP_SUFFIX)):
-            # An opening that finds a `.cleaned` name drops the `.swap` ones of that segment.
-            fs.rename(self.path(log, files.SWAP_SUFFIX), self.path(log, files.CLEANED_SUFFIX))
-            fs.sync_dir(self.directory)
-        for name in self.names[1:]:
-            for suffix in (files.SWAP_SUFFIX, files.CLEANED_SUFFIX):
-                if fs.exists(self.path(name, suffix)):
-                    fs.remove(self.path(name, suffix))
-        fs.sync_dir(self.directory)
-        if fs.exists(self.path(log, files.CLEANED_SUFFIX)):
-            fs.remove(self.path(log, files.CLEANED_SUFFIX))
-        fs.sync_dir(self.directory)
-
-    def commit(self, partition_dir: str, bases: Iterable[int]) -> Commit:
-        """What the swap moves and takes away."""
-        names = self.names
-        moves = [Move(partition_dir, name + files.SWAP_SUFFIX, name) for name in names]
-        going = [name for base in bases for name in self._names_of(base) if name not in names]
-        there = [name for name in going if self.fs.exists(f"{self.directory}/{name}")]
-        return Commit(
-            moves=tuple(moves), removes=tuple(Removal(partition_dir, name) for name in there)
-        )
-
-    def _names_of(self, base: int) -> list[str]:
-        suffixes: tuple[str, ...] = files.SEGMENT_SUFFIXES
-        if base != self.group.base_offset:
-            suffixes = (*suffixes, files.SNAPSHOT_SUFFIX)
-        return [files.file_name(base, suffix) for suffix in suffixes]
-
-
-def swap_group(
-    log_dir: "DirectoryAccess", log: "Log", old: Sequence[ClosedSegment], group: CleanedGroup
-) -> None:
-    """Put a cleaned segment in the place of the segments it was made from.
-
-    Args:
-        log_dir: Open for writing.
-        log: The partition, of that directory.
-        old: What the group was made from, as the log shows it.
-        group: Its files are durable.
-
-    Raises:
-        StorageFailure: The disk failed. Where the partition is offline then, reopening tells
-            which segments are there; else the old ones, and nothing is left of the new one.
+    Its files are renamed to `.swap`, the log first, in Kafka's order, and the names synced. As long
+    as one `.cleaned` name is left, an opening (ours and Kafka's) drops all of them; from then on it
+    finishes the swap.
     """
-    directory = log.context.directory
-    place = _Place(log_dir.env.files, directory, group)
-    commit_id = uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
-    record = commits.commit_path(log_dir.path, commit_id)
-    log_dir.commit_records.under_way[record] = log.topic_partition
-    try:
-        # Who reopens the partition looks above; who has reopened it before is seen here.
-        if not log.swaps.still_has(old):
-            raise StorageFailure(directory, "swap cleaned segments", "they have changed meanwhile")
-        _swap(log_dir, log, old, place, commit_id)
-    finally:
-        del log_dir.commit_records.under_way[record]
 
+    keeps_old = True
 
-def _swap(
-    log_dir: "DirectoryAccess",
-    log: "Log",
-    old: Sequence[ClosedSegment],
-    place: _Place,
-    commit_id: str,
-) -> None:
-    directory, group = place.directory, place.group
-    record = commits.commit_path(log_dir.path, commit_id)
-    try:
-        place.stage(old[-1].mtime_ms())
-        commit = place.commit(files.partition_dir_name(log.topic_partition), group.bases)
-        commits.publish(place.fs, log_dir.path, commit_id, commit)
-    except OSError as error:
-        raise _undone(log, place, record, error) from error
-    log.swaps.take_cleaned(CleanedSwap(old, group.end_offset, commit))
-    try:
-        commits.finish(place.fs, log_dir.path, record, commit)
-    except OSError as error:
-        failure = as_storage_failure(error, directory, "finish a swap")
-        log.swaps.fail_adoption(failure.reason)
-        raise failure from error
+    def __init__(self, log: "Log", old: Sequence[ClosedSegment], group: CleanedGroup) -> None:
+        super().__init__(log, old)
+        self.bases = [group.base_offset]
+        known = [suffix for suffix in _ORDER if suffix in group.suffixes]
+        self._names = [files.file_name(group.base_offset, suffix) for suffix in known]
 
+    def _path(self, name: str, suffix: str) -> str:
+        return f"{self._directory}/{name}{suffix}"
 
-def _undone(log: "Log", place: _Place, record: str, error: OSError) -> StorageFailure:
-    """Take back what was staged; the partition goes offline where that can't be known to work."""
-    failure = as_storage_failure(error, place.directory, "swap cleaned segments")
-    try:
-        if place.fs.exists(record):
-            log.swaps.fail_adoption(failure.reason)  # it is visible, and may be durable
-        else:
-            remove_quietly(place.fs, record + files.TMP_SUFFIX)
-            place.undo()
-    except OSError:
-        log.swaps.fail_adoption(failure.reason)
-    return failure
+    def stage(self) -> list[Move]:
+        """From `.cleaned` to `.swap`, durably; the time of the log file's last change stays."""
+        fs, directory = self._fs, self._directory
+        fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
+        fs.sync_dir(directory)  # a name that is lost alone must not be missing in a swap
+        for name in self._names:
+            fs.rename(self._path(name, files.CLEANED_SUFFIX), self._path(name, files.SWAP_SUFFIX))
+        fs.sync_dir(directory)
+        return [Move(self._partition_dir, name + files.SWAP_SUFFIX, name) for name in self._names]
+
+    def discard(self) -> None:
+        """Drop what is staged, so that no crash on the way finishes it; raises OSError."""
+        fs, log = self._fs, self._names[0]
+        if fs.exists(self._path(log, files.SWAP_SUFFIX)):
+            # An opening that finds a `.cleaned` name drops the `.swap` ones of that segment.
+            fs.rename(self._path(log, files.SWAP_SUFFIX), self._path(log, files.CLEANED_SUFFIX))
+            fs.sync_dir(self._directory)
+        for name in self._names[1:]:
+            for suffix in (files.SWAP_SUFFIX, files.CLEANED_SUFFIX):
+                if fs.exists(self._path(name, suffix)):
+                    fs.remove(self._path(name, suffix))
+        fs.sync_dir(self._directory)
+        if fs.exists(self._path(log, files.CLEANED_SUFFIX)):
+            fs.remove(self._path(log, files.CLEANED_SUFFIX))
+        fs.sync_dir(self._directory)
 
 
 def drop_cleaned(fs: FileSystem, directory: str) -> None:
@@ -307,7 +209,7 @@ def take_in(log_dir: "DirectoryAccess", log: "Log", plan: CleaningPlan, cleaned:
 
     Raises:
         CleaningAborted: Segments of the job are no longer there; nothing more is changed.
-        StorageFailure: The disk failed; see `swap_group`.
+        StorageFailure: The disk failed; see `publication.publish`.
     """
     directory = log.context.directory
     _ensure_there(log, plan.sources)
@@ -320,7 +222,7 @@ def take_in(log_dir: "DirectoryAccess", log: "Log", plan: CleaningPlan, cleaned:
     for group in _in_order(plan.job, cleaned):
         old = [sources[base] for base in group.bases]
         _ensure_there(log, old)
-        swap_group(log_dir, log, old, group)
+        publish(log_dir, [_CleanedChange(log, old, group)], "swap cleaned segments")
     try:
         clean_end = cleaned.mapped_to
         if plan.generation is not None:

@@ -264,7 +264,7 @@ class OpenPartitions:
         if failed.failure is None:
             return failed
         directory = failed.context.directory
-        if name in tuple(self._commits.under_way.values()):
+        if any(name in names for names in tuple(self._commits.under_way.values())):
             raise StorageFailure(directory, "reopen", "a swap is being carried out yet; ask again")
         failed.abandon()
         try:

@@ -1,20 +1,21 @@
-"""Staged log files, and the one pass that makes a segment of one (two `SegmentPass` today).
-
-Writing finished log files beside a partition, for `attach` to take in later.
+"""Staged log files: written beside a partition, and turned into segments of it.
 
 Many writers may stage at once, in other processes or on other machines, without the directory's
 lock: a staged file is called `NAME.log.staging`, which neither we nor Kafka take for a part of the
-log, and holds batches with offsets from 0 on. Nothing is visible until `attach` has given them
-their place. What a job that died has left behind is dropped when it is old.
+log. Nothing is visible until the file is attached or exchanged (`attach`, which needs the lock).
+What a job that died has left behind is dropped when it is old.
 
-Life cycle: open -> append* -> finish or discard. Not safe for two threads.
+Owns the writer of files that are to be attached (`StagedWriter`: open -> append* -> finish or
+discard, not safe for two threads; offsets count from 0), the topic's rules for them, and the one
+walk over a staged file that makes a segment of it (`SegmentPass`): every batch is checked, an
+attached one gets its offset, leader epoch and time, and the indexes and append times of the new
+segment are made. Not owned: names, syncs and the commit (`publication`).
 
-One walk over a staged log file that becomes a segment: checks, patches, what lies beside it.
-
-Owned by `attach`, which says where the records begin and when they were appended.
+Source: docs/spark.md#commit.
 """
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,11 +35,13 @@ from tidelog.record.batch_walk import walk
 from tidelog.record.header import assign_offset, stamp_append_time
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.log.log import Log
 from tidelog.storage.log.segment_swaps import Adoption
 from tidelog.storage.open_files import FilePool
 from tidelog.storage.segment.append_time_trust import fingerprint
+from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.index import TxnIndex
+from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import (
     INT32_MAX,
     INT64_MAX,
@@ -49,19 +52,6 @@ from tidelog.types import (
     TimestampType,
     TopicPartition,
 )
-
-__all__ = [
-    "STAGING_AGE_MS",
-    "STAGING_SUFFIX",
-    "RowFacts",
-    "StagedSegment",
-    "StagedWriter",
-    "check_staged",
-    "drop_staging",
-    "remove_quietly",
-    "staging_path",
-]
-
 
 STAGING_SUFFIX: Final = ".staging"
 
@@ -354,98 +344,205 @@ def _drop_older(fs: FileSystem, path: str, older_than_ms: int) -> bool:
 CHUNK_BYTES: Final = 4 << 20
 
 
-class SegmentPass:
-    """One walk over a staged log file: checks it, patches it, and makes what lies beside it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSegment:
+    """A staged log file that takes the place of finished segments.
 
-    def __init__(
-        self, segment: StagedSegment, base_offset: int, adoption: Adoption, log: Log
-    ) -> None:
-        self._segment = segment
+    Attributes:
+        name: Its file is `NAME.log.staging` in the partition's directory.
+        base_offset: Of the segment that it becomes.
+        size_bytes: Size of the file.
+    """
+
+    name: str
+    base_offset: int
+    size_bytes: int
+
+
+class SegmentPass(ABC):
+    """One walk over a staged log file: checks it, and makes the files beside it.
+
+    Attributes:
+        next_offset: Offset behind the last batch that was taken.
+    """
+
+    _changes_headers = False
+
+    def __init__(self, context: SegmentContext, base_offset: int, size_bytes: int) -> None:
+        self._context = context
         self._base_offset = base_offset
-        self._adoption = adoption
-        self._config = log.context.config
-        self._topic_id = log.context.topic_id
-        self._indexes = IndexBuilder(self._config, base_offset)
-        self._next = 0
-        self._first_named = self._last_named = 0
+        self._size_bytes = size_bytes
+        self._indexes = IndexBuilder(context.config, base_offset)
+        self._times = AppendTimes(base_offset, context.topic_id)
+        self._last_batch_crc = 0
+        self.next_offset = base_offset
 
     def run(self, file: File, path: str) -> None:
-        """Patch every batch in place.
+        """Check every batch, and write those back that get another header.
 
         Raises:
-            CorruptData: Not the batches that the writer has said.
+            CorruptData: The file is not sound, or not what its writer said.
+            InvalidRequest: The topic's rules refuse a batch.
             OSError: The disk failed.
         """
-        position, size = 0, self._segment.size_bytes
-        wanted = CHUNK_BYTES
+        size = file.size()
+        if size != self._size_bytes or not size:
+            raise CorruptData(f"{size} bytes, {self._size_bytes} were announced", path=path)
+        position, wanted = 0, CHUNK_BYTES
         while position < size:
             chunk = bytearray(files.read_exactly(file, min(wanted, size - position), position))
-            used = self._patch(chunk, path, position)
+            used = self._take_chunk(chunk, path, position)
             if not used and wanted >= size - position:
                 raise CorruptBatch("an incomplete batch", path=path, position=position)
-            files.write_fully(file, memoryview(chunk)[:used], position)
+            if self._changes_headers:
+                files.write_fully(file, memoryview(chunk)[:used], position)
             position += used
             wanted = CHUNK_BYTES if used else wanted * 2
-        if self._next != self._segment.record_count:
-            reason = f"{self._next} records, its writer has written {self._segment.record_count}"
-            raise CorruptData(reason, path=path)
+        self._times.close(self.next_offset, self._last_batch_crc)
 
-    def _patch(self, chunk: bytearray, path: str, position: int) -> int:
-        """Patch the whole batches of a chunk; the bytes that they take."""
+    def _take_chunk(self, chunk: bytearray, path: str, position: int) -> int:
+        """Take the whole batches of a chunk; the bytes that they fill."""
         used = 0
         try:
             for batch in walk(chunk):
+                if not isinstance(batch, RecordBatch):
+                    raise CorruptBatch(f"magic {batch.magic}, 2 is expected", at=batch.at)
+                batch.ensure_valid()
                 self._check(batch)
-                used = self._patch_batch(chunk, batch.at, position)
+                final = self._final(chunk, batch)
+                self._indexes.add(final, position + batch.at)
+                crc = fingerprint(final)
+                self._note_time(final, crc)
+                self._last_batch_crc = crc
+                self.next_offset = final.next_offset
+                used = batch.at + final.size_bytes
         except CorruptData as error:
             raise error.located(path, position) from error
         return used
 
-    def _check(self, batch: object) -> None:
-        assert isinstance(batch, RecordBatch), "staged batches are of magic 2"
-        batch.ensure_valid()
-        if batch.base_offset != self._next or batch.is_control or batch.has_producer_id:
+    @abstractmethod
+    def _check(self, batch: RecordBatch) -> None:
+        """Raise CorruptBatch or InvalidRequest for a batch that can't follow those before it."""
+
+    @abstractmethod
+    def _note_time(self, batch: RecordBatch, crc: int) -> None:
+        """Note when a batch was appended; `crc` names it (`fingerprint`)."""
+
+    def _final(self, _chunk: bytearray, batch: RecordBatch) -> RecordBatch:
+        """The batch as the segment has it."""
+        return batch
+
+    def sidecars(self) -> list[tuple[str, Buffer]]:
+        """Suffix and content of the files beside the log file."""
+        offset_index, time_index = self._indexes.finish()
+        contents: list[tuple[str, Buffer]] = [
+            (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
+            (files.TIME_INDEX_SUFFIX, time_index.encoded),
+        ]
+        if self._times.row_count:
+            contents.append((files.APPEND_TIME_SUFFIX, self._times.encode()))
+        return contents
+
+
+class AppendedPass(SegmentPass):
+    """Walk over a file of `StagedWriter` that is to follow the log end."""
+
+    _changes_headers = True
+
+    def __init__(
+        self, context: SegmentContext, segment: StagedSegment, base_offset: int, adoption: Adoption
+    ) -> None:
+        super().__init__(context, base_offset, segment.size_bytes)
+        self._segment = segment
+        self._adoption = adoption
+
+    def run(self, file: File, path: str) -> None:
+        """See `SegmentPass`; the count of records is checked, too."""
+        super().run(file, path)
+        count = self.next_offset - self._base_offset
+        if count != self._segment.record_count:
+            reason = f"{count} records, its writer has written {self._segment.record_count}"
+            raise CorruptData(reason, path=path)
+
+    def _check(self, batch: RecordBatch) -> None:
+        staged_offset = self.next_offset - self._base_offset
+        if batch.base_offset != staged_offset or batch.is_control or batch.has_producer_id:
             raise CorruptBatch(
-                f"a batch at offset {batch.base_offset} where {self._next} is next, or one that"
+                f"a batch at offset {batch.base_offset} where {staged_offset} is next, or one that"
                 " belongs to a producer",
                 at=batch.at,
                 offset=batch.base_offset,
             )
-        target = self._config.compression_type.target_codec
+        target = self._context.config.compression_type.target_codec
         if target is not None and batch.codec is not target:
             raise InvalidRequest(
                 f"{self._segment.topic_partition}: staged with codec {batch.codec.config_name},"
                 f" but compression.type is {Codec(target).config_name} by now"
             )
 
-    def _patch_batch(self, chunk: bytearray, at: int, position: int) -> int:
-        """Give a batch its final header and note it in the indexes; the place behind it."""
-        offset = self._base_offset + self._next
-        assign_offset(chunk, at, offset, self._adoption.leader_epoch)
-        if self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-            stamp_append_time(chunk, at, self._adoption.stamp_ms)
-        final = RecordBatch(chunk, at)
-        self._indexes.add(final, position + at)
-        if not self._next:
-            self._first_named = fingerprint(final)
-        self._last_named = fingerprint(final)
-        self._next += final.last_offset_delta + 1
-        return at + final.size_bytes
+    def _final(self, chunk: bytearray, batch: RecordBatch) -> RecordBatch:
+        """The batch with its offset, its leader epoch and, where the topic stamps, its time."""
+        assign_offset(chunk, batch.at, self.next_offset, self._adoption.leader_epoch)
+        if self._context.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+            stamp_append_time(chunk, batch.at, self._adoption.stamp_ms)
+        return RecordBatch(chunk, batch.at)
 
-    def sidecars(self) -> list[tuple[str, bytes | memoryview]]:
-        """Suffix and content of the files beside the log file."""
-        offset_index, time_index = self._indexes.finish()
-        found: list[tuple[str, bytes | memoryview]] = [
-            (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
-            (files.TIME_INDEX_SUFFIX, time_index.encoded),
+    def _note_time(self, batch: RecordBatch, crc: int) -> None:
+        """All records have one time: the first batch's row stands for those behind it."""
+        if self._adoption.append_ms != UNKNOWN_MS and batch.base_offset == self._base_offset:
+            self._times.note(batch.base_offset, self._adoption.append_ms, crc)
+
+
+class ReplacementPass(SegmentPass):
+    """Walk over a log file that is to stand for finished segments."""
+
+    def __init__(
+        self,
+        context: SegmentContext,
+        old: Sequence[ClosedSegment],
+        segment: NewSegment,
+        end_offset: int,
+    ) -> None:
+        """Begin.
+
+        Args:
+            context: Of the partition.
+            old: Neighbours whose records the file has, or some of them.
+            segment: The file.
+            end_offset: Offset that no batch reaches.
+        """
+        super().__init__(context, segment.base_offset, segment.size_bytes)
+        self._old = old
+        self._end_offset = end_offset
+
+    def _check(self, batch: RecordBatch) -> None:
+        if batch.base_offset < self.next_offset or batch.last_offset >= self._end_offset:
+            raise CorruptBatch(
+                f"offsets {batch.base_offset} to {batch.last_offset} where {self.next_offset} to"
+                f" {self._end_offset - 1} have their place",
+                at=batch.at,
+                offset=batch.base_offset,
+            )
+
+    def _note_time(self, batch: RecordBatch, crc: int) -> None:
+        """When the batch was appended, as the old segments know it."""
+        offset = batch.base_offset
+        source = next(segment for segment in self._old if offset < segment.end_offset)
+        append_ms = source.append_times.time_at(offset)
+        if append_ms is None:
+            self._times.mark_unknown(self.next_offset, self._last_batch_crc)
+        else:
+            self._times.note(offset, append_ms, crc)
+
+    def sidecars(self) -> list[tuple[str, Buffer]]:
+        """See `SegmentPass`; aborted transactions are those of the old segments."""
+        contents, start = super().sidecars(), self._base_offset
+        aborted = [
+            entry
+            for segment in self._old
+            for entry in segment.txn_index.entries
+            if start <= entry.last_offset < self._end_offset
         ]
-        if self._adoption.append_ms != UNKNOWN_MS:
-            found.append((files.APPEND_TIME_SUFFIX, self._append_times()))
-        return found
-
-    def _append_times(self) -> bytes:
-        """One row for all records, and one that ends it."""
-        times = AppendTimes(self._base_offset, self._topic_id)
-        times.note(self._base_offset, self._adoption.append_ms, self._first_named)
-        times.close(self._base_offset + self._segment.record_count, self._last_named)
-        return times.encode()
+        if aborted:
+            contents.append((files.TXN_INDEX_SUFFIX, TxnIndex(start, aborted).encoded))
+        return contents

@@ -1,10 +1,16 @@
-"""Finished segments taken into an open log, or exchanged for others.
+"""Segments of an open log that appear behind its end, or in the place of finished ones.
 
-`directory.attach` and `storage.compaction` make the files and publish them by a commit record;
-here the log shows them. Between the record and its end the files of old segments get other names,
-those of new ones their final names, and the list of segments changes, all in one call: no read of
-this process comes between. A reader of an old segment goes on under its new name, until
-`file.delete.delay.ms` is over. A failing disk takes the partition offline, as with any change.
+Owns the moment at which a log shows other finished segments. Their files are durable under staged
+names, and a durable commit record names them (`directory.publication`, which makes the record and
+removes it). `SegmentSwaps.show` gives the files their final names and changes the list of segments
+in one call, so that no read of this process comes between. Files of replaced segments are called
+`.deleted` from then on: a reader of an old segment goes on under that name until the file goes.
+
+Not owned: making the files, the commit record, syncing the new names (but for the name of a new
+active segment, which the next flush relies on).
+
+A failing disk takes the partition offline: only an opening tells which segments are there, and it
+carries out the record.
 
 Source: Kafka 4.x LocalLog.replaceSegments.
 """
@@ -54,18 +60,21 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanedSwap:
-    """A published swap.
+class Swap:
+    """Finished segments that one log is to show.
 
     Attributes:
-        old: The segments that go, as the log showed them when the cleaning began.
-        end_offset: Offset behind the new one, which has the first old one's base.
-        commit: The commit record: the new files have `.swap` names.
+        bases: Base offsets of the new segments, ascending. The first is that of the first old one;
+            without old ones the log end.
+        end_offset: Offset behind the last record of the new ones, exclusive.
+        old: The segments that go, as the log shows them: they follow each other.
+        keeps_old: Whether files of old segments stay until `file.delete.delay.ms` is over.
     """
 
-    old: Sequence[ClosedSegment]
+    bases: Sequence[int]
     end_offset: int
-    commit: Commit
+    old: Sequence[ClosedSegment] = ()
+    keeps_old: bool = False
 
 
 class SegmentSwaps:
@@ -125,54 +134,7 @@ class SegmentSwaps:
         directory = self._segments.context.directory
         self._guard.run(directory, "note epoch", lambda: self._epochs.note_own(end))
 
-    def adopt(self, bases: Sequence[int], end_offset: int) -> None:
-        """Show segments whose files lie in place under their final names, durably.
-
-        Args:
-            bases: Their base offsets, ascending; the first is that of `prepare_adoption`.
-            end_offset: Offset behind their last record.
-
-        Raises:
-            StorageFailure: The disk failed; the partition is offline, reopening shows them.
-        """
-        assert bases[0] == self._segments.end_offset
-        assert not self._segments.active.size_bytes
-        directory = self._segments.context.directory
-        self._guard.run(directory, "attach", lambda: self._adopt(bases, end_offset))
-
-    def _adopt(self, bases: Sequence[int], end_offset: int) -> None:
-        context = self._segments.context
-        for suffix in files.SEGMENT_SUFFIXES:
-            self._segments.active.forget(suffix)  # these names mean other files now
-        self._roller.write_snapshot(end_offset, self._producers.encode_snapshot())
-        created = ActiveSegment.create(context, end_offset)
-        # The next append's row must not be rounded below the time of these records.
-        created.append_times.floor_ms = self._clock.last_ms
-        context.env.files.sync_dir(context.directory)
-        spans = itertools.pairwise([*bases, end_offset])
-        adopted = [ClosedSegment(context, base, end) for base, end in spans]
-        self._segments.replace_active(*adopted, created)
-        self._notes.adopted(adopted)
-        self._flusher.made_durable(end_offset)
-        self._flusher.began_segment()
-        self._roller.draw_jitter()
-        self._map_later(adopted)
-
-    def _map_later(self, segments: Sequence[ClosedSegment]) -> None:
-        """Build zone maps; each byte is read, so it is deferred."""
-
-        def build() -> None:
-            zone_map_files.build_missing(segments)
-
-        self._guard.defer(self._segments.context.directory, "map zones", build)
-
-    def fail_adoption(self, reason: str) -> None:
-        """Go offline: the disk failed where only reopening can tell which files are there."""
-        if self._guard.failure is None:
-            directory = self._segments.context.directory
-            self._guard.go_offline(StorageFailure(directory, "attach", reason))
-
-    # -- exchanging --------------------------------------------------------------------------
+    # -- what may be swapped -----------------------------------------------------------------
 
     def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
         """The finished local segments with these base offsets, which follow each other.
@@ -203,36 +165,6 @@ class SegmentSwaps:
     def _finished(self) -> list[ClosedSegment]:
         return [each for each in self._segments.all[:-1] if isinstance(each, ClosedSegment)]
 
-    def exchange(self, old: Sequence[ClosedSegment], spans: Sequence[tuple[int, int]]) -> None:
-        """Show other segments in the place of these; their files lie in place, durably.
-
-        Args:
-            old: As `finished_run` gave them; their files have gone, or are others by now.
-            spans: Base and end offsets of the new ones.
-
-        Raises:
-            StorageFailure: The disk failed; the partition is offline, reopening shows them.
-        """
-        directory = self._segments.context.directory
-        self._guard.run(directory, "exchange", lambda: self._exchange(old, spans))
-
-    def _exchange(self, old: Sequence[ClosedSegment], spans: Sequence[tuple[int, int]]) -> None:
-        context = self._segments.context
-        for segment in old:
-            segment.unload()
-            for suffix in files.SEGMENT_SUFFIXES:
-                path = context.path(segment.base_offset, suffix)
-                context.pool.forget(path)
-                context.maps.forget(path)
-        self._show(old, [ClosedSegment(context, base, end) for base, end in spans])
-
-    def _show(self, old: Sequence[ClosedSegment], new: Sequence[ClosedSegment]) -> None:
-        self._segments.exchange(old, new)
-        self._notes.exchanged([segment.base_offset for segment in old], new)
-        self._map_later(new)
-
-    # -- compacting --------------------------------------------------------------------------
-
     def cleanable_segments(self) -> list[ClosedSegment]:
         """The finished segments, oldest first.
 
@@ -253,33 +185,96 @@ class SegmentSwaps:
         known = {id(segment) for segment in self._segments.all}
         return all(id(segment) in known for segment in segments)
 
-    def take_cleaned(self, swap: CleanedSwap) -> None:
-        """Show a cleaned segment; its swap is published, the renames are made here.
+    # -- showing -----------------------------------------------------------------------------
 
-        They are not durable when this returns: the commit record stays until they are.
+    def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
+        """Give the files of new segments their names, and show the segments.
+
+        Args:
+            swap: What to show.
+            commit: The published record; what it says of this partition is carried out here.
+            operation: What a failure is called by.
+
+        Returns:
+            Paths of old segments' files that nothing waits for: the caller removes them.
 
         Raises:
-            StorageFailure: The disk failed; the partition is offline, reopening shows the new one.
+            StorageFailure: The disk failed; the partition is offline, reopening shows the new ones.
         """
         directory = self._segments.context.directory
-        self._guard.run(directory, "swap cleaned segments", lambda: self._take_cleaned(swap))
+        return self._guard.run(directory, operation, lambda: self._show(swap, commit))
 
-    def _take_cleaned(self, swap: CleanedSwap) -> None:
-        context, old = self._segments.context, swap.old
-        fs, directory = context.env.files, context.directory
-        for segment in old:
+    def _show(self, swap: Swap, commit: Commit) -> list[str]:
+        context = self._segments.context
+        for segment in swap.old:
             _ = segment.txn_index, segment.append_times  # while their names mean what they did
-        finals = [move.final for move in swap.commit.moves]
-        going = [*(removal.name for removal in swap.commit.removes), *finals]
-        aside = [name for name in going if fs.exists(f"{directory}/{name}")]
-        paths = [f"{directory}/{name}" for name in going]
-        with context.pool.replacing(paths), context.maps.replacing(paths):
-            for name in aside:
-                fs.rename(f"{directory}/{name}", f"{directory}/{name}{files.DELETED_SUFFIX}")
-            for segment in old:
-                segment.go_aside()
-            for move in swap.commit.moves:
-                fs.rename(f"{directory}/{move.staged}", f"{directory}/{move.final}")
-        self._show(old, [ClosedSegment(context, old[0].base_offset, swap.end_offset)])
+        aside = self._rename(swap, commit.of(files.partition_dir_name(context.topic_partition)))
+        spans = itertools.pairwise([*swap.bases, swap.end_offset])
+        new = [ClosedSegment(context, base, end) for base, end in spans]
+        if swap.old:
+            self._segments.exchange(swap.old, new)
+            self._notes.exchanged([segment.base_offset for segment in swap.old], new)
+        else:
+            self._put_behind_end(new, swap.end_offset)
+        self._map_later(new)
+        if not swap.keeps_old:
+            return aside
         due_ms = context.env.clock.now_ms() + context.config.file_delete_delay_ms
-        self._deleted.put([f"{directory}/{name}{files.DELETED_SUFFIX}" for name in aside], due_ms)
+        self._deleted.put(aside, due_ms)
+        return []
+
+    def _rename(self, swap: Swap, commit: Commit) -> list[str]:
+        """Set files of old segments aside, and give those of new ones their names.
+
+        Without old segments the new ones take the names of the empty active segment's files.
+
+        Returns:
+            Paths of the files that were set aside.
+        """
+        context = self._segments.context
+        fs, directory = context.env.files, context.directory
+        names = [removal.name for removal in commit.removes]
+        names += [move.final for move in commit.moves]
+        paths = [f"{directory}/{name}" for name in names]
+        aside = [path for path in paths if swap.old and fs.exists(path)]
+        if not swap.old:
+            for suffix in files.SEGMENT_SUFFIXES:
+                self._segments.active.forget(suffix)
+        with context.pool.replacing(paths), context.maps.replacing(paths):
+            for path in aside:
+                fs.rename(path, path + files.DELETED_SUFFIX)
+            for segment in swap.old:
+                segment.go_aside()
+            for move in commit.moves:
+                fs.rename(f"{directory}/{move.staged}", f"{directory}/{move.final}")
+        return [path + files.DELETED_SUFFIX for path in aside]
+
+    def _put_behind_end(self, new: Sequence[ClosedSegment], end_offset: int) -> None:
+        """Show segments in the place of the empty active one, and begin another active one."""
+        assert new[0].base_offset == self._segments.end_offset
+        assert not self._segments.active.size_bytes
+        context = self._segments.context
+        self._roller.write_snapshot(end_offset, self._producers.encode_snapshot())
+        created = ActiveSegment.create(context, end_offset)
+        # The next append's row must not be rounded below the time of these records.
+        created.append_times.floor_ms = self._clock.last_ms
+        context.env.files.sync_dir(context.directory)
+        self._segments.replace_active(*new, created)
+        self._notes.adopted(new)
+        self._flusher.made_durable(end_offset)
+        self._flusher.began_segment()
+        self._roller.draw_jitter()
+
+    def _map_later(self, segments: Sequence[ClosedSegment]) -> None:
+        """Build zone maps; each byte is read, so it is deferred."""
+
+        def build() -> None:
+            zone_map_files.build_missing(segments)
+
+        self._guard.defer(self._segments.context.directory, "map zones", build)
+
+    def go_offline(self, operation: str, reason: str) -> None:
+        """Go offline: the disk failed where only reopening can tell which files are there."""
+        if self._guard.failure is None:
+            directory = self._segments.context.directory
+            self._guard.go_offline(StorageFailure(directory, operation, reason))

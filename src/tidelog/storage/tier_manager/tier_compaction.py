@@ -51,8 +51,12 @@ from tidelog.storage.compaction.cleaning_plan import (
 )
 from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob, together
 from tidelog.storage.compaction.worker import InProcess
-from tidelog.storage.directory.attach import NewSegment, ReplacementPass
-from tidelog.storage.directory.staging import remove_quietly, write_staged
+from tidelog.storage.directory.staging import (
+    NewSegment,
+    ReplacementPass,
+    remove_quietly,
+    write_staged,
+)
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment import zone_map_files

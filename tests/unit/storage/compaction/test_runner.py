@@ -219,7 +219,7 @@ def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(moment: str) -> None
     env = seeded_env(1)
 
     def fail_meanwhile() -> None:
-        log_dir.log("t", 0).swaps.fail_adoption("no disk")
+        log_dir.log("t", 0).swaps.go_offline("swap", "no disk")
         with pytest.raises(StorageFailure, match="carried out yet"):
             log_dir.reopen("t", 0)
 

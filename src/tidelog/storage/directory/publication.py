@@ -1,0 +1,202 @@
+"""The one procedure by which files of segments become part of partitions, all together or not.
+
+An attach, an exchange and a cleaning make their files in their own ways (`Change.stage`); from
+there on the order of calls is the same, and stands here alone:
+
+1. The record's path is entered in `CommitRecords.under_way`: none of these partitions is reopened
+   until the procedure ends.
+2. Each change stages its files: they are durable under staged names.
+3. The commit record is renamed into place (`commits.publish`). Before it readers without a lock see
+   the old segments, after it the new ones.
+4. Each log gives the files their final names and shows the segments (`SegmentSwaps.show`).
+5. The names are synced, marks of writers noted, and the record removed (`commits.finish`).
+6. Files of old segments that nothing waits for are removed.
+
+A failure before the record is there is undone: the partitions go on as if nothing had been begun. A
+later one takes all of them offline, since only an opening can tell. A crash at any call leaves the
+old segments before 3, and the new ones after it: the next opening for writing carries the record
+out again.
+
+Needs the directory's lock. While a change with old segments is under way nobody else may cut,
+delete or exchange segments of its partition. Source: Kafka 4.x LocalLog.replaceSegments.
+"""
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+from tidelog.env import FileSystem
+from tidelog.errors import StorageFailure, TidelogError
+from tidelog.storage import commits, files
+from tidelog.storage.commits import Commit, Mark, Move, Removal
+from tidelog.storage.directory.log_dir import DirectoryAccess
+from tidelog.storage.directory.staging import remove_quietly
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.segment_swaps import Swap
+from tidelog.storage.open_files import as_storage_failure
+from tidelog.storage.segment.closed_segment import ClosedSegment
+
+
+class Change(ABC):
+    """New segments of one partition, and the finished ones whose place they take.
+
+    Attributes:
+        log: The partition.
+        old: The segments that go, as the log shows them.
+        bases: Base offsets of the new ones, known when `stage` returns.
+        end_offset: Offset behind the new ones, exclusive; known when `stage` returns.
+        keeps_old: Whether files of old segments stay until `file.delete.delay.ms` is over.
+    """
+
+    keeps_old = False
+
+    def __init__(self, log: Log, old: Sequence[ClosedSegment] = ()) -> None:
+        self.log = log
+        self.old = old
+        self.bases: list[int] = []
+        self.end_offset = old[-1].end_offset if old else log.log_end_offset
+
+    @abstractmethod
+    def stage(self) -> list[Move]:
+        """Make the files durable under staged names.
+
+        Raises:
+            TidelogError, OSError: Nothing is published; `discard` follows.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Take back what `stage` has made, however far it came.
+
+        Raises:
+            OSError: An opening might take what is left for a part of the log.
+        """
+
+    @property
+    def _fs(self) -> FileSystem:
+        return self.log.context.env.files
+
+    @property
+    def _directory(self) -> str:
+        return self.log.context.directory
+
+    @property
+    def _partition_dir(self) -> str:
+        return files.partition_dir_name(self.log.topic_partition)
+
+    def removals(self, moves: Sequence[Move]) -> Iterator[Removal]:
+        """The old segments' files whose names the new ones don't take; raises OSError."""
+        taken = {move.final for move in moves}
+        for base in (segment.base_offset for segment in self.old):
+            # A snapshot at a base that stays tells of what lies before it, which is as it was.
+            more = () if base in self.bases else (files.SNAPSHOT_SUFFIX,)
+            for suffix in (*files.SEGMENT_SUFFIXES, *more):
+                name = files.file_name(base, suffix)
+                if name not in taken and self._fs.exists(f"{self._directory}/{name}"):
+                    yield Removal(self._partition_dir, name)
+
+    @property
+    def swap(self) -> Swap:
+        """What the log is to show."""
+        return Swap(self.bases, self.end_offset, self.old, self.keeps_old)
+
+
+def draw_commit_id(log_dir: DirectoryAccess) -> str:
+    """An id that no commit had: 32 hexadecimal digits."""
+    return uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
+
+
+def publish(
+    log_dir: DirectoryAccess,
+    changes: Sequence[Change],
+    operation: str,
+    *,
+    commit_id: str | None = None,
+    marks: Mapping[str, Mark] | None = None,
+) -> None:
+    """Make changes of partitions visible together.
+
+    Args:
+        log_dir: Open for writing.
+        changes: One for each partition.
+        operation: What a failure is called by.
+        commit_id: See `draw_commit_id`; drawn where None.
+        marks: How far writers have come with it.
+
+    Raises:
+        TidelogError: What a change's `stage` raises; nothing was changed.
+        StorageFailure: The disk failed, or old segments are not shown any more. Where partitions
+            are offline then, reopening tells which segments they have; else the old ones.
+    """
+    fs, root = log_dir.env.files, log_dir.path
+    commit_id = commit_id or draw_commit_id(log_dir)
+    record = commits.commit_path(root, commit_id)
+    path = changes[0].log.context.directory if len(changes) == 1 else root
+    under_way = log_dir.commit_records.under_way
+    under_way[record] = frozenset(change.log.topic_partition for change in changes)
+    try:
+        try:
+            commit = _stage(changes, marks or {}, path, operation)
+            if commit.is_empty:
+                return
+            commits.publish(fs, root, commit_id, commit)
+        except OSError as error:
+            failure = as_storage_failure(error, path, operation)
+            _undo(fs, record, changes, operation, failure.reason)
+            raise failure from error
+        except TidelogError as error:
+            _undo(fs, record, changes, operation, str(error))
+            raise
+        try:
+            left = [name for each in changes for name in _show(each, commit, operation)]
+            commits.finish(fs, root, record, commit)
+            for name in left:
+                fs.remove(name)
+        except OSError as error:
+            failure = as_storage_failure(error, path, operation)
+            _go_offline(changes, operation, failure.reason)
+            raise failure from error
+        except TidelogError as error:
+            _go_offline(changes, operation, str(error))
+            raise
+    finally:
+        del under_way[record]
+
+
+def _stage(
+    changes: Sequence[Change], marks: Mapping[str, Mark], path: str, operation: str
+) -> Commit:
+    for change in changes:
+        # Who reopens a partition looks at `under_way`; who has reopened it before is seen here.
+        if change.old and not change.log.swaps.still_has(change.old):
+            raise StorageFailure(path, operation, "segments have changed meanwhile")
+    moves, removes = list[Move](), list[Removal]()
+    for change in changes:
+        staged = change.stage()
+        moves += staged
+        removes += change.removals(staged)
+    return Commit(moves=tuple(moves), removes=tuple(removes), marks=marks)
+
+
+def _undo(
+    fs: FileSystem, record: str, changes: Sequence[Change], operation: str, reason: str
+) -> None:
+    """Take back what was staged; partitions go offline where that can't be known to work."""
+    try:
+        if fs.exists(record):
+            _go_offline(changes, operation, reason)  # it is visible, and may be durable
+            return
+        remove_quietly(fs, record + files.TMP_SUFFIX)
+        for change in changes:
+            change.discard()
+    except OSError:
+        _go_offline(changes, operation, reason)
+
+
+def _show(change: Change, commit: Commit, operation: str) -> list[str]:
+    return change.log.swaps.show(change.swap, commit, operation)
+
+
+def _go_offline(changes: Sequence[Change], operation: str, reason: str) -> None:
+    for change in changes:
+        change.log.swaps.go_offline(operation, reason)
