@@ -210,7 +210,7 @@ class Options:
         assert text is not None
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"option {name}={text}: not JSON: {error}") from error
         if not isinstance(found, dict):
             meaning = (READ_OPTIONS | WRITE_OPTIONS)[name]

@@ -82,7 +82,7 @@ def decode_marker(value: bytes) -> Marker:
         content = json.loads(value)
         version, batch = content["version"], content["batch"]
         note, topic_id = content.get("note", ""), content.get("topic_id", "")
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptMessage(f"not a marker: {value[:80]!r}") from error
     is_text = isinstance(note, str) and isinstance(topic_id, str)
     if version != MARKER_VERSION or type(batch) is not int or not is_text:

@@ -352,7 +352,7 @@ def decode_commit(data: bytes) -> Commit:
         moves = tuple(Move(*row) for row in rows)
         removes = tuple(Removal(*row) for row in content.get("removes", ()))
         marks = {n: decode_mark(mark) for n, mark in content.get("marks", {}).items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"not a commit record: {error}") from error
     if version not in (1, COMMIT_VERSION):
         raise UnsupportedVersion(f"commit record of version {version}, {COMMIT_VERSION} is known")

@@ -158,7 +158,9 @@ class TestState:
         with pytest.raises(InvalidRequest, match=said):
             self.state.ensure_asked(plan(**more))
 
-    @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 1}', b"\xff"])
+    @pytest.mark.parametrize(
+        "data", [b"", b"[]", b"{}", b'{"version": 1}', b"\xff", b"[" * 100_000]
+    )
     def test_damage_is_named(self, data: bytes) -> None:
         with pytest.raises(CorruptFile, match="not the state of a mirror"):
             decode_state(data)

@@ -82,6 +82,8 @@ def test_markers_of_earlier_releases_have_no_id() -> None:
     assert decode_marker(encode_marker(Marker(4, "n", "id"))) == Marker(4, "n", "id")
     with pytest.raises(CorruptMessage):
         decode_marker(b'{"version": 1, "batch": 4, "topic_id": 5}')
+    with pytest.raises(CorruptMessage):
+        decode_marker(b"[" * 100_000)
 
 
 def test_a_marker_of_one_topic_says_nothing_of_another() -> None:

@@ -92,6 +92,7 @@ class TestText:
             b'{"version": 2, "moves": [], "marks": {"a": ["1", 2]}}',
             b'{"version": 2, "moves": [], "marks": {"a": [-1, 2]}}',
             b'{"version": 2, "moves": [], "marks": {"": [1, 2]}}',
+            b'{"version": 2, "moves": ' + b"[" * 100_000,
         ],
     )
     def test_what_could_lead_elsewhere_or_is_no_record_is_refused(self, text: bytes) -> None:

@@ -402,7 +402,7 @@ def decode_state(data: bytes) -> MirrorState:
             question=dict(content["question"]),
             starts=tuple((int(a), int(b), int(c)) for a, b, c in content["starts"]),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"not the state of a mirror: {error}") from error
 
 

@@ -141,7 +141,7 @@ def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> L
         raise LoginFailed("a token for another audience")
     _check_scope(claims.get("scope"))
     user = _trimmed(claims.get(rules.user_claim))
-    if not 0 < len(user) <= _NAME_MAX:
+    if not 0 < len(user) <= _NAME_MAX or not _is_text(user):
         raise LoginFailed(f"a token without a name in `{rules.user_claim}`")
     # Parts of a second don't count, as in Kafka.
     return Login(user, int(_seconds(claims, "exp")) * 1000)
@@ -179,6 +179,15 @@ def _check_scope(found: object) -> None:
     names = [_trimmed(each) for each in found] if isinstance(found, list) else []
     if not all(names) or len(set(names)) < len(names):
         raise LoginFailed("a token with a scope that is empty or comes twice")
+
+
+def _is_text(user: str) -> bool:
+    """Whether a name can be written: JSON may hold half of a pair of surrogates."""
+    try:
+        user.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _trimmed(found: object) -> str:

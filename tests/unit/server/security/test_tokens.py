@@ -114,6 +114,7 @@ def test_another_key_with_the_same_name_and_one_without_a_name() -> None:
         ({"sub": 7}, "without a name"),
         ({"sub": None}, "without a name"),
         ({"sub": "x" * 1025}, "without a name"),
+        ({"sub": "alice\ud800"}, "without a name"),
         ({"iss": "https://other.example"}, "another issuer"),
         ({"iss": None}, "another issuer"),
         ({"aud": "other"}, "another audience"),
