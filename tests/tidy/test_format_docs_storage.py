@@ -17,8 +17,8 @@ from tidelog.storage.segment import index
 from tidelog.storage.segment import index as aborted
 from tidelog.storage.segment.compaction_history import CompactionHistory
 from tidelog.storage.segment.index import AbortedTxn, OffsetIndex, TimeIndex, TxnIndex
-from tidelog.storage.segment.roll import RollReason
-from tidelog.storage.segment.segment_notes import SegmentNote, encode_notes
+from tidelog.storage.segment.roll import RollReason, SegmentNote
+from tidelog.storage.segment.segment_notes import encode_notes
 
 TIME = 1_700_000_000_000
 TOPIC_ID = UUID(int=(1 << 64) | 2)

@@ -26,7 +26,6 @@ from tidelog.storage.log.segment_story import Notes, storm_of, times_of
 from tidelog.storage.log.segment_times import record_range
 from tidelog.storage.segment.gaps import GAP_REASON
 from tidelog.storage.segment.retention import counted_time
-from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -508,7 +507,7 @@ def _append_facts(log: LogReader) -> tuple[int | None, int | None, list[tuple[in
     unknown: list[tuple[int, int]] = []
     for segment in log.segments:
         start = max(segment.base_offset, log.log_start_offset)
-        if isinstance(segment, RemoteSegment) and start == segment.base_offset:
+        if start == segment.base_offset:
             span = segment.append_span
             if span is not None:  # nothing is asked of the store
                 known = [known[0] if known else span[0], span[1]]

@@ -15,7 +15,6 @@ from tidelog.record.batch_walk import Batch
 from tidelog.remote.view import ClusterView, Count
 from tidelog.storage import files
 from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import AbortedFilter, LogSlice, checked_records, slice_segment
 from tidelog.types import (
@@ -183,7 +182,7 @@ def _count(log: LogReader, start: int, end: int, isolation: IsolationLevel) -> i
 
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
     """By its zone map where all of it counts, else by headers."""
-    if isinstance(segment, ClosedSegment) and start <= segment.base_offset < segment.end_offset:
+    if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None
         if zones is not None and not (aborted and zones.total.is_transactional):
             return zones.total.data_records

@@ -27,7 +27,7 @@ from tidelog.storage.clocks.latency import RELATIVE_ERROR, LatencyByHour, Latenc
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.zone_map_files import ZoneCache, load_or_build
 from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, MINUTE_MS, ClockName, TopicPartition
 
@@ -143,7 +143,7 @@ def _spans_to_read(
         start = max(segment.base_offset, reader.log_start_offset)
         if start >= segment.end_offset:
             continue
-        is_whole = isinstance(segment, ClosedSegment) and start == segment.base_offset
+        is_whole = not segment.is_active and start == segment.base_offset
         zones = _zones_of(reader, segment, cache) if is_whole else None
         if zones is not None and not hours.cuts(zones.latency.step_ms):
             _count_zones(zones, hours, found)
@@ -157,8 +157,7 @@ def _spans_to_read(
         yield pending
 
 
-def _zones_of(reader: LogReader, segment: object, cache: ZoneCache | None) -> ZoneMap | None:
-    assert isinstance(segment, ClosedSegment)
+def _zones_of(reader: LogReader, segment: Segment, cache: ZoneCache | None) -> ZoneMap | None:
     reader.append_times_of(segment)
     found = segment.zones_on(ClockName.APPEND)
     if found is None and cache is not None:

@@ -25,12 +25,10 @@ from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import Question, ZoneMap
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.gaps import lost_at_end
 from tidelog.storage.segment.index_proof import first_offset_at, time_floor
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import ensure_there, slice_segment
-from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
 # Sidecars of so many segments are asked for together: some 16 MB at most.
@@ -203,7 +201,7 @@ class PieceFinder:
                 limit_offset=part.limit,
             )
             yield self._piece(segment, found, is_unknown=is_unknown)
-        elif start < end and isinstance(segment, ClosedSegment):
+        elif start < end and not segment.is_active:
             yield self._piece(segment, ZoneRange(0, 0, start, end), is_unknown=is_unknown)
 
     def _by_zones(
@@ -259,7 +257,7 @@ class _Zones:
 
     def __enter__(self) -> ZoneMap | None:
         finder, segment = self._finder, self._segment
-        if not isinstance(segment, ClosedSegment):
+        if segment.is_active:
             return None
         if finder.clock is ClockName.APPEND:
             finder.reader.append_times_of(segment)  # limited to what is sure
@@ -291,7 +289,7 @@ def identity_text(identity: tuple[int, int]) -> str:
 
 def _with_times(reader: LogReader, segment: Segment, piece: Piece) -> Piece:
     """The piece with the place of its append times, and how far they are to be believed."""
-    if isinstance(segment, RemoteSegment) and segment.knows_all_append_times:
+    if segment.knows_all_append_times:
         path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
         return dataclasses.replace(piece, times_path=path, times_end=segment.end_offset)
     times = reader.append_times_of(segment)
@@ -307,7 +305,7 @@ def _with_times(reader: LogReader, segment: Segment, piece: Piece) -> Piece:
 
 
 def _times_path(reader: LogReader, segment: Segment) -> str:
-    context = segment.context if isinstance(segment, RemoteSegment) else reader.context
+    context = segment.context if segment.is_tiered else reader.context
     return context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
 
 

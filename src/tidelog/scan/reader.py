@@ -38,7 +38,6 @@ from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, AppendRuns, RowMaker
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import Piece, ScanStats, Split
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.gaps import is_gap_loss, lost_gap
 from tidelog.types import INT64_MAX, Buffer, ClockName
 
@@ -102,7 +101,7 @@ def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[L
     def look(log_dir: LogDir) -> bool:
         reader = log_dir.reader(split.topic, split.partition)
         segment = reader.segment_of(start)
-        if not isinstance(segment, ClosedSegment) or (segment.size_bytes > 0) != has_bytes:
+        if segment is None or segment.is_active or (segment.size_bytes > 0) != has_bytes:
             return False
         return is_gap_loss(reader.context, segment)
 

@@ -295,7 +295,6 @@ def compile_all() -> None:
 
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
     from tidelog.storage.segment import zone_map_files
-    from tidelog.storage.segment.closed_segment import ClosedSegment
 
     load()
     with (
@@ -307,9 +306,8 @@ def compile_all() -> None:
         for codec in (Codec.NONE, Codec.GZIP):
             log.append([NewRecord(value=b"", timestamp=1)], codec=codec)
         log.roll()
-        for segment in log.segments:
-            if isinstance(segment, ClosedSegment):
-                zone_map_files.write(segment, by_kernels=True)
+        for segment in log.finished_segments():
+            zone_map_files.write(segment, by_kernels=True)
 
 
 def load() -> None:

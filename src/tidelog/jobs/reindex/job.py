@@ -21,7 +21,6 @@ from tidelog.jobs.reindex.work import (
     PartDone,
     build_zones,
     check_partition,
-    finished_segments,
     grouped,
     verify_zones,
 )
@@ -266,7 +265,7 @@ class _Job:
             for name in list_partitions(log_dir, topics):
                 names.append(name)
                 reader = log_dir.reader(name.topic, name.partition)
-                sizes = [(s.base_offset, s.size_bytes) for s in finished_segments(reader)]
+                sizes = [(s.base_offset, s.size_bytes) for s in reader.finished_segments()]
                 parts += [
                     json.dumps([name.topic, name.partition, bases])
                     for bases in grouped(sizes, group_bytes)

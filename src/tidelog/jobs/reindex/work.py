@@ -17,7 +17,6 @@ from tidelog.storage.checks.partition_check import Learned
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.zone_map_files import ZoneCache
@@ -260,7 +259,7 @@ def _each_segment(
     try:
         with LogDir.open(directory, env=env) as log_dir:
             reader = log_dir.reader(name.topic, name.partition)
-            for segment in finished_segments(reader):
+            for segment in reader.finished_segments():
                 if segment.base_offset in bases:
                     done.segments += 1
                     done.log_bytes += segment.size_bytes
@@ -272,11 +271,6 @@ def _each_segment(
         done.problems.append(f"{name}: {error}")
         done.is_blind = True
     return done
-
-
-def finished_segments(reader: LogReader) -> Iterator[ClosedSegment]:
-    """The segments of a partition that don't change any more."""
-    return (segment for segment in reader.segments if isinstance(segment, ClosedSegment))
 
 
 def grouped(sizes: Sequence[tuple[int, int]], group_bytes: int) -> Iterator[list[int]]:

@@ -13,7 +13,6 @@ from tidelog.server.partitions.segment_reads import SegmentBytes, frames
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment import time_search
-from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.gaps import Losses
 from tidelog.storage.segment.segment import Segment
 from tidelog.types import NO_TIMESTAMP, ClockName, OffsetAndTimestamp
@@ -92,13 +91,11 @@ async def has_no_times(log: Log, work: Work) -> bool:
 
 
 def _has_indexes(segment: Segment) -> bool:
-    if not isinstance(segment, ClosedSegment):
-        return True
     return segment.has_indexes and not segment.is_tiered
 
 
 def _has_times(segment: Segment) -> bool:
-    if isinstance(segment, ClosedSegment) and (segment.is_tiered or not segment.has_append_times):
+    if segment.is_tiered or not segment.has_append_times:
         return False
     return segment.append_times.row_count <= ROWS_ON_THE_LOOP
 

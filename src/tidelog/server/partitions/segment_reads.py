@@ -37,11 +37,10 @@ from tidelog.record.header import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
 from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.open_files import FilePool, Held
-from tidelog.storage.segment.closed_segment import ClosedSegment, LastBatches
 from tidelog.storage.segment.gaps import ensure_reaches, is_settled
 from tidelog.storage.segment.index import OffsetIndex, TxnIndex
 from tidelog.storage.segment.index_proof import batch_at, misfit
-from tidelog.storage.segment.segment import Segment, open_log
+from tidelog.storage.segment.segment import LastBatches, Segment, open_log
 from tidelog.types import INT64_MAX, Buffer
 
 # How often pages are looked for before they are sent. Where some were missing a moment ago, as
@@ -243,10 +242,10 @@ class SegmentBytes:
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
         """The segment's index; raises ColdRead where it was not loaded yet."""
-        self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_indexes)
+        self._ensure(known=segment.has_indexes)
         return segment.offset_index
 
-    def last_batches(self, segment: ClosedSegment) -> LastBatches:
+    def last_batches(self, segment: Segment) -> LastBatches:
         """What its last batches say; raises ColdRead where they were not looked at yet."""
         self._ensure(known=segment.seen_last_batches is not None)
         return segment.last_batches
@@ -259,19 +258,19 @@ class SegmentBytes:
             CorruptBatch: As `gaps.ensure_reaches`.
             OSError: The system failed a read.
         """
-        if isinstance(segment, ClosedSegment):
+        if not segment.is_active:
             is_seen = segment.seen_last_batches is not None and is_settled(segment)
             self._ensure(known=is_seen and segment.last_batches.next_offset <= offset)
             ensure_reaches(segment, offset)
 
     def txn_index(self, segment: Segment) -> TxnIndex:
         """Its aborted transactions; raises ColdRead where they were not loaded yet."""
-        self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_txn_index)
+        self._ensure(known=segment.has_txn_index)
         return segment.txn_index
 
     def append_times(self, segment: Segment) -> AppendTimes:
         """When its records were appended; raises ColdRead where that was not loaded yet."""
-        self._ensure(known=not isinstance(segment, ClosedSegment) or segment.has_append_times)
+        self._ensure(known=segment.has_append_times)
         return segment.append_times
 
     def distrust(self, segment: Segment, problem: str) -> None:
@@ -534,11 +533,11 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
 
     Those of a finished one end before damage in its last batches.
     """
-    if isinstance(segment, ClosedSegment) and not segment.is_tiered:
-        last = segment.seen_last_batches or source.last_batches(segment)
-        return last.position, last.next_offset
-    size_bytes = segment.size_bytes  # first: a segment grows beside a thread
-    return size_bytes, segment.end_offset
+    if segment.is_active or segment.is_tiered:
+        size_bytes = segment.size_bytes  # first: a segment grows beside a thread
+        return size_bytes, segment.end_offset
+    last = segment.seen_last_batches or source.last_batches(segment)
+    return last.position, last.next_offset
 
 
 def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Frame | None:

@@ -205,8 +205,8 @@ class PartitionRepair:
         pool, maps = FilePool(self.place.fs, write=False), MapCache(self.place.fs)
         reader = LogReader.open(self._context(pool, maps), log_start_offset=self.place.log_start)
         try:
-            for segment in reader.segments:
-                if segment.base_offset in bases and isinstance(segment, ClosedSegment):
+            for segment in reader.finished_segments():
+                if segment.base_offset in bases:
                     self._build_map(segment)
         finally:
             reader.close()

@@ -438,7 +438,7 @@ def look_at_tier(log_dir: "DirectoryAccess", name: TopicPartition, *, is_asked: 
     """
     log = log_dir.log(name.topic, name.partition)
     config, now_ms = log.context.config, log_dir.env.clock.now_ms()
-    finished = [each for each in log.segments[:-1] if isinstance(each, ClosedSegment)]
+    finished = log.finished_segments()
     segments = [each for each in finished if each.is_tiered]
     with typed_reads(log.context.directory):
         history, checkpoint = believed_history(log), log_dir.cleaner_offset(name)
@@ -625,7 +625,7 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
     log = log_dir.reader(name.topic, name.partition)
     context, config = log.context, log.context.config
     now_ms = log_dir.env.clock.now_ms()
-    segments = [each for each in log.segments[:-1] if isinstance(each, ClosedSegment)]
+    segments = log.finished_segments()
     if any(each.is_tiered for each in segments):
         raise InvalidRequest(
             f"{name}: no plan is made for segments in a tier; they are compacted by brute force"

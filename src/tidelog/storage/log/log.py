@@ -44,9 +44,8 @@ from tidelog.storage.open_files import typed_failures
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.retention import Deletion
-from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment, SegmentContext
-from tidelog.storage.segment.segment_notes import SegmentNote
 from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:

@@ -306,8 +306,8 @@ class _Loading:
         """Write the indexes of finished segments that have gone, as Kafka does at its start."""
         fs, segments = self._context.env.files, self._segments
         names = {entry.name for entry in fs.list_dir(self._context.directory)}
-        for segment in segments.local[:-1]:
-            if isinstance(segment, ClosedSegment):
+        for segment in segments.finished():
+            if not segment.is_tiered:
                 self._restore_index(segment, names)
         active = segments.active
         if files.file_name(active.base_offset, files.TXN_INDEX_SUFFIX) not in names:
@@ -341,8 +341,8 @@ class _Loading:
         The next close vouches for the whole log, so the log must be right by then.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
-        for segment in self._segments.local[:-1]:
-            if isinstance(segment, ClosedSegment) and segment.end_offset > trusted:
+        for segment in self._segments.finished():
+            if not segment.is_tiered and segment.end_offset > trusted:
                 write_sure_times(segment)
         times = active.read_append_times()
         before = times.encode()

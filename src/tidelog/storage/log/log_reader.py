@@ -21,9 +21,8 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.gaps import NO_LOSSES, ensure_no_gap, lost_at_end
 from tidelog.storage.segment.segment import Segment, SegmentContext, typed_read
 from tidelog.storage.segment.slices import AbortedFilter, LogSlice, records_of, slices
-from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.storage.tier.tier_record import TierAccess, TierView
-from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
+from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.segment.index import AbortedTxn
@@ -93,6 +92,10 @@ class LogReader:
     def segments(self) -> list[Segment]:
         """Segments, oldest first; the last one is active. Empty only for a bare directory."""
         return self._list.all
+
+    def finished_segments(self) -> list[ClosedSegment]:
+        """Segments that take no more appends, oldest first; those of the tier too."""
+        return self._list.finished()
 
     @property
     def local_segments(self) -> list[Segment]:
@@ -183,9 +186,9 @@ class LogReader:
         segment = self.segment_of(offset)
         if segment is None:
             return None
-        if isinstance(segment, RemoteSegment):
-            times = segment.row.times
-            return times.largest_append_ms if times.is_append_known else times.mtime_ms
+        noted = segment.noted_times(UNKNOWN_MS)
+        if noted is not None:
+            return noted.largest_append_ms if noted.is_append_known else noted.mtime_ms
         known = self.append_times_of(segment).time_at(offset)
         return segment.mtime_ms() if known is None else known
 
@@ -271,13 +274,13 @@ class LogReader:
         segments, maxima = self._list.all, self._list.memory.maxima
         if not maxima.is_known(timestamp_ms):
             finished = segments[maxima.count : -1]
-            if not all(isinstance(s, ClosedSegment) and s.has_indexes for s in finished):
+            if not all(segment.has_indexes for segment in finished):
                 return time_search.NOT_LOADED
         number = maxima.first_reaching(segments, timestamp_ms)
         if not maxima.losses.are_known(segments, number):
             return time_search.NOT_LOADED
         start, first = self._list.start_offset, segments[number] if number < len(segments) else None
-        if isinstance(first, ClosedSegment):
+        if first is not None and not first.is_active:
             if not first.has_indexes or first.is_tiered:
                 return time_search.NOT_LOADED
             if first.end_offset > start:
@@ -316,8 +319,7 @@ class LogReader:
     def drop_caches(self) -> None:
         """Forget maps and loaded indexes of finished segments; they are loaded anew when asked."""
         for segment in self._list.all:
-            if isinstance(segment, ClosedSegment):
-                segment.unload()
+            segment.unload()
         self._list.memory.forget_maps()
 
     # -- reading -----------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from tidelog.storage.segment.index import TxnIndex
 from tidelog.storage.segment.index_proof import position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
 from tidelog.storage.segment.slices import LogSlice, slices
-from tidelog.storage.tier.remote_segment import RemoteSegment
 
 # So far behind a snapshot's offset, rounded to an index entry or a segment: what clients have in
 # flight at a time. Of the smallest batches it holds 60,000, which takes half a second.
@@ -308,8 +307,8 @@ def _states_from(
         for found in parsed
         if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
     }
-    told = (segment for segment in segments if isinstance(segment, RemoteSegment))
-    snapshots = {each.base_offset: each.context for each in told} | snapshots
+    tiered = (segment for segment in segments if segment.is_tiered)
+    snapshots = {each.base_offset: each.context for each in tiered} | snapshots
     states, start = _newest_snapshot(snapshots)
     if recall:
         recall_batches(states, segments, start)

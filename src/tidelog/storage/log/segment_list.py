@@ -34,7 +34,7 @@ from tidelog.storage.segment.append_time_trust import (
     last_batch,
     trusted_end,
 )
-from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.index import TxnIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.types import NO_TIMESTAMP
@@ -109,6 +109,10 @@ class SegmentList:
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
         self._has_transactions: bool | None = None
+
+    def finished(self) -> list[ClosedSegment]:
+        """Segments that take no more appends, oldest first."""
+        return [closed for each in self.all if (closed := as_closed(each)) is not None]
 
     @property
     def local(self) -> list[Segment]:
@@ -219,27 +223,16 @@ class SegmentList:
     def _forget_files(self) -> None:
         """Let go of files that may mean something else now: the last one's, and replaced ones."""
         for segment in self.all:
-            if not isinstance(segment, ClosedSegment):
-                self.context.pool.forget(segment.log_path)
-            elif segment.was_replaced():
-                segment.unload()
+            segment.forget_stale_files()
 
     def closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
         """The finished segment with these offsets: the known one, unless it is another by now."""
-        if (
-            isinstance(known, ClosedSegment)
-            and not known.is_tiered
-            and known.end_offset == next_base
-            and not known.was_replaced()
-        ):
-            return known
-        return ClosedSegment(
-            self.context,
-            base,
-            next_base,
-            limit_times=self._limit_times,
-            find_aborted=self.find_aborted,
-        )
+        closed = None if known is None or known.is_tiered else as_closed(known)
+        if closed is not None and closed.end_offset == next_base and not closed.was_replaced():
+            return closed
+        segment = ClosedSegment(self.context, base, next_base)
+        segment.limit_times, segment.find_aborted = self._limit_times, self.find_aborted
+        return segment
 
     def find_aborted(self, segment: Segment) -> TxnIndex:
         """The aborted transactions of a segment that has no file of them, by its batches."""
@@ -253,7 +246,7 @@ class SegmentList:
 
     def _tail(self, base: int) -> TailSegment:
         tail = load_tail(self.context, base)
-        tail.find_aborted = self.find_aborted
+        tail.limit_times, tail.find_aborted = self._limit_times, self.find_aborted
         return tail
 
     # -- append times ------------------------------------------------------------------------
@@ -267,18 +260,7 @@ class SegmentList:
             checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
             self._trusted = trusted_end(checkpoint, self.local)
             self.checkpointed_ms = NO_TIMESTAMP if checkpoint is None else checkpoint.last_ms
-            try:
-                self._limit_tail_times()
-            except OSError:
-                self._trusted = None  # else the next caller would get what nothing proves
-                raise
         return self._trusted
-
-    def _limit_tail_times(self) -> None:
-        """Limit a reader's last segment; a writer's is limited once, when it is loaded."""
-        tail = self.all[-1] if self.all else None
-        if isinstance(tail, TailSegment) and not isinstance(tail, ActiveSegment):
-            self._limit_times(tail, tail.append_times)
 
     def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
         """Make unknown what the segment's rows can't prove; in memory only."""

@@ -22,11 +22,17 @@ from tidelog.storage.segment.retention import (
     counted_time,
     plan_retention,
 )
-from tidelog.storage.segment.roll import STORM_ROLLS, Roll, RollReason, RollStorm, find_storm
+from tidelog.storage.segment.roll import (
+    STORM_ROLLS,
+    Roll,
+    RollReason,
+    RollStorm,
+    SegmentNote,
+    find_storm,
+)
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.segment.segment_notes import SegmentNote, last_fingerprint, read_notes
+from tidelog.storage.segment.segment_notes import last_fingerprint, read_notes
 from tidelog.storage.segment.slices import LogSlice, checked_records, slices
-from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.types import NO_OFFSET, UNKNOWN_MS
 
 FOR_EVER: Final = None
@@ -107,7 +113,7 @@ class Notes:
 
     def of(self, segment: Segment) -> SegmentNote | None:
         """The note about a segment, None where there is none or it ends elsewhere by now."""
-        if isinstance(segment, RemoteSegment):
+        if segment.is_tiered:
             return segment.note
         note = self._notes.get(segment.base_offset)
         return note if note is not None and note.end_offset == segment.end_offset else None

@@ -144,7 +144,7 @@ class SegmentSwaps:
                 others.
         """
         self._guard.ensure_writable()
-        finished = [each for each in self._finished() if not each.is_tiered]
+        finished = [each for each in self._segments.finished() if not each.is_tiered]
         known = [each.base_offset for each in finished]
         at = known.index(bases[0]) if bases and bases[0] in known else len(known)
         if not bases or known[at : at + len(bases)] != list(bases):
@@ -162,9 +162,6 @@ class SegmentSwaps:
     def _name(self) -> str:
         return str(self._segments.context.topic_partition)
 
-    def _finished(self) -> list[ClosedSegment]:
-        return [each for each in self._segments.all[:-1] if isinstance(each, ClosedSegment)]
-
     def cleanable_segments(self) -> list[ClosedSegment]:
         """The finished segments, oldest first.
 
@@ -177,7 +174,7 @@ class SegmentSwaps:
             raise InvalidRequest(
                 f"{self._name}: segments with copies in a tier can't be compacted here"
             )
-        return self._finished()
+        return self._segments.finished()
 
     def still_has(self, segments: Iterable[Segment]) -> bool:
         """Whether the log shows exactly these objects still: none was cut, deleted, exchanged."""

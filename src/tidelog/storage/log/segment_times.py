@@ -28,8 +28,6 @@ from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.segment.active_segment import TailSegment
-from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.slices import records_of, slices
@@ -56,11 +54,10 @@ def read_times(
     Raises:
         OSError: The disk failed.
     """
-    if isinstance(segment, ClosedSegment):
-        told = segment.told_times(log.context.env.clock.now_ms())
-        if told is not None:
-            return told
-    largest, largest_at = largest_record(segment)
+    noted = segment.noted_times(log.context.env.clock.now_ms())
+    if noted is not None:
+        return noted
+    largest, largest_at = segment.largest_record()
     times = SegmentTimes(
         largest_timestamp=largest,
         largest_at=largest_at,
@@ -92,24 +89,11 @@ def youngest_ms(log: "LogReader", segment: Segment) -> int:
     wrong, would keep the log out of compaction for as long. `tidelog.retention.clock=record`
     believes it, as Kafka does.
     """
-    largest, _ = largest_record(segment)
+    largest, _ = segment.largest_record()
     if log.context.config.tidelog_retention_clock is RetentionClock.RECORD:
         return largest
     times = read_times(log, segment, clock=RetentionClock.APPEND, seen_ms=UNKNOWN_MS)
     return min(largest, times.arrival.ms)
-
-
-def largest_record(segment: Segment) -> tuple[int, int]:
-    """Largest timestamp of a segment, and the last offset of the first batch that has it.
-
-    (-1, base offset) where no record has a timestamp. Of a damaged segment what was read of it
-    counts, or it would stay for ever.
-    """
-    if isinstance(segment, TailSegment):
-        return segment.max_timestamp, segment.max_timestamp_offset
-    if isinstance(segment, ClosedSegment):
-        return segment.largest_entry
-    return segment.time_index.last_entry
 
 
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:

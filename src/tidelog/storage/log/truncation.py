@@ -27,7 +27,7 @@ from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment, first_reaching
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
-from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import position_floor
@@ -71,9 +71,15 @@ def end_below(segments: Sequence[Segment], offset: int) -> int:
 
 
 def cut_segments(
-    context: SegmentContext, segments: Sequence[Segment], offset: int
+    context: SegmentContext, segments: Sequence[Segment], active: ActiveSegment, offset: int
 ) -> list[Segment]:
-    """Make the log end at the last batch below `offset`; the segments that are left.
+    """Make the log end at the last batch below `offset`; return the segments that are left.
+
+    Args:
+        context: What the segments share.
+        segments: All local ones, oldest first.
+        active: The last of them.
+        offset: Where to cut.
 
     Raises:
         OSError: The caller takes the partition offline.
@@ -86,12 +92,11 @@ def cut_segments(
         context.env.files.sync_dir(context.directory)
     if not kept:
         return start_anew(context, [], offset)
-    last = kept[-1]
-    if isinstance(last, ActiveSegment):
-        last.truncate_to(offset)
-        return kept
-    assert isinstance(last, ClosedSegment)
-    return [*kept[:-1], _cut_closed(context, last, offset)]
+    closed = as_closed(kept[-1])
+    if closed is not None:
+        return [*kept[:-1], _cut_closed(context, closed, offset)]
+    active.truncate_to(offset)
+    return kept
 
 
 def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int) -> list[Segment]:
@@ -189,6 +194,7 @@ class Truncator:
 
     def _cut(self, offset: int, clipped: Mapping[str, TierSegment]) -> None:
         segments, context, local = self._segments, self._segments.context, self._segments.local
+        active = segments.active
         self._notes.before_cut(local, offset)
         self._options.lower_checkpoints(offset, end_below(local, offset))
         cut_history(context.env.files, context.directory, offset)
@@ -202,7 +208,7 @@ class Truncator:
         segments.memory.forget_maps()  # nobody may look behind the end of a file
         restart = segments.tier.restart_offset
         if restart is None:
-            left = cut_segments(context, local, offset)
+            left = cut_segments(context, local, active, offset)
         else:
             left = start_anew(context, local, restart)
         if left[-1].end_offset < start:

@@ -1,19 +1,17 @@
-"""The segment that takes appends: log, both indexes, the append times, all written through.
+"""The last segment of a log: `TailSegment` for readers, `ActiveSegment` that also appends.
 
-Parts: the last segment: `TailSegment` for readers, `ActiveSegment` that also appends.
+A `TailSegment` reaches up to the last whole, valid batch on disk. Where something proves that more
+was there (`log_end`), it reaches to the proven end, and reading raises at the damage as in a
+finished segment.
 
-Order of an append: the append-time row (where time moved), the log bytes, the index entries. A
-crash may keep any part of what was not synced; recovery puts the files in accord again. The index
-files are not preallocated: what is in the file is what is valid.
+An `ActiveSegment` writes log, both indexes and append times through to their files. The order of an
+append is: the append-time row (where time moved), the log bytes, the index entries. A crash may
+keep any part of what was not synced; recovery makes the files agree again. Index files are not
+preallocated: all that is in the file is valid.
 
-Life cycle: create or load -> (begin, write, finish, acknowledge)* -> seal (at a roll) or close.
+Life cycle: create or load -> (begin, write, finish, acknowledge)* -> close_entries, sync.
 Not safe for two threads.
 Source: KIP-33 for the time index; facts of docs/format.md.
-
-The last segment of a log as a reader sees it: up to the last whole, valid batch on disk.
-
-Where something proves that more was there (`log_end`), the segment goes on to the proven end, and
-reading it raises at the damage as in a finished segment.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +24,7 @@ from tidelog.record.header import HEADER_SIZE
 from tidelog.record.offset_order import first_known_offset, in_order, segment_limit
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.open_files import PooledFile, sync_file, typed_failures, walk_file
 from tidelog.storage.segment.append_time_trust import (
     AppendTimeCheckpoint,
@@ -49,26 +48,31 @@ from tidelog.storage.segment.log_end import (
     RecordedEnd,
     find_damage,
 )
-from tidelog.storage.segment.segment import Segment, SegmentContext, SegmentFiles, iterate_batches
+from tidelog.storage.segment.segment import LastBatches, Segment, SegmentContext, iterate_batches
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
 # A reader looks at an end that may be damaged until two looks agree, but not for ever.
 _LOOKS_MAX: Final = 3
 
 
-class TailSegment(SegmentFiles):
+class TailSegment(Segment):
     """The last segment: read by position, up to the last whole, valid batch at load time.
 
     Attributes:
         damage: Why it ends where it does, if bytes that were on disk can't be read; then
             `size_bytes` and `end_offset` include the damage. `damaged` is its error.
         course: How far its batches are sound.
-        find_aborted: How to find its aborted transactions where it has no file of them.
         has_index_files: Whether its indexes are those on disk, not built from the log.
     """
 
-    is_active: Final = True
-    is_mapped: Final = False
+    is_active = True
+    is_mapped = False
+    has_indexes = has_txn_index = has_append_times = is_whole = True
+    size_bytes = 0
+    offset_index = OffsetIndex(0)  # each segment sets its own
+    time_index = TimeIndex(0)
+    damaged: DamagedLog | None = None
+    loaded_zones = zones = None
 
     def __init__(
         self,
@@ -76,21 +80,17 @@ class TailSegment(SegmentFiles):
         base_offset: int,
         indexes: tuple[OffsetIndex, TimeIndex],
     ) -> None:
-        super().__init__(context, base_offset)
+        super().__init__(context, base_offset, base_offset)
         self.offset_index, self.time_index = indexes
         self.size_bytes = 0
-        self.end_offset = base_offset
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        self.last_batch: Batch | None = None
-        self._append_times: AppendTimes | None = None
+        self.last_batch = None
         self._is_last_time_proven = True
         self._misfit: str | None = None
         self.course = Course(0, base_offset)
         self.has_index_files = True
         self.damage: Damage | None = None
-        self.damaged: DamagedLog | None = None
-        self.find_aborted: Callable[[Segment], TxnIndex] | None = None
 
     @classmethod
     def empty(cls, context: SegmentContext, base_offset: int) -> Self:
@@ -261,25 +261,33 @@ class TailSegment(SegmentFiles):
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
 
-    @property
-    def append_times(self) -> AppendTimes:
-        """Append times as far as they are sure."""
-        if self._append_times is None:
-            self._append_times = self.read_append_times()
-        return self._append_times
+    def largest_record(self) -> tuple[int, int]:
+        """Largest timestamp and the last offset of the first batch that has it."""
+        return self.max_timestamp, self.max_timestamp_offset
 
     @property
-    def zones(self) -> None:
-        """None: a segment gets its zone map when it is finished."""
-        return
+    def last_batches(self) -> LastBatches:
+        """How far its batches are in order: up to its end."""
+        position = self.size_bytes  # first: a segment grows beside a thread
+        return LastBatches(self.end_offset, position, None)
+
+    seen_last_batches = last_batches
 
     def zones_on(self, _clock: ClockName) -> None:
-        """None, likewise."""
-        return
+        """None: a segment gets its zone map when it is finished."""
 
-    def set_append_times(self, times: AppendTimes) -> None:
-        """Use times that were checked against the log."""
-        self._append_times = times
+    def passing_zones_on(self, _clock: ClockName) -> None:
+        """None: a segment gets its zone map when it is finished."""
+
+    def use_zones(self, _zones: ZoneMap | None, *, loaded: bool = True) -> None:
+        """Do nothing: a segment gets its zone map when it is finished."""
+
+    def forget_stale_files(self) -> None:
+        """Close the handle of the log file: the segment may be finished, or gone, by now."""
+        self.context.pool.forget(self.log_path)
+
+    def unload(self) -> None:
+        """Do nothing: the indexes of the last segment are in memory only."""
 
     def distrust_indexes(self, problem: str) -> None:
         """Report what an index says and the log does not; go on with indexes built anew."""

@@ -1,44 +1,34 @@
 """A finished segment: everything is mapped or read at first use, nothing is ever written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from tidelog.env import is_remote
 from tidelog.errors import CorruptData, CorruptIndex
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.header import MAGIC_2
 from tidelog.storage import files
-from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.derived_files import IndexBuilder, load_indexes
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
 from tidelog.storage.segment.index_proof import index_problem, position_before, txn_problem
-from tidelog.storage.segment.retention import SegmentTimes
-from tidelog.storage.segment.segment import SegmentContext, SegmentFiles, iterate_batches, open_log
+from tidelog.storage.segment.segment import (
+    LastBatches,
+    Segment,
+    SegmentContext,
+    iterate_batches,
+    open_log,
+)
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
     from tidelog.env import FileStat
 
 
-class LastBatches(NamedTuple):
-    """What the last batches of a finished segment say, from the last index entry on.
-
-    Attributes:
-        next_offset: Offset behind the last batch that is in order.
-        position: Position behind it.
-        error: Damage behind it that hides offsets of the segment; None where there is none.
-    """
-
-    next_offset: int
-    position: int
-    error: CorruptData | None
-
-
-class ClosedSegment(SegmentFiles):
+class ClosedSegment(Segment):
     """A finished segment; everything is mapped or read at first use.
 
     Safe for several threads that read: what is loaded twice by a race is the same.
@@ -46,36 +36,21 @@ class ClosedSegment(SegmentFiles):
     Attributes:
         hides_records: Whether its indexes were rebuilt and damage ended that: what lies behind
             the damage is not indexed.
-        seen_last_batches: `last_batches` where they were looked at.
-        is_whole: Whether it was looked at and lacks no offset at its end that is a loss
-            (`storage.segment.gaps`).
     """
 
-    is_active: Final = False
-    has_known_end: Final = True
-    damaged: Final = None
+    is_active = False
+    has_known_end = True
+    damaged = None
+    is_whole: bool = False
+    seen_last_batches: LastBatches | None = None
 
-    def __init__(
-        self,
-        context: SegmentContext,
-        base_offset: int,
-        end_offset: int,
-        *,
-        limit_times: Callable[["ClosedSegment", AppendTimes], None] | None = None,
-        find_aborted: Callable[["ClosedSegment"], TxnIndex] | None = None,
-    ) -> None:
-        super().__init__(context, base_offset)
-        self.end_offset = end_offset
-        self._limit_times = limit_times
-        self._find_aborted = find_aborted
+    def __init__(self, context: SegmentContext, base_offset: int, end_offset: int) -> None:
+        super().__init__(context, base_offset, end_offset)
         self._facts: FileStat | None = None
         self._is_mapped: bool | None = None
         self.hides_records = False
-        self.is_whole = False
-        self.seen_last_batches: LastBatches | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
-        self._append_times: AppendTimes | None = None
         self._largest_timestamp: int | None = None
         self._zones: ZoneMap | None = None
         self._zones_loaded = False
@@ -99,6 +74,11 @@ class ClosedSegment(SegmentFiles):
             return self.context.env.files.stat(self.log_path).identity != self._facts.identity
         except FileNotFoundError:
             return True
+
+    def forget_stale_files(self) -> None:
+        """Drop maps and indexes where another file has the log's name by now."""
+        if self.was_replaced():
+            self.unload()
 
     def go_aside(self) -> None:
         """Its files are called `.deleted` now: whoever still reads it goes on by those names."""
@@ -213,8 +193,8 @@ class ClosedSegment(SegmentFiles):
         """
         if self._txn_index is None:
             index, zones = super().txn_index, self.zones
-            if zones is None and not index.entries and self._find_aborted is not None:
-                index = self._find_aborted(self)
+            if zones is None and not index.entries and self.find_aborted is not None:
+                index = self.find_aborted(self)
             problem = None if zones is None else txn_problem(index, zones.siblings)
             if problem is not None:
                 self._txn_index = None
@@ -297,20 +277,6 @@ class ClosedSegment(SegmentFiles):
         self._largest_timestamp = None
 
     @property
-    def append_times(self) -> AppendTimes:
-        """Append times as far as they are sure."""
-        if self._append_times is None:
-            times = self.read_append_times()
-            if self._limit_times is not None:
-                self._limit_times(self, times)
-            self._append_times = times
-        return self._append_times
-
-    def set_append_times(self, times: AppendTimes) -> None:
-        """Use times that are known to be right instead of the file."""
-        self._append_times = times
-
-    @property
     def zones(self) -> ZoneMap | None:
         """The zone map beside the log; None where it is missing, damaged or stale (reported).
 
@@ -351,17 +317,8 @@ class ClosedSegment(SegmentFiles):
         """Use this map instead of the file; with `loaded` False look at the file anew."""
         self._zones, self._zones_loaded = zones, loaded
 
-    def told_times(self, _now_ms: int) -> SegmentTimes | None:
-        """Its times as whoever copied it into the tier has noted them; None of a local one."""
-        return None
-
-    @property
-    def largest_entry(self) -> tuple[int, int]:
-        """Largest record timestamp and the last offset of the first batch that has it.
-
-        (-1, base offset) where no record has a timestamp. Of a damaged segment what was read of it
-        counts.
-        """
+    def largest_record(self) -> tuple[int, int]:
+        """Largest timestamp and the last offset of the first batch that has it."""
         return self.time_index.last_entry
 
     @property
@@ -378,3 +335,8 @@ class ClosedSegment(SegmentFiles):
                 largest = INT64_MAX
             self._largest_timestamp = largest
         return largest
+
+
+def as_closed(segment: Segment) -> ClosedSegment | None:
+    """The segment where it is finished, None of one that may take appends."""
+    return segment if isinstance(segment, ClosedSegment) else None

@@ -24,7 +24,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptBatch, CorruptFile, LostOffsets, OffsetsGone
 from tidelog.storage import files, text_files
 from tidelog.storage.files import TOPICS_FILE
-from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.closed_segment import as_closed
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
@@ -39,7 +39,7 @@ GAP_REASON: Final = (
 _INTERNAL: Final = "__"
 
 
-def is_gap_loss(context: SegmentContext, segment: ClosedSegment) -> bool:
+def is_gap_loss(context: SegmentContext, segment: Segment) -> bool:
     """Whether offsets that a finished segment lacks at its end are lost, as far as is proven.
 
     Those of a segment in the tier are not: its manifest says where the segment ends.
@@ -50,7 +50,7 @@ def is_gap_loss(context: SegmentContext, segment: ClosedSegment) -> bool:
 
 def is_settled(segment: Segment) -> bool:
     """Whether no file has to be read to say that a segment lacks nothing that is a loss."""
-    if not isinstance(segment, ClosedSegment) or segment.is_whole:
+    if segment.is_whole:
         return True
     context = segment.context
     return _is_cleaned(context.config, context.topic_partition)
@@ -65,15 +65,16 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
     Raises:
         OSError: The disk failed.
     """
-    if not isinstance(segment, ClosedSegment) or is_settled(segment):
+    closed = as_closed(segment)
+    if closed is None or is_settled(segment):
         return None
     context, zones = segment.context, segment.zones
     if zones is None or zones.total.last_offset + 1 < segment.end_offset:
-        last = segment.last_batches
+        last = closed.last_batches
         is_gap = last.error is None and last.next_offset < segment.end_offset
-        if is_gap and is_gap_loss(context, segment) and segment.is_dense:
+        if is_gap and is_gap_loss(context, segment) and closed.is_dense:
             return lost_gap(context.topic_partition, last.next_offset, segment.end_offset)
-    segment.is_whole = True
+    closed.is_whole = True
     return None
 
 
@@ -130,13 +131,13 @@ NO_LOSSES: Final = _SteppedOver()
 
 def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
     """Raise OffsetsGone where a segment lacks offsets [start, end) and that is a loss."""
-    if start < end and isinstance(segment, ClosedSegment):
+    if start < end and not segment.is_active:
         context = segment.context
         if is_gap_loss(context, segment):
             raise OffsetsGone((lost_gap(context.topic_partition, start, end),))
 
 
-def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
+def ensure_reaches(segment: Segment, offset: int) -> None:
     """Raise CorruptBatch where a finished segment should have a batch that reaches an offset.
 
     For readers that have found none; it may read all of the segment.

@@ -47,6 +47,27 @@ class RollReason(StrEnum):
     UNKNOWN = "unknown"
 
 
+class SegmentNote(NamedTuple):
+    """Why and when a segment was rolled, as `segment-notes` keeps it.
+
+    Attributes:
+        base_offset: Its base offset.
+        end_offset: Offset behind it when the note was made.
+        last_fingerprint: Of its last batch: CRC-32C of that batch's checksum field, leader epoch
+            and last offset; 0 where it had none.
+        reason: Why it was rolled; OPEN while it takes appends, UNKNOWN where somebody else did it.
+        roll_ms: When it was rolled, by the wall clock; -1 where that is not known.
+        seen_ms: All records below `end_offset` were there by then, in ms.
+    """
+
+    base_offset: int
+    end_offset: int
+    last_fingerprint: int
+    reason: RollReason
+    roll_ms: int
+    seen_ms: int
+
+
 class RollConfig(Protocol):
     """The settings that a roll depends on; `TopicConfig` has them."""
 

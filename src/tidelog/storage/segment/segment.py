@@ -1,9 +1,13 @@
-"""What a segment is to those who read it, whatever state it is in, and what all states share.
+"""Segments in all their states as readers see them, and what segments of a partition share.
 
-`ClosedSegment` (closed.py) is finished: its files are mapped, lazily. `TailSegment` (tail.py) is
-the last one, which may still grow under another process: it is read by position, never mapped.
-The writer's `ActiveSegment` (active.py) is a `TailSegment` that also appends. All three answer the
-same questions (`Segment`).
+`Segment` is the interface of every segment. `ClosedSegment` is finished: its files are mapped or
+read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
+`TailSegment` is the last one, which may grow under another process: it is read by position, never
+mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Callers ask a segment by
+its methods, never for its class.
+
+`SegmentContext` is what the segments of one partition share. `iterate_batches` walks the batches of
+a segment in order. No state here looks for offsets or times: see `slices` and `time_search`.
 
 Life cycle: load -> (read)*; views that were handed out stay valid after the segment is dropped.
 Source: docs/format.md; KIP-33 for the largest timestamp of a segment.
@@ -11,9 +15,19 @@ Source: docs/format.md; KIP-33 for the largest timestamp of a segment.
 
 import functools
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Concatenate,
+    Final,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File, FileStat
@@ -27,6 +41,10 @@ from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, w
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
 from tidelog.storage.segment.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.types import INT64_MAX, ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.segment.retention import SegmentTimes
+    from tidelog.storage.segment.roll import SegmentNote
 
 # The last segment is read by pieces of this size.
 TAIL_CHUNK_BYTES: Final = 256 << 10
@@ -121,137 +139,100 @@ def typed_read(
     return read
 
 
-class Segment(Protocol):
-    """What lookups and reads ask of a segment, whatever state it is in."""
+class LastBatches(NamedTuple):
+    """How far the last batches of a segment are in order, from the last index entry on.
 
-    @property
-    def base_offset(self) -> int:
-        """First offset that the segment may hold, inclusive; also its name."""
-        ...
+    Attributes:
+        next_offset: Offset behind the last batch that is in order.
+        position: Position behind it.
+        error: Damage behind it that hides offsets of the segment; None where there is none.
+    """
 
-    @property
-    def end_offset(self) -> int:
-        """Offset behind the segment: the next one's base, or the log end."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of whole batches in the log file."""
-        ...
-
-    @property
-    def log_path(self) -> str:
-        """Path of the log file."""
-        ...
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it is the last segment, which may grow and must not be mapped."""
-        ...
-
-    @property
-    def has_known_end(self) -> bool:
-        """Whether it reaches `end_offset` for sure, so that a reader must not stop before."""
-        ...
-
-    @property
-    def damaged(self) -> DamagedLog | None:
-        """Damage of the last segment that something proves; its sound part ends there."""
-        ...
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether `view` costs nothing; else it reads, and no more than needed is to be asked."""
-        ...
-
-    @property
-    def is_tiered(self) -> bool:
-        """Whether only the tier has it: finished, and never changed by its partition."""
-        ...
-
-    @property
-    def offset_index(self) -> OffsetIndex:
-        """Sparse index from offsets to positions."""
-        ...
-
-    @property
-    def time_index(self) -> TimeIndex:
-        """Sparse index from timestamps to offsets."""
-        ...
-
-    @property
-    def append_times(self) -> AppendTimes:
-        """When its records were appended, as far as it is known."""
-        ...
-
-    @property
-    def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers lie in it."""
-        ...
-
-    @property
-    def largest_timestamp(self) -> int:
-        """Largest record timestamp in ms, -1 where no record has one."""
-        ...
-
-    def may_reach_append_ms(self, append_ms: int) -> bool:
-        """False where it is known without a look that no record came at or after a time."""
-        ...
-
-    @property
-    def zones(self) -> ZoneMap | None:
-        """What lies where, from the sidecar; None where there is none that fits."""
-        ...
-
-    def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """The same, None also where it does not know of that clock what the segment knows."""
-        ...
-
-    def distrust_indexes(self, problem: str) -> None:
-        """Report what an index says and the log does not; go on with indexes built anew."""
-        ...
-
-    def view(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of the log file."""
-        ...
-
-    def whole(self) -> memoryview:
-        """All bytes of the log file, for those who go through all of them."""
-        ...
-
-    def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """The batches in bytes [start, end), read by position and never mapped."""
-        ...
-
-    def open_file(self) -> File:
-        """The log file, for those who read much of it by position; it closes with its last user."""
-        ...
-
-    def mtime_ms(self) -> int:
-        """Modification time of the log file, for segments without timestamps."""
-        ...
-
-    def stat(self) -> FileStat:
-        """Facts on the log file; of a finished segment as of the first look at it."""
-        ...
+    next_offset: int
+    position: int
+    error: CorruptData | None
 
 
-class SegmentFiles:
-    """Paths, and the parts that both kinds of segment load in the same way."""
+class Segment(ABC):
+    """A segment of a log as lookups and reads see it, whatever state it is in.
 
-    is_tiered: bool = False
+    Attributes:
+        context: What the segments of the partition share.
+        base_offset: First offset that the segment may hold, inclusive; also its name.
+        end_offset: Offset behind the segment: the next one's base, or the log end.
+        is_active: Whether it is the last segment, which may grow and must not be mapped.
+        is_tiered: Whether only the tier has it: finished, and never changed by its partition.
+        last_batch: The last batch, where it is in memory.
+        limit_times: Makes unknown what its append times can't prove; None where they are proven.
+        find_aborted: Finds its aborted transactions where it has no file of them.
+    """
 
-    def __init__(self, context: SegmentContext, base_offset: int) -> None:
+    is_active: ClassVar[bool]
+    is_tiered: ClassVar[bool] = False
+    last_batch: Batch | None = None
+
+    def __init__(self, context: SegmentContext, base_offset: int, end_offset: int) -> None:
         self.context = context
         self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.limit_times: Callable[[Segment, AppendTimes], None] | None = None
+        self.find_aborted: Callable[[Segment], TxnIndex] | None = None
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
+        self._append_times: AppendTimes | None = None
+
+    # -- how much there is ---------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of whole batches in the log file."""
+
+    @property
+    @abstractmethod
+    def has_known_end(self) -> bool:
+        """Whether it reaches `end_offset` for sure, so that a reader must not stop before."""
+
+    @property
+    @abstractmethod
+    def damaged(self) -> DamagedLog | None:
+        """Damage of the last segment that something proves; its sound part ends there."""
+
+    @property
+    @abstractmethod
+    def is_whole(self) -> bool:
+        """Whether it is known that no offset is lost at its end (`storage.segment.gaps`)."""
+
+    @property
+    @abstractmethod
+    def seen_last_batches(self) -> LastBatches | None:
+        """`last_batches` where nothing has to be read for it."""
+
+    @property
+    @abstractmethod
+    def last_batches(self) -> LastBatches:
+        """How far the batches behind the last index entry are in order."""
+
+    # -- its log file --------------------------------------------------------------------------
 
     @property
     def log_path(self) -> str:
         """Path of the log file; a staged one may get its final name while it is being read."""
         overlay = self.context.overlay
         return self.context.path(self.base_offset, files.LOG_SUFFIX) if overlay else self._log_path
+
+    @property
+    @abstractmethod
+    def is_mapped(self) -> bool:
+        """Whether `view` costs nothing; else it reads, and no more than needed is to be asked."""
+
+    @abstractmethod
+    def view(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of the log file."""
+
+    @abstractmethod
+    def whole(self) -> memoryview:
+        """All bytes of whole batches in the log file."""
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """The batches in bytes [start, end), read by position and never mapped."""
@@ -267,12 +248,46 @@ class SegmentFiles:
         return self.context.env.files.stat(self.log_path).mtime_ms
 
     def stat(self) -> FileStat:
-        """Facts on the log file as it is now."""
+        """Facts on the log file; of a finished segment as of the first look at it."""
         return self.context.env.files.stat(self.log_path)
+
+    @abstractmethod
+    def forget_stale_files(self) -> None:
+        """Drop handles and maps whose names may stand for other files by now."""
+
+    @abstractmethod
+    def unload(self) -> None:
+        """Drop maps and indexes that can be loaded again."""
+
+    # -- indexes and times ---------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def has_indexes(self) -> bool:
+        """Whether both indexes are in memory, or mapped."""
+
+    @property
+    @abstractmethod
+    def offset_index(self) -> OffsetIndex:
+        """Sparse index from offsets to positions."""
+
+    @property
+    @abstractmethod
+    def time_index(self) -> TimeIndex:
+        """Sparse index from timestamps to offsets."""
+
+    @abstractmethod
+    def distrust_indexes(self, problem: str) -> None:
+        """Report what an index says and the log does not; go on with indexes built anew."""
+
+    @property
+    @abstractmethod
+    def has_txn_index(self) -> bool:
+        """Whether `txn_index` can be had without reading all batches."""
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions; the file exists only where there are some."""
+        """Aborted transactions whose markers lie in it; their file exists only for some."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index
@@ -286,9 +301,66 @@ class SegmentFiles:
         except CorruptData as error:
             raise error.located(path) from error
 
-    def may_reach_append_ms(self, _append_ms: int) -> bool:
-        """True: nobody knows without looking."""
-        return True
+    @property
+    @abstractmethod
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp in ms, -1 where no record has one.
+
+        The largest possible where damage may hide one, so that a search comes upon the damage.
+        """
+
+    @abstractmethod
+    def largest_record(self) -> tuple[int, int]:
+        """Largest timestamp of a record, and the last offset of the first batch that has it.
+
+        (-1, base offset) where no record has a timestamp. Of a damaged segment only its sound part
+        counts, or retention would never delete it.
+        """
+
+    # -- what the tier has noted -------------------------------------------------------------
+
+    @property
+    def note(self) -> "SegmentNote | None":
+        """What the tier noted of its roll; None of a local segment, whose notes are in a file."""
+        return None
+
+    def noted_times(self, _now_ms: int) -> "SegmentTimes | None":
+        """The times that the tier noted when the segment was copied; None of a local one."""
+        return None
+
+    @property
+    def knows_all_append_times(self) -> bool:
+        """Whether the tier noted that all append times are known."""
+        return False
+
+    @property
+    def append_span(self) -> tuple[int, int] | None:
+        """First and last append time in ms, where the tier noted both; else None."""
+        return None
+
+    # -- append times --------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def has_append_times(self) -> bool:
+        """Whether `append_times` takes no look at a file."""
+
+    @property
+    def append_times(self) -> AppendTimes:
+        """When its records were appended, as far as that is proven."""
+        times = self._append_times
+        return self._load_append_times() if times is None else times
+
+    def _load_append_times(self) -> AppendTimes:
+        times = self.read_append_times()
+        if self.limit_times is not None:
+            self.limit_times(self, times)
+        self._append_times = times
+        return times
+
+    def set_append_times(self, times: AppendTimes) -> None:
+        """Use times that are known to be right instead of the file."""
+        self._append_times = times
 
     def read_append_times(self) -> AppendTimes:
         """The `.appendtime` file's valid part; damage is reported, not raised."""
@@ -307,6 +379,34 @@ class SegmentFiles:
             path = context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
             context.report(f"{path}: {damage}; {APPENDTIME_DAMAGED} from there on")
         return times
+
+    def may_reach_append_ms(self, _append_ms: int) -> bool:
+        """False where it is known without a look that no record came at or after a time."""
+        return True
+
+    # -- zone map ------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def zones(self) -> ZoneMap | None:
+        """The zone map from the sidecar; None where there is none that fits."""
+
+    @property
+    @abstractmethod
+    def loaded_zones(self) -> ZoneMap | None:
+        """The zone map where it is in memory; no file is looked at."""
+
+    @abstractmethod
+    def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
+        """Use this map instead of the file; with `loaded` False look at the file anew."""
+
+    @abstractmethod
+    def zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """The zone map, where it knows of that clock exactly what the segment knows; else None."""
+
+    @abstractmethod
+    def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
+        """`zones_on` for one of very many segments: a map that was not loaded is not kept."""
 
 
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:

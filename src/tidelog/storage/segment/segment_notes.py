@@ -34,7 +34,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
@@ -48,6 +48,7 @@ from tidelog.storage.segment.roll import (
     Roll,
     RollReason,
     RollStorm,
+    SegmentNote,
     find_storm,
     is_by_append,
 )
@@ -65,27 +66,6 @@ _FIELD_COUNT: Final = 7
 
 # So many lines that no longer count may stay before the file is written anew.
 _STALE_LINES: Final = 64
-
-
-class SegmentNote(NamedTuple):
-    """What is remembered of a segment.
-
-    Attributes:
-        base_offset: Its base offset.
-        end_offset: Offset behind it when the note was made.
-        last_fingerprint: Of its last batch: CRC-32C of that batch's checksum field, leader epoch
-            and last offset; 0 where it had none.
-        reason: Why it was rolled; OPEN while it takes appends, UNKNOWN where somebody else did it.
-        roll_ms: When it was rolled, by the wall clock; -1 where that is not known.
-        seen_ms: All records below `end_offset` were there by then, in ms.
-    """
-
-    base_offset: int
-    end_offset: int
-    last_fingerprint: int
-    reason: RollReason
-    roll_ms: int
-    seen_ms: int
 
 
 def encode_note(note: SegmentNote) -> bytes:
@@ -457,8 +437,7 @@ def last_fingerprint(segment: Segment) -> int:
     Unlike `trust.fingerprint` it needs no base offset, for which a wrapper of an old format must be
     decompressed.
     """
-    known = segment.last_batch if isinstance(segment, TailSegment) else None
-    last = last_batch(segment) if known is None else known
+    last = last_batch(segment) if segment.last_batch is None else segment.last_batch
     if last is None:
         return _NO_BATCH
     return crc32c(_NAMED.pack(last.crc, last.leader_epoch, last.last_offset))

@@ -12,7 +12,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol, cast
+from typing import Final
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptData, CorruptIndex, UnsupportedCompression, UnsupportedVersion
@@ -49,20 +49,7 @@ LOADED_BYTES: Final = 16 << 10
 MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
 
-class FinishedSegment(Segment, Protocol):
-    """What a `closed.ClosedSegment` offers here."""
-
-    @property
-    def context(self) -> SegmentContext:
-        """Directory, topic, files."""
-        ...
-
-    def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
-        """Use this map instead of the file; with `loaded` False look at the file anew."""
-        ...
-
-
-def load(segment: FinishedSegment, *, in_passing: bool = False) -> ZoneMap | None:
+def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
     """The map beside a finished segment, None where it is missing, damaged or stale (reported).
 
     Args:
@@ -81,7 +68,7 @@ def load(segment: FinishedSegment, *, in_passing: bool = False) -> ZoneMap | Non
     return None
 
 
-def load_or_build(segment: FinishedSegment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
+def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
     """The map beside a finished segment or in the cache, else one that is built now.
 
     Nothing is written into the log's directory. A map that was built goes into the cache; without
@@ -107,12 +94,12 @@ def load_or_build(segment: FinishedSegment, cache: "ZoneCache | None" = None) ->
     return ZoneMap.decode(data)
 
 
-def knows_times_of(found: ZoneMap, segment: FinishedSegment) -> bool:
+def knows_times_of(found: ZoneMap, segment: Segment) -> bool:
     """Whether a map was built of the same append times as the segment has now."""
     return (found.identity.append_rows, found.identity.append_crc) == segment.append_times.digest
 
 
-def open_map(segment: FinishedSegment, path: str, *, in_passing: bool = False) -> ZoneMap:
+def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMap:
     """The map in a file, held against the segment's log; `in_passing` as for `misfit`.
 
     Raises:
@@ -147,7 +134,7 @@ def _damage_for_failures() -> Iterator[None]:
         raise CorruptIndex(f"it can't be read: {error.strerror or error}") from error
 
 
-def misfit(segment: FinishedSegment, found: ZoneMap, *, in_passing: bool = False) -> str | None:
+def misfit(segment: Segment, found: ZoneMap, *, in_passing: bool = False) -> str | None:
     """Why a map is not that of a segment's log as it is now, None where it is.
 
     Args:
@@ -174,9 +161,7 @@ def misfit(segment: FinishedSegment, found: ZoneMap, *, in_passing: bool = False
     return None
 
 
-def _read_heads(
-    segment: FinishedSegment, positions: Iterable[int], *, in_passing: bool
-) -> list[Buffer]:
+def _read_heads(segment: Segment, positions: Iterable[int], *, in_passing: bool) -> list[Buffer]:
     """The first bytes of the batches there."""
     if not in_passing:
         return [segment.view(position, position + HEADER_SIZE) for position in positions]
@@ -188,9 +173,7 @@ def _read_heads(
         file.close()
 
 
-def build(
-    segment: FinishedSegment, *, by_kernels: bool | None = None, check_crc: bool = True
-) -> bytes:
+def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bytes:
     """The zone map of a finished segment as it is now, as the bytes of its file.
 
     Args:
@@ -228,9 +211,7 @@ def _build_by_kernels(
     return build_with_kernels(segment, siblings, check_crc=check_crc)
 
 
-def write(
-    segment: FinishedSegment, *, by_kernels: bool | None = None, check_crc: bool = True
-) -> bool:
+def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bool:
     """Build a map and put it beside the log; False where the log is damaged, which is reported.
 
     Not synced: what a crash leaves of it is recognised, and built anew. Arguments as `build`.
@@ -259,7 +240,7 @@ def write(
     return True
 
 
-def _restore_txn_index(segment: FinishedSegment) -> None:
+def _restore_txn_index(segment: Segment) -> None:
     """Write an index of aborted transactions that is gone, before a map says there was none."""
     path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
     if segment.zones is None and not segment.context.env.files.exists(path):
@@ -285,13 +266,8 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
     return [
         segment.base_offset
         for segment in finished
-        if segment.zones_on(ClockName.APPEND) is None and write(_finished(segment))
+        if segment.zones_on(ClockName.APPEND) is None and write(segment)
     ]
-
-
-def _finished(segment: Segment) -> FinishedSegment:
-    assert not segment.is_active
-    return cast("FinishedSegment", segment)
 
 
 def drop(context: SegmentContext, base_offset: int) -> None:
@@ -353,7 +329,7 @@ class ZoneCache:
         self._fs = fs
         self.directory = directory
 
-    def path_of(self, segment: FinishedSegment) -> str:
+    def path_of(self, segment: Segment) -> str:
         """Where the map of a segment is or would be; letters, digits and `-` only."""
         place = segment.context.topic_partition
         name = (
@@ -364,14 +340,14 @@ class ZoneCache:
         facts = f"{segment.base_offset:020d}-{segment.size_bytes}-{head:08x}-{rows}-{crc:08x}"
         return f"{self.directory}/{name}-{facts}{files.ZONES_SUFFIX}"
 
-    def load(self, segment: FinishedSegment) -> ZoneMap | None:
+    def load(self, segment: Segment) -> ZoneMap | None:
         """The map of a segment, None where there is none that fits."""
         try:
             return open_map(segment, self.path_of(segment))
         except (CorruptData, UnsupportedVersion, FileNotFoundError):
             return None
 
-    def store(self, segment: FinishedSegment, data: bytes) -> None:
+    def store(self, segment: Segment, data: bytes) -> None:
         """Keep a map; a folder that can't be written to is reported, and no more."""
         path = self.path_of(segment)
         try:

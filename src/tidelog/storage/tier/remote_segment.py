@@ -22,8 +22,8 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.derived_files import index_limit_bytes
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
 from tidelog.storage.segment.retention import SegmentTimes
+from tidelog.storage.segment.roll import SegmentNote
 from tidelog.storage.segment.segment import SegmentContext
-from tidelog.storage.segment.segment_notes import SegmentNote
 from tidelog.storage.tier.manifest import TierSegment
 from tidelog.storage.tier.tier_files import tier_path
 from tidelog.types import ClockName
@@ -100,19 +100,18 @@ class RemoteSegment(ClosedSegment):
         self._append_times = None
         self.use_zones(None, loaded=False)
 
-    @property
-    def largest_entry(self) -> tuple[int, int]:
-        """Largest record timestamp, and the last offset of the first batch that has it."""
+    def largest_record(self) -> tuple[int, int]:
+        """Largest timestamp, and the last offset of the first batch that has it."""
         if self._is_clipped:
-            return super().largest_entry
+            return super().largest_record()
         return self.row.times.largest_timestamp, self.row.times.largest_at
 
     @property
     def largest_timestamp(self) -> int:
         """Largest record timestamp, -1 where no record has one."""
-        return self.largest_entry[0]
+        return self.largest_record()[0]
 
-    def told_times(self, now_ms: int) -> SegmentTimes | None:
+    def noted_times(self, now_ms: int) -> SegmentTimes | None:
         """Its times as they were noted when it was copied; not below those of what a cut left."""
         return self.row.times.at(now_ms)
 

@@ -402,8 +402,8 @@ class Mover:
         end = self.record.manifest.end_offset
         return [
             segment
-            for segment in self.log.local_segments
-            if isinstance(segment, ClosedSegment)
+            for segment in self.log.finished_segments()
+            if not segment.is_tiered
             and segment.base_offset >= end
             and segment.end_offset <= self.log.high_watermark
             and segment.size_bytes
@@ -501,7 +501,6 @@ def _nothing(_row: TierSegment, _offset: int) -> None:
 
 def _same_bytes(segment: Segment, row: TierSegment) -> bool:
     """Whether a local log file has the row's length and checksum."""
-    assert isinstance(segment, ClosedSegment)
     return (
         zone_map_files.sum_file(segment.context, segment.log_path) == row.objects[files.LOG_SUFFIX]
     )
